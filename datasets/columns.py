@@ -77,15 +77,8 @@ EPISODE_WORDS: Final[dict[str, frozenset[str]]] = {
 """Episode column to the words it may hold."""
 
 _TEXTS: Final = (
-    "session",
-    "operator",
-    "station",
-    "calibration",
-    "policy",
-    "plan",
-    "consent",
-    "units",
-)
+    "session", "operator", "station", "calibration", "policy", "plan", "consent", "units",
+)  # fmt: skip
 
 
 def take_hash(uid: str) -> int:

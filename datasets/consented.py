@@ -16,11 +16,7 @@ from gaploop.datasets.layout import read_episodes, read_info
 def require_dataset_consent(
     root: Path, use: Use, consents: Path | None = None, on: date | None = None
 ) -> None:
-    """Refuse to pass a dataset on where anybody in it doesn't agree, or not any more.
-
-    Args:
-        on: the day, UTC; today unless given.
-    """
+    """Refuse to pass a dataset on where anybody in it doesn't agree, `on` a day (UTC) or today."""
     infos = [episode.info for episode in read_episodes(read_info(root))]
     require_consent(load_register(consents), infos, use, f"Dataset {root}", on)
 
@@ -28,12 +24,9 @@ def require_dataset_consent(
 def note_and_refuse_withdrawn(
     takes: Mapping[Path, Sequence[TakeInfo]], consents: Path | None = None
 ) -> None:
-    """Note where takes with people are put, and refuse those whose consent was withdrawn.
+    """Note into which new datasets takes go, and refuse those whose consent was withdrawn.
 
     The place is noted first: a withdrawal at the same moment is seen here, or finds the place.
-
-    Args:
-        takes: for each new dataset, what goes into it.
     """
     infos = [info for placed in takes.values() for info in placed]
     for where, placed in takes.items():

@@ -131,11 +131,7 @@ def require_same(a: Profile, b: Profile, fix: str) -> None:
 
 
 def require_trainable_together(profiles: Sequence[Profile]) -> None:
-    """Check that datasets can be trained on together, whatever robot they name.
-
-    Raises:
-        UnusableInputError: the first difference, and the command that fixes it.
-    """
+    """Check that datasets can be trained on together, whatever robot they name."""
     for other in profiles[1:]:
         for found in differences(other, profiles[0]):
             raise UnusableInputError(

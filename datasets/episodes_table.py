@@ -127,6 +127,9 @@ def bases(
 ) -> list[LabelEvent]:
     """Return what has to be written before `new`, so that it can be taken back later.
 
+    It says what the columns of those episodes said before anybody labelled them. It is the oldest
+    and of the lowest source: what is left once every label is taken back.
+
     Args:
         rows: gap columns of the takes that are labelled, as they are before.
         new: what is about to be said.
@@ -136,27 +139,23 @@ def bases(
     first: dict[str, list[str]] = {}
     for uid, name in dict.fromkeys(event.key for event in new if event.key not in known):
         first.setdefault(uid, []).append(name)
-    return [e for row in rows for e in base_events(row, first.get(row["gap_uid"], ()))]
-
-
-def base_events(row: Mapping[str, Any], fields: Iterable[str]) -> list[LabelEvent]:
-    """Return what an episode's columns said before anybody labelled those fields, as events.
-
-    They are the oldest and of the lowest source: what is left once every label is taken back.
-    """
-    weights = zip(row["gap_dimensions"], row["gap_dimension_weights"], strict=True)
-    before = {
-        "outcome": row["gap_outcome"],
-        "failure_mode": row["gap_failure_mode"],
-        "phase": row["gap_phase"],
-        "dimensions": dict(weights),
-        "discard_reason": "",
-        **{name: row[f"gap_{name}"] for name in labels.TAGS},
-        "conditions": parse_json(row["gap_conditions"] or "{}"),
-    }
-    at = datetime.fromtimestamp(max(int(row["gap_t0_ns"]), 0) / 1e9, UTC).isoformat()
-    return [
-        LabelEvent(row["gap_uid"], name, before[name], "gaploop", "auto", at, note=AS_PUBLISHED)
-        for name in fields
-        if before.get(name, labels.NOTHING_SAID[name]) != labels.NOTHING_SAID[name]
-    ]
+    events: list[LabelEvent] = []
+    for row in rows:
+        weights = zip(row["gap_dimensions"], row["gap_dimension_weights"], strict=True)
+        before = {
+            "outcome": row["gap_outcome"],
+            "failure_mode": row["gap_failure_mode"],
+            "phase": row["gap_phase"],
+            "dimensions": dict(weights),
+            "discard_reason": "",
+            **{name: row[f"gap_{name}"] for name in labels.TAGS},
+            "conditions": parse_json(row["gap_conditions"] or "{}"),
+        }
+        uid, t0_s = row["gap_uid"], max(int(row["gap_t0_ns"]), 0) / 1e9
+        at = datetime.fromtimestamp(t0_s, UTC).isoformat()
+        events += [
+            LabelEvent(uid, name, before[name], "gaploop", "auto", at, note=AS_PUBLISHED)
+            for name in first.get(uid, ())
+            if before.get(name, labels.NOTHING_SAID[name]) != labels.NOTHING_SAID[name]
+        ]
+    return events

@@ -130,11 +130,7 @@ def _frames(
 
 
 def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return a column as an array; lists of equal length become rows of a matrix.
-
-    Raises:
-        UnusableInputError: lists of unequal length.
-    """
+    """Return a column as an array, of lists a matrix; UnusableInputError: of unequal length."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
         return np.asarray(column.to_numpy())

@@ -348,34 +348,32 @@ def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[
                     f"{len(rows) - 1}). Name others with --episodes."
                 )
         rows = {index: rows[index] for index in only}
-    return [_episode(info, row) for row in rows.values()]
-
-
-def _episode(info: DatasetInfo, row: dict[str, Any]) -> EpisodeRow:
-    index = int(row["episode_index"])
-    try:
-        common: dict[str, Any] = {
-            "task": str((row.get("tasks") or [""])[0]),
-            "fps": info.fps,
-            "joint_names": info.joint_names,
-            "robot_type": info.robot_type,
-        }
-        if row.get("gap_uid"):
-            known = TakeInfo(**common, **columns.info_fields(row))
-            mode, phase = (str(row[f"gap_{name}"] or "") for name in ("failure_mode", "phase"))
-            words = (Outcome(row["gap_outcome"]), mode, phase)
-        else:
-            known = TakeInfo(uid=foreign_uid(row), kind=TakeKind.IMPORT, **common)
-            words = (Outcome.UNLABELLED, "", "")
-        length = int(row["length"])
-        if not 0 <= length <= LONGEST_EPISODE:
-            raise ValueError(f"length is {length}")
-        return EpisodeRow(index, length, known, *words, row=row)
-    except DAMAGE as error:
-        raise UnusableInputError(
-            f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "
-            "Find out more with: gaploop check."
-        ) from None
+    common: dict[str, Any] = {
+        "fps": info.fps,
+        "joint_names": info.joint_names,
+        "robot_type": info.robot_type,
+    }
+    episodes = []
+    for index, row in rows.items():
+        try:
+            common["task"] = str((row.get("tasks") or [""])[0])
+            if row.get("gap_uid"):
+                known = TakeInfo(**common, **columns.info_fields(row))
+                mode, phase = (str(row[f"gap_{name}"] or "") for name in ("failure_mode", "phase"))
+                words = (Outcome(row["gap_outcome"]), mode, phase)
+            else:
+                known = TakeInfo(uid=foreign_uid(row), kind=TakeKind.IMPORT, **common)
+                words = (Outcome.UNLABELLED, "", "")
+            length = int(row["length"])
+            if not 0 <= length <= LONGEST_EPISODE:
+                raise ValueError(f"length is {length}")
+            episodes.append(EpisodeRow(index, length, known, *words, row=row))
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{info.root / EPISODES}: episode {index} can't be used ({error!r}). "
+                "Find out more with: gaploop check."
+            ) from None
+    return episodes
 
 
 def foreign_uid(row: Mapping[str, Any]) -> str:

@@ -47,9 +47,8 @@ class ImportOptions:
 
     Attributes:
         drop_videos: leave pictures out and copy the joint state to environment state.
-        kind: None keeps what gap columns say, else import.
-        domain: None keeps what gap columns say, else real.
-        outcome: None keeps what gap columns say, else unlabelled.
+        kind: None keeps what gap columns say, else import; so do domain (else real) and outcome
+            (else unlabelled).
         rename: feature to the name that it gets.
     """
 
@@ -84,7 +83,12 @@ def import_dataset(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     staging.require_new_folder(target, source)  # before what takes long
-    _look_ahead(source, options.rename)
+    # What else would only be refused once all of it has been converted.
+    info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
+    features = info.get("features") if isinstance(info, dict) else None
+    if isinstance(features, dict):  # else what reads it says so
+        renamed = checked_rename(features, options.rename)
+        _require_state([renamed.get(name, name) for name in map(str, features)], source)
     if not is_v2(source) and not options.rename:
         return ImportedDataset(_import_v3(source, target, options, on_episode))
     layout_v3 = staging.beside(target, "v3")
@@ -107,15 +111,6 @@ def import_dataset(
     finally:
         shutil.rmtree(layout_v3, ignore_errors=True)
     return ImportedDataset(count, left_out)
-
-
-def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
-    """Refuse names and features that could only be refused once all of it has been converted."""
-    info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
-    features = info.get("features") if isinstance(info, dict) else None
-    if isinstance(features, dict):  # else what reads it says so
-        renamed = checked_rename(features, rename)
-        _require_state([renamed.get(name, name) for name in map(str, features)], source)
 
 
 def _require_state(features: Collection[str], root: Path) -> None:
@@ -173,12 +168,7 @@ def _import_v3(
 def _without_pictures(
     info: DatasetInfo, episodes: list[EpisodeRow], copies: bool, changed: Mapping[str, str]
 ) -> ForeignRecording:
-    """Return episodes without pictures, their state copied to where the environment stands.
-
-    Args:
-        copies: copy the state, unless there is an environment state.
-        changed: gap columns that are said anew.
-    """
+    """Return episodes without pictures, their state copied to an environment state they lack."""
     about, left_out = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
     bare = {name: about.features[name] for name in kept}

@@ -97,9 +97,33 @@ def publish_takes(
         raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
     with staging.locked(root):
         staging.recover(root)
-        known = _known_uids(root)
+        known: set[str] = set()
+        if layout.is_dataset(root):
+            known = {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
         said = labels.current(labels.read(journal / journal_format.LABELS))
-        folders, report = _candidates(journal, root, known, said, consents)
+        present, skipped = 0, Counter[str]()
+        folders: list[tuple[Path, TakeHeader]] = []
+        for folder in take_folders(journal):
+            header, end = read_header(folder), read_end(folder)
+            if header.info.uid in known:
+                present += 1
+            elif header.info.kind is TakeKind.PROBE:
+                skipped[TakeKind.PROBE.value] += 1
+            elif end is None:
+                skipped["unsealed"] += 1
+            elif (word := said.get(header.info.uid, {}).get("outcome", end.outcome)) in PUBLISHED:
+                folders.append((folder, header))
+            else:
+                skipped[str(word)] += 1
+        place, withheld = Place("dataset", str(root)), dict[str, str]()
+        for _, header in folders:  # whose participants haven't agreed, or not any more
+            reason = refusal_at(consents, header.info, Use.PUBLISH, place)
+            if reason:
+                withheld[header.info.uid] = reason
+        if withheld:
+            skipped["no_consent"] = len(withheld)
+            folders = [pair for pair in folders if pair[1].info.uid not in withheld]
+        report = PublishReport((), present, dict(skipped), withheld=withheld)
         shapes = [Profile.of_take(header) for _, header in folders]
         if layout.is_dataset(root):
             shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
@@ -124,49 +148,16 @@ def publish_takes(
             transfer.publish_events(journal, stage, new, folders)
             episodes_table.materialise(stage, dict(enumerate(rows, first)))
             hook("columns written")
-            _copy_truth(journal, stage)
+            truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH
+            if truth.exists():
+                have = set(read_content(copy).split(b"\n")) if copy.exists() else set()
+                held = known.union(uids)
+                with copy.open("ab") as stream:
+                    for line in read_content(truth).split(b"\n"):
+                        if line not in have and labels.is_about(line, held):
+                            stream.write(line + b"\n")
             staging.commit(stage, root, hook)
         return replace(report, published=uids, refused=refused, labels=len(new))
-
-
-def _known_uids(root: Path) -> set[str]:
-    if not layout.is_dataset(root):
-        return set()
-    return {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
-
-
-def _candidates(
-    journal: Path,
-    root: Path,
-    known: set[str],
-    said: Mapping[str, Mapping[str, Any]],
-    consents: Path | None,
-) -> tuple[list[tuple[Path, TakeHeader]], PublishReport]:
-    """Return folder and header of each take to publish, and what becomes of the others."""
-    chosen: list[tuple[Path, TakeHeader]] = []
-    present, skipped, withheld = 0, Counter[str](), dict[str, str]()
-    for folder in take_folders(journal):
-        header, end = read_header(folder), read_end(folder)
-        uid = header.info.uid
-        if uid in known:
-            present += 1
-        elif header.info.kind is TakeKind.PROBE:
-            skipped[TakeKind.PROBE.value] += 1
-        elif end is None:
-            skipped["unsealed"] += 1
-        elif (outcome := said.get(uid, {}).get("outcome", end.outcome)) not in PUBLISHED:
-            skipped[str(outcome)] += 1
-        else:
-            chosen.append((folder, header))
-    place = Place("dataset", str(root))
-    for _, header in chosen:  # their participants haven't agreed, or not any more
-        reason = refusal_at(consents, header.info, Use.PUBLISH, place)
-        if reason:
-            withheld[header.info.uid] = reason
-    if withheld:
-        skipped["no_consent"] = len(withheld)
-    chosen = [pair for pair in chosen if pair[1].info.uid not in withheld]
-    return chosen, PublishReport((), present, dict(skipped), withheld=withheld)
 
 
 def refusal(take: Take) -> str:
@@ -193,16 +184,26 @@ def _write(
     on_take: Callable[[int, int], None] | None,
     hook: staging.Hook,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Append takes to the dataset at `stage`; return their episode columns, and refused ones."""
+    """Append takes to the dataset at `stage`; return their episode columns, and refused ones.
+
+    What keeps one take out doesn't keep the others out.
+    """
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
     writer = None
     for number, (folder, header) in enumerate(folders, 1):
         info = header.info
-        take = _usable(folder, said)
-        if isinstance(take, str):
-            logger.warning("Take %s is not published: %s", info.uid, take)
-            refused[info.uid] = take
+        try:
+            journal_format.require_as_sealed(folder)
+            take = read_take(folder, said)
+            for camera in (*take.cameras, *take.depth):
+                verify(journal_format.camera_path(folder, camera), len(take.frames))
+            reason = refusal(take)
+        except UnusableInputError as error:
+            reason = str(error)
+        if reason:
+            logger.warning("Take %s is not published: %s", info.uid, reason)
+            refused[info.uid] = reason
             continue
         if writer is None:
             from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
@@ -222,26 +223,3 @@ def _write(
         writer.finalize()
     hook("finalized")
     return rows, refused
-
-
-def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:
-    """Read a take, or say why it can't be published; the others still are."""
-    try:
-        journal_format.require_as_sealed(folder)
-        take = read_take(folder, events)
-        for camera in (*take.cameras, *take.depth):
-            verify(journal_format.camera_path(folder, camera), len(take.frames))
-    except UnusableInputError as error:
-        return str(error)
-    return refusal(take) or take
-
-
-def _copy_truth(journal: Path, stage: Path) -> None:
-    source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
-    if not source.exists():
-        return
-    have = set(read_content(target).split(b"\n")) if target.exists() else set()
-    uids = _known_uids(stage)
-    new = (line for line in read_content(source).split(b"\n") if line not in have)
-    with target.open("ab") as stream:
-        stream.writelines(line + b"\n" for line in new if labels.is_about(line, uids))

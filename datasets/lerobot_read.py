@@ -29,15 +29,9 @@ from gaploop.datasets.video import VideoRange
 LONGEST_VIDEO_S: Final = 1e7
 """Months of video in one file; what starts later is no time [s]."""
 _OPTIONAL: Final = (
-    columns.STATE,
-    columns.ACTION,
-    columns.ENVIRONMENT,
-    columns.TIME,
-    columns.SENT,
-    columns.INTERVENTION,
-    columns.SAFETY,
-    "timestamp",
-)
+    columns.STATE, columns.ACTION, columns.ENVIRONMENT, columns.TIME, columns.SENT,
+    columns.INTERVENTION, columns.SAFETY, "timestamp",
+)  # fmt: skip
 _BATCH: Final = 32
 """Pictures read from Parquet at once."""
 
@@ -75,8 +69,34 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
         pictures = pictures_of(info, episode, key)
         if pictures is not None:
             cameras[key.removeprefix(columns.IMAGES)] = pictures
+    n = rows.stop - rows.start
+    none = np.empty((n, 0))
+
+    def get(name: str, default: NDArray[Any]) -> NDArray[Any]:
+        values = table.columns.get(name)
+        return default if values is None else values[rows]
+
+    def matrix(name: str, default: NDArray[Any]) -> FloatArray:
+        return get(name, default).reshape(n, -1).astype(np.float64) if n else none
+
     with sound(info.root):
-        frames = _frames(table, rows)
+        action = matrix(columns.ACTION, none)
+        frames = Frames(
+            t_s=get(columns.TIME, get("timestamp", np.arange(n) / info.fps)).astype(np.float64),
+            state=matrix(columns.STATE, none),
+            action=action,
+            sent=matrix(columns.SENT, action),
+            environment_state=matrix(columns.ENVIRONMENT, none),
+            intervention=get(columns.INTERVENTION, np.zeros(n)).astype(bool),
+            safety=get(columns.SAFETY, np.zeros(n)).astype(np.int64),
+            camera_age_s={
+                columns.camera_of_age(name): np.where(
+                    values[rows] == columns.AGE_UNKNOWN_S, np.nan, values[rows].astype(np.float64)
+                )
+                for name, values in table.columns.items()
+                if name.startswith(columns.CAMERA_AGE)
+            },
+        )
     return Take(
         info=episode.info,
         outcome=episode.outcome,
@@ -86,38 +106,6 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
         phase=episode.phase,
         episode=episode.index,
         cameras=cameras,
-    )
-
-
-def _frames(table: FrameTable, rows: slice) -> Frames:
-    n = rows.stop - rows.start
-
-    def get(name: str, default: NDArray[Any]) -> NDArray[Any]:
-        values = table.columns.get(name)
-        return default if values is None else values[rows]
-
-    def matrix(name: str, default: NDArray[Any]) -> FloatArray:
-        return get(name, default).reshape(n, -1).astype(np.float64)
-
-    none = np.empty((n, 0))
-    action = matrix(columns.ACTION, none) if n else none
-    state = matrix(columns.STATE, none) if n else none
-    seconds = get("timestamp", np.arange(n) / table.info.fps)
-    return Frames(
-        t_s=get(columns.TIME, seconds).astype(np.float64),
-        state=state,
-        action=action,
-        sent=matrix(columns.SENT, action) if n else none,
-        environment_state=matrix(columns.ENVIRONMENT, none) if n else none,
-        intervention=get(columns.INTERVENTION, np.zeros(n)).astype(bool),
-        safety=get(columns.SAFETY, np.zeros(n)).astype(np.int64),
-        camera_age_s={
-            columns.camera_of_age(name): np.where(
-                values[rows] == columns.AGE_UNKNOWN_S, np.nan, values[rows].astype(np.float64)
-            )
-            for name, values in table.columns.items()
-            if name.startswith(columns.CAMERA_AGE)
-        },
     )
 
 

@@ -46,24 +46,20 @@ class _TakeVideos:
         """Nothing is held open between episodes."""
 
 
-def _remember_tasks(meta: LeRobotDatasetMetadata) -> None:
-    """Let `meta` find a task's index at once: LeRobot asks for every row, and asks a table."""
-    look_up, known = meta.get_task_index, {}
-
-    def get_task_index(task: str) -> int | None:
-        if task not in known and (index := look_up(task)) is not None:
-            known[task] = index
-        return known.get(task)
-
-    meta.get_task_index = get_task_index
-
-
 class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not typed
     """A dataset writer that appends already encoded videos."""
 
     def __init__(self, meta: LeRobotDatasetMetadata) -> None:
         self._videos = _TakeVideos()
-        _remember_tasks(meta)
+        # LeRobot asks for a task's index in every row, and the answer comes from a table.
+        look_up, known = meta.get_task_index, dict[str, int]()
+
+        def get_task_index(task: str) -> int | None:
+            if task not in known and (index := look_up(task)) is not None:
+                known[task] = index
+            return known.get(task)
+
+        meta.get_task_index = get_task_index
         super().__init__(
             meta=meta,
             root=meta.root,

@@ -75,7 +75,13 @@ def takes_dataset(
     if streaming:
 
         def read() -> Iterator[dict[str, Any]]:
-            return chain.from_iterable(map(make, _one_by_one(Path(path))))
+            takes: Iterator[Take]
+            if is_dataset(Path(path)):  # `load_takes` has the numbers of all takes in memory
+                info = read_info(Path(path))
+                takes = (read_episode(info, episode) for episode in read_episodes(info))
+            else:
+                takes = load_takes(Path(path))
+            return chain.from_iterable(map(make, takes))
 
         return datasets.IterableDataset.from_generator(
             read, features=datasets.Features.from_arrow_schema(schema)
@@ -84,16 +90,9 @@ def takes_dataset(
     return datasets.Dataset(pa.concat_tables(tables))
 
 
-def _one_by_one(path: Path) -> Iterator[Take]:
-    """Yield takes with no more than one in memory."""
-    if not is_dataset(path):
-        return load_takes(path)
-    info = read_info(path)
-    return (read_episode(info, episode) for episode in read_episodes(info))
-
-
 def _take_rows(take: Take) -> Iterator[dict[str, Any]]:
     row, info = episode_row(take), take.info
+    said = {name: info.conditions.get(name) for name in CONDITIONS}
     yield {
         "episode": take.episode,
         "task": info.task,
@@ -103,12 +102,8 @@ def _take_rows(take: Take) -> Iterator[dict[str, Any]]:
         "duration_s": take.duration_s,
         **{name.removeprefix("gap_"): row[name] for name in _SCALARS},
         **{d.value: float(info.dimensions.get(d.value, 0.0)) for d in GapDimension},
-        **{name: _text(info.conditions.get(name)) for name in CONDITIONS},
+        **{n: v if v is None or isinstance(v, str) else json.dumps(v) for n, v in said.items()},
     }
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _frame_rows(take: Take) -> Iterator[dict[str, Any]]:

@@ -69,12 +69,27 @@ def telemetry_path(root: Path, uid: str) -> Path:
 
 def write_telemetry(path: Path, telemetry: Telemetry) -> None:
     """Write a record; NaN stays NaN. The name appears only when the file is whole."""
+    arrays: dict[str, tuple[FloatArray, Mapping[str, Any]]] = {TIME: (telemetry.t_s, {"unit": "s"})}
+    stacked: dict[str, list[str]] = {}
+    for name, values in telemetry.columns.items():
+        arm, _, rest = name.partition(".")
+        joint, _, quantity = rest.partition(".")
+        if quantity in JOINT_QUANTITIES:
+            stacked.setdefault(f"{arm}.{quantity}", []).append(joint)
+        else:
+            arrays[name] = (values, {"unit": telemetry.units.get(name, "")})
+    for key, joints in stacked.items():
+        arm, _, quantity = key.partition(".")
+        names = [f"{arm}.{joint}.{quantity}" for joint in joints]
+        values = np.stack([telemetry.columns[n] for n in names], axis=1)
+        unit = telemetry.units.get(names[0], JOINT_QUANTITIES[quantity])
+        arrays[key] = (values, {"unit": unit, "joints": joints})
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with ZipStore(part, mode="w") as store:
         attributes = {"schema": SCHEMA, "order": list(telemetry.columns)}
         group = zarr.create_group(store, attributes=attributes)
-        for name, (values, notes) in _arrays(telemetry).items():
+        for name, (values, notes) in arrays.items():
             group.create_array(
                 name,
                 data=values,
@@ -93,7 +108,22 @@ def read_telemetry(path: Path) -> Telemetry:
             name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
             for name, a in group.arrays()
         }
-        return _telemetry(found, [str(name) for name in group.attrs["order"]])
+        order = [str(name) for name in group.attrs["order"]]
+        t_s = found.pop(TIME)[0]
+        if t_s.ndim != 1:
+            raise ValueError(f"{TIME} has shape {t_s.shape}")
+        columns: dict[str, FloatArray] = {}
+        units: dict[str, str] = {}
+        for key, (values, notes) in found.items():
+            arm, _, quantity = key.partition(".")
+            joints = notes.get("joints")
+            names = [f"{arm}.{j}.{quantity}" for j in joints] if joints else [key]
+            for name, column in zip(names, values.T if joints else [values], strict=True):
+                if column.shape != t_s.shape:
+                    raise ValueError(f"{key} has shape {values.shape}, {TIME} {t_s.shape}")
+                columns[name] = np.ascontiguousarray(column)
+                units[name] = str(notes.get("unit", ""))
+        return Telemetry(t_s, {n: columns[n] for n in order}, {n: units[n] for n in order})
 
 
 def telemetry_rows(path: Path) -> int:
@@ -110,42 +140,3 @@ def _opened(path: Path) -> Iterator[Any]:
     fix = "Restore it from a copy, or publish the take again."
     with explained(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
         yield zarr.open_group(store, mode="r")
-
-
-def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, Any]]]:
-    arrays: dict[str, tuple[FloatArray, Mapping[str, Any]]] = {TIME: (telemetry.t_s, {"unit": "s"})}
-    stacked: dict[str, list[str]] = {}
-    for name, values in telemetry.columns.items():
-        arm, _, rest = name.partition(".")
-        joint, _, quantity = rest.partition(".")
-        if quantity in JOINT_QUANTITIES:
-            stacked.setdefault(f"{arm}.{quantity}", []).append(joint)
-        else:
-            arrays[name] = (values, {"unit": telemetry.units.get(name, "")})
-    for key, joints in stacked.items():
-        arm, _, quantity = key.partition(".")
-        names = [f"{arm}.{joint}.{quantity}" for joint in joints]
-        values = np.stack([telemetry.columns[n] for n in names], axis=1)
-        unit = telemetry.units.get(names[0], JOINT_QUANTITIES[quantity])
-        arrays[key] = (values, {"unit": unit, "joints": joints})
-    return arrays
-
-
-def _telemetry(found: Mapping[str, tuple[FloatArray, Any]], order: list[str]) -> Telemetry:
-    columns: dict[str, FloatArray] = {}
-    units: dict[str, str] = {}
-    rows = found[TIME][0].shape
-    if len(rows) != 1:
-        raise ValueError(f"{TIME} has shape {rows}")
-    for key, (values, notes) in found.items():
-        if key == TIME:
-            continue
-        arm, _, quantity = key.partition(".")
-        joints = notes.get("joints")
-        names = [f"{arm}.{j}.{quantity}" for j in joints] if joints else [key]
-        for name, column in zip(names, values.T if joints else [values], strict=True):
-            if column.shape != rows:
-                raise ValueError(f"{key} has shape {values.shape}, {TIME} {rows}")
-            columns[name] = np.ascontiguousarray(column)
-            units[name] = str(notes.get("unit", ""))
-    return Telemetry(found[TIME][0], {n: columns[n] for n in order}, {n: units[n] for n in order})

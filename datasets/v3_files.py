@@ -134,9 +134,7 @@ def with_columns(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 def replace_table(path: Path, table: pa.Table, groups: Sequence[int] = ()) -> None:
     """Put a table in the place of a file, which shows the old one or the new one.
 
-    Args:
-        path: of a dataset that is nobody else's.
-        groups: rows of each row group; all in one unless given.
+    Nobody else may write the dataset. `groups`: rows of each row group; all in one unless given.
     """
     part = path.with_suffix(".part")
     with pq.ParquetWriter(part, table.schema, compression="snappy") as writer:

@@ -98,27 +98,24 @@ class VideoWriter:
             fits = part.delay <= self._delay and self._kind == _kind(stream)
             if self._container is not None and not fits:
                 return False
-            self._delay = self._delay if self._container is not None else part.delay
-            self._mux(stream, part)
+            ticks = 1 / (self._rate * TICKS_PER_FRAME)
+            if self._container is None:
+                self._delay = part.delay
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                options = {"movflags": "faststart"}
+                self._container = av.open(str(self.path), "w", format="mp4", options=options)
+                self._stream = self._container.add_stream_from_template(stream, opaque=True)
+                self._stream.time_base = ticks
+                self._kind = _kind(stream)
+            for place, (packet, shown) in enumerate(zip(part.packets, part.shown, strict=True)):
+                packet.time_base = ticks  # below 20 fps the file's own is a finer one
+                packet.pts = (self.frames + shown) * TICKS_PER_FRAME
+                packet.dts = (self.frames + place - self._delay) * TICKS_PER_FRAME
+                packet.duration = TICKS_PER_FRAME
+                packet.stream = self._stream
+                self._container.mux(packet)
+            self.frames += len(part.packets)
         return True
-
-    def _mux(self, stream: Any, part: VideoPart) -> None:
-        ticks = 1 / (self._rate * TICKS_PER_FRAME)
-        if self._container is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            options = {"movflags": "faststart"}
-            self._container = av.open(str(self.path), "w", format="mp4", options=options)
-            self._stream = self._container.add_stream_from_template(stream, opaque=True)
-            self._stream.time_base = ticks
-            self._kind = _kind(stream)
-        for place, (packet, shown) in enumerate(zip(part.packets, part.shown, strict=True)):
-            packet.time_base = ticks  # below 20 fps the file's own is a finer one
-            packet.pts = (self.frames + shown) * TICKS_PER_FRAME
-            packet.dts = (self.frames + place - self._delay) * TICKS_PER_FRAME
-            packet.duration = TICKS_PER_FRAME
-            packet.stream = self._stream
-            self._container.mux(packet)
-        self.frames += len(part.packets)
 
     def close(self) -> None:
         """Finish the file; safe to call twice."""
@@ -356,11 +353,7 @@ class VideoIndex:
 
 
 def video_index(path: Path, whole: bool = True) -> VideoIndex:
-    """Read what a video file holds.
-
-    Args:
-        whole: read every packet; otherwise the header and the last packets only.
-    """
+    """Read what a video file holds: every packet, or only the header and the last ones."""
     with open_video(path) as container, reading(path):
         stream = container.streams.video[0]
         size = (int(stream.width), int(stream.height))

@@ -99,7 +99,7 @@ datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
-datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
+datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].video | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset

@@ -105,13 +105,33 @@ class CacheFolder:
         self._root, self._max_bytes = root, int(options.max_gb * 1e9)
         self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.mkdir(exist_ok=True, mode=0o700)
-        _tighten(self.path)
+        try:  # an earlier version let everybody read what it made
+            self.path.chmod(0o700)
+            for path in self.path.rglob("*"):
+                if path.is_symlink():  # none of ours
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    path.chmod(0o700 if path.is_dir() else PRIVATE)
+        except PermissionError:
+            log.warning(
+                "%s belongs to somebody else, who decides who may see its pictures.", self.path
+            )
         note_made_from(Place("cache", str(self.path.absolute())), [root])
         self._used: BinaryIO | None = None
 
     def use(self, form: str) -> None:
         """Say that pictures of a form are in use, for as long as this object lives."""
-        self._used = _shared(self.path / form / _USED)
+        path = self.path / form / _USED
+        while True:  # a shared lock and the present time, also where it was just removed
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with contextlib.suppress(FileNotFoundError):
+                stream = os.fdopen(private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+                platform_calls.lock(stream.fileno(), shared=True)
+                if path.exists() and path.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+                    os.utime(path)
+                    self._used = stream
+                    return
+                stream.close()
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -207,19 +227,6 @@ def remove_cache(path: Path) -> bool:
     return True
 
 
-def _tighten(folder: Path) -> None:
-    """Let nobody else read a cache that an earlier version made for everybody to read."""
-    try:
-        folder.chmod(0o700)
-        for path in folder.rglob("*"):
-            if path.is_symlink():  # none of ours
-                continue
-            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
-                path.chmod(0o700 if path.is_dir() else PRIVATE)
-    except PermissionError:
-        log.warning("%s belongs to somebody else, who decides who may see its pictures.", folder)
-
-
 def remove(pack: Path) -> None:
     """Remove a pack and its index."""
     pack.with_suffix(INDEX).unlink(missing_ok=True)
@@ -233,19 +240,6 @@ def folder_bytes(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             total += path.stat().st_size
     return total
-
-
-def _shared(path: Path) -> BinaryIO:
-    """Open `path` with a shared lock and the present time, also where it was just removed."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            stream = os.fdopen(private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
-            platform_calls.lock(stream.fileno(), shared=True)
-            if path.exists() and path.stat().st_ino == os.fstat(stream.fileno()).st_ino:
-                os.utime(path)
-                return stream
-            stream.close()
 
 
 def _remove_unused(folder: Path) -> bool:

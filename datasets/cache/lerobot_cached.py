@@ -100,7 +100,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
     """The cameras whose pictures come from the cache."""
 
     def take_over(self, plain: DatasetReader, cache: CacheOptions, progress: Progress) -> None:
-        """Take the table that `plain` has loaded, and cache its pictures."""
+        """Take the table that `plain` has loaded, and cache its pictures if there is room."""
         self.hf_dataset = plain.hf_dataset
         self._build_index_mapping()
         self._size = cache.size
@@ -119,13 +119,35 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         self._in_use: Any = None
         self.stores = {}
         if cache.mode != "off" and self._cameras and len(self._episode):
-            self._fill(cache, progress)
+            times_s = self._columns["timestamp"].numpy().astype(np.float64)
+            order = np.argsort(self._episode, kind="stable")
+            episodes, firsts = np.unique(self._episode[order], return_index=True)
+            rows_of = dict(zip(episodes.tolist(), np.split(order, firsts[1:]), strict=True))
+            clips = []
+            for camera in self._cameras:
+                first, second, third = self._meta.features[camera]["shape"]
+                size = (second, third) if first in (1, 3) else (first, second)
+                starts_s = self._per_episode(f"videos/{camera}/from_timestamp")
+                for episode, rows in rows_of.items():
+                    video = str(self._meta.get_video_file_path(episode, camera))
+                    shown_s = float(starts_s[episode]) + times_s[rows]
+                    clips.append(Clip(episode, camera, video, shown_s, rows, size))
+            decoding = Decoding(self.root, self._video_backend, self._tolerance_s, self._size)
+            try:
+                found = cache_pictures(clips, len(self._episode), decoding, cache, progress)
+                self._in_use, self.stores = found
+            except NoRoomError as error:
+                log.warning(
+                    "No frame cache for %s: %s. Its videos are decoded for every sample, which is "
+                    "slower; make room, or give --cache.dir, --cache.max_gb or --cache.size.",
+                    self.root, error,
+                )  # fmt: skip
         self._left_over = [c for c in self._meta.video_keys if c not in self.stores]
         # The features get the size that pictures are scaled to: policies are built after it.
         for camera in self._cameras if cache.size is not None else ():
-            feature, size = self._meta.features[camera], cache.size or ()
+            feature, scaled = self._meta.features[camera], cache.size or ()
             channels_first = feature["shape"][0] in (1, 3)
-            shape = (3, *size) if channels_first else (*size, 3)
+            shape = (3, *scaled) if channels_first else (*scaled, 3)
             self._meta.features[camera] = {**feature, "shape": shape}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,17 +186,45 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         batch = FetchedBatch({**whole, "task": [self._tasks[t] for t in tasks]}, len(rows))
         if self._image_transforms is None and not self._left_over and self._others is None:
             return batch
-        return [
-            self._completed(dict(item), int(row), {n: w[k] for n, w in windows.items()})
-            for k, (item, row) in enumerate(zip(batch, rows, strict=True))
-        ]
+        # What isn't in the batch: other columns, uncached cameras. Then transforms.
+        items = []
+        for k, row in enumerate(rows.tolist()):
+            item: dict[str, Any] = dict(batch[k])
+            if self._others is not None:
+                item |= self._others[row]
+                for name in self._others.column_names:
+                    if name in windows:
+                        item[name] = torch.stack(self._others[windows[name][k].tolist()][name])
+            if self._left_over:
+                wanted = {c: windows[c][k] if c in windows else rows[[k]] for c in self._left_over}
+                times = {c: self._times_s(own) for c, own in wanted.items()}
+                item |= (found := self._query_videos(times, int(self._episode[row])))
+                for c in found:
+                    if c in self._cameras:
+                        item[c] = self._finished(self._scaled(found[c]))
+            if self._image_transforms is not None:
+                for camera in self._meta.camera_keys:
+                    if camera not in self._meta.depth_keys:
+                        item[camera] = self._image_transforms(item[camera])
+            for key, unit in self._image_depth_units.items():
+                if key in item and unit is not None and unit != self._depth_output_unit:
+                    metres = unit == "m"
+                    item[key] = item[key] * MM_PER_METRE if metres else item[key] / MM_PER_METRE
+            order = dict.fromkeys([*self._meta.video_keys, *self.hf_dataset.column_names, *item])
+            items.append({name: item[name] for name in order})
+        return items
 
     def _pictures(self, camera: str, rows: Int64Array) -> torch.Tensor:
         """Return cached pictures, shape (b, t, 3, height, width), without t where it is 1."""
+        threads = None
+        if get_worker_info() is None and THREADS > 1:
+            if self._pool is None or self._pool[0] != os.getpid():  # threads don't survive a fork
+                self._pool = (os.getpid(), ThreadPoolExecutor(THREADS))
+            threads = self._pool[1]
         store, flat = self.stores[camera], rows.reshape(-1)
         batch = empty_pictures(store.layout(len(flat)))
         out = batch.numpy()
-        for position in store.read(flat, out, self._threads()).tolist():
+        for position in store.read(flat, out, threads).tolist():
             row = int(flat[position])
             log.warning(
                 "A cached picture of %s (episode %d) is damaged; it is read from the video, and "
@@ -197,67 +247,9 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
     def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
         return pictures if self._size is None else all_scaled(pictures, self._size)
 
-    def _threads(self) -> ThreadPoolExecutor | None:
-        if get_worker_info() is not None or THREADS == 1:
-            return None
-        if self._pool is None or self._pool[0] != os.getpid():  # threads don't survive a fork
-            self._pool = (os.getpid(), ThreadPoolExecutor(THREADS))
-        return self._pool[1]
-
-    def _completed(
-        self, item: dict[str, Any], row: int, windows: Mapping[str, Int64Array]
-    ) -> dict[str, Any]:
-        """Add what isn't in `item` yet: other columns, uncached cameras; then transform."""
-        if self._others is not None:
-            item |= self._others[row]
-            for name in self._others.column_names:
-                if name in windows:
-                    item[name] = torch.stack(self._others[windows[name].tolist()][name])
-        if self._left_over:
-            times = {c: self._times_s(windows.get(c, np.array([row]))) for c in self._left_over}
-            found = self._query_videos(times, int(self._episode[row]))
-            item |= found
-            item |= {c: self._finished(self._scaled(found[c])) for c in found if c in self._cameras}
-        if self._image_transforms is not None:
-            for camera in self._meta.camera_keys:
-                if camera not in self._meta.depth_keys:
-                    item[camera] = self._image_transforms(item[camera])
-        for key, unit in self._image_depth_units.items():
-            if key in item and unit is not None and unit != self._depth_output_unit:
-                item[key] = item[key] * MM_PER_METRE if unit == "m" else item[key] / MM_PER_METRE
-        order = dict.fromkeys([*self._meta.video_keys, *self.hf_dataset.column_names, *item])
-        return {name: item[name] for name in order}
-
     def _times_s(self, rows: Int64Array) -> list[float]:
         times: list[float] = self._columns["timestamp"][torch.from_numpy(rows)].tolist()
         return times
-
-    def _fill(self, cache: CacheOptions, progress: Progress) -> None:
-        """Cache the pictures, unless there is no room for them."""
-        times_s = self._columns["timestamp"].numpy().astype(np.float64)
-        order = np.argsort(self._episode, kind="stable")
-        episodes, firsts = np.unique(self._episode[order], return_index=True)
-        rows_of = dict(zip(episodes.tolist(), np.split(order, firsts[1:]), strict=True))
-        clips = []
-        for camera in self._cameras:
-            first, second, third = self._meta.features[camera]["shape"]
-            shape = (second, third) if first in (1, 3) else (first, second)
-            starts_s = self._per_episode(f"videos/{camera}/from_timestamp")
-            for episode, rows in rows_of.items():
-                video = str(self._meta.get_video_file_path(episode, camera))
-                shown_s = float(starts_s[episode]) + times_s[rows]
-                clips.append(Clip(episode, camera, video, shown_s, rows, shape))
-        decoding = Decoding(self.root, self._video_backend, self._tolerance_s, self._size)
-        try:
-            found = cache_pictures(clips, len(self._episode), decoding, cache, progress)
-        except NoRoomError as error:
-            log.warning(
-                "No frame cache for %s: %s. Its videos are decoded for every sample, which is "
-                "slower; make room, or give --cache.dir, --cache.max_gb or --cache.size.",
-                self.root, error,
-            )  # fmt: skip
-            return
-        self._in_use, self.stores = found
 
     def _per_episode(self, column: str) -> np.ndarray[Any, Any]:
         return np.asarray(self._meta.episodes.data.column(column).to_numpy())

@@ -69,10 +69,7 @@ def cache_pictures(
     options: CacheOptions,
     progress: Progress,
 ) -> tuple[CacheFolder, dict[str, PictureStore]]:
-    """Return the stores of all cameras, after decoding what isn't cached yet.
-
-    Args:
-        rows: rows of the loaded table.
+    """Return the stores of all cameras, for a table of `rows`, after decoding what isn't cached.
 
     Raises:
         NoRoomError: neither form fits the bound and the disk.
@@ -104,19 +101,30 @@ class _Cache:
     def fitting(self) -> Codec:
         """Return the form to keep pictures in: the first allowed one that fits."""
         allowed: tuple[Codec, ...] = ("raw", "jpeg")
-        needs = []
+        needs, room = [], 0
         for codec in allowed:
-            if self.options.mode in ("auto", codec):
-                missing = self.missing(codec)
-                if codec == "raw":
-                    shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in missing)
-                    needed = sum(3 * height * width * n for (height, width), n in shapes)
-                else:
-                    needed = self._jpeg_bytes(missing)
-                room = self.folder.room(needed, self.form(codec)) if missing else 0
-                if needed <= room or not missing:
-                    return codec
-                needs.append(f"{needed / 1e9:.2f} GB as {codec}")
+            if self.options.mode not in ("auto", codec):
+                continue
+            missing = self.missing(codec)
+            if not missing:
+                return codec
+            if codec == "raw":
+                shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in missing)
+                needed = sum(3 * height * width * n for (height, width), n in shapes)
+            else:
+                guess = 0.0
+                for camera in {c.camera for c in missing}:
+                    mine = [c for c in missing if c.camera == camera]
+                    video = self.decoding.root / mine[0].video
+                    shown = sample_pictures(video, 4).transpose(0, 2, 3, 1)
+                    small = (scaled(p, self.decoding.size) for p in shown)
+                    sizes = [len(encode(p, codec, self.options.quality)) for p in small]
+                    guess += MARGIN * float(np.mean(sizes)) * sum(len(c.rows) for c in mine)
+                needed = int(guess)
+            room = self.folder.room(needed, self.form(codec))
+            if needed <= room:
+                return codec
+            needs.append(f"{needed / 1e9:.2f} GB as {codec}")
         raise NoRoomError(
             f"its pictures would take {' or '.join(needs)}, and {max(room, 0) / 1e9:.2f} GB of "
             f"{self.folder.base} may be used (--cache.max_gb={self.options.max_gb:g})"
@@ -208,18 +216,6 @@ class _Cache:
         digest = xxhash.xxh3_128(clip.times_s.tobytes())
         digest.update(repr((clip.camera, self.decoding.tolerance_s)).encode())
         return digest.hexdigest()
-
-    def _jpeg_bytes(self, clips: Sequence[Clip]) -> int:
-        per_picture = {}
-        for camera in {c.camera for c in clips}:
-            video = next(c.video for c in clips if c.camera == camera)
-            shown = sample_pictures(self.decoding.root / video, 4).transpose(0, 2, 3, 1)
-            sizes = [
-                len(encode(scaled(p, self.decoding.size), "jpeg", self.options.quality))
-                for p in shown
-            ]
-            per_picture[camera] = MARGIN * float(np.mean(sizes))
-        return int(sum(per_picture[c.camera] * len(c.rows) for c in clips))
 
 
 # Videos into pictures, as LeRobot's reader would return them for every row: the same decoder, the

@@ -208,7 +208,28 @@ class PictureStore:
 
         def some(first: int) -> None:
             for position in range(first, len(rows), PARTS):
-                good[position] = self._read(int(rows[position]), out[position])
+                row, place = int(rows[position]), out[position]
+                size = int(self._size[row])
+                raw = self.codec == "raw"
+                data = place.reshape(-1) if raw else np.empty(size, dtype=np.uint8)
+                if not size or len(data) != size:
+                    continue
+                pack = self._keys[int(self._episode[row])][0]
+                try:
+                    stream = self._open.get(pack)
+                    if stream is None:
+                        opened = self._packs[pack].open("rb", buffering=0)
+                        stream = self._open.setdefault(pack, opened)
+                    # Not a memory map: page faults cost more than the copy that they save.
+                    at = int(self._offset[row])
+                    read = platform_calls.read_at(int(stream.fileno()), data.data, at)
+                except OSError:
+                    continue
+                if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):
+                    continue
+                if not raw:
+                    place[:] = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
+                good[position] = True
 
         list(threads.map(some, range(PARTS)) if threads else map(some, range(PARTS)))
         return np.flatnonzero(~good)
@@ -217,24 +238,3 @@ class PictureStore:
         """Have the episode of `row` made anew when the cache is next built."""
         pack, key = self._keys[int(self._episode[row])]
         _append(self._packs[pack], {"drop": key})
-
-    def _read(self, row: int, out: NDArray[np.uint8]) -> bool:
-        size = int(self._size[row])
-        data = out.reshape(-1) if self.codec == "raw" else np.empty(size, dtype=np.uint8)
-        if not size or len(data) != size:
-            return False
-        pack = self._keys[int(self._episode[row])][0]
-        try:
-            stream = self._open.get(pack)
-            if stream is None:
-                stream = self._open.setdefault(pack, self._packs[pack].open("rb", buffering=0))
-            # Not a memory map: page faults cost more than the copy that they save.
-            at = int(self._offset[row])
-            read = platform_calls.read_at(int(stream.fileno()), data.data, at)
-        except OSError:
-            return False
-        if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):
-            return False
-        if self.codec == "jpeg":
-            out[:] = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
-        return True

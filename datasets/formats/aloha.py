@@ -25,9 +25,7 @@ from gaploop.datasets import columns
 from gaploop.datasets.formats import hdf5
 from gaploop.datasets.formats.foreign import Maker, as_float32, described, named, natural
 from gaploop.datasets.formats.model import (
-    About,
     Advance,
-    Carried,
     ForeignRecording,
     ImportSettings,
     Outgoing,
@@ -123,15 +121,42 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
     files = episode_paths(path)
     if not files:
         raise UnusableInputError(f"{path} holds no .hdf5 file. Name the folder of the episodes.")
+    parts: dict[str, tuple[str, ...]] = {}
     with hdf5.open_hdf5(files[0]) as file:
         carried = hdf5.carried_in(file, files[0])
         _require(file, files[0])
-        if carried is None:
-            about, parts = _foreign_about(file, files[0], settings)
         sim = bool(file.attrs.get("sim", False))
+        if carried is None:
+            settings.required_units(files[0], " (ALOHA's own recorder: rad, grippers normalised)")
+            fps = settings.required_fps(files[0], " (ALOHA's own recorder: 50)")
+            vectors: dict[str, list[str]] = {}
+            for name, key in _FOUND.items():
+                if key in file:
+                    stored, parts[name] = file[key], (key,)
+                    width = int(stored.shape[1]) if stored.ndim > 1 else 1
+                    vectors[name] = named({key.rsplit("/", 1)[-1]: width})
+            cameras: dict[str, tuple[str, Sequence[int]]] = {}
+            for camera in _cameras(file):
+                key = f"{PICTURES}/{camera}"
+                first = next(hdf5.pictures_in(files[0], key), None)
+                if first is None or first.ndim != 3:
+                    raise UnusableInputError(
+                        f"{files[0]}: {key} holds no picture. Fix it, or leave it out."
+                    )
+                cameras[camera] = key, first.shape[:2]
+            about = described(fps, settings.robot_type or "aloha", vectors, cameras)
     if carried is not None:
-        about, parts = carried.about, {}
-        every = [_carried(one, about) for one in files]
+        about = carried.about
+        every = []
+        for one in files:
+            with hdf5.open_hdf5(one) as file:
+                own = hdf5.carried_in(file, one)
+            if own is None or own.about.features != about.features:
+                raise UnusableInputError(
+                    f"{one} was not exported together with the other files beside it. Import it "
+                    "alone."
+                )
+            every.append(own)
         rows, tasks, lines = (
             tuple(part for one in every for part in getattr(one, name))
             for name in ("rows", "tasks", "labels")
@@ -172,39 +197,6 @@ def _require(file: Any, path: Path) -> None:
                 f"{path} has no /{key}: not ALOHA's layout. It holds "
                 f"{', '.join(found[:12]) or 'nothing'}."
             )
-
-
-def _carried(path: Path, about: About) -> Carried:
-    with hdf5.open_hdf5(path) as file:
-        found = hdf5.carried_in(file, path)
-    if found is None or found.about.features != about.features:
-        raise UnusableInputError(
-            f"{path} was not exported together with the other files beside it. Import it alone."
-        )
-    return found
-
-
-def _foreign_about(
-    file: Any, path: Path, settings: ImportSettings
-) -> tuple[About, dict[str, tuple[str, ...]]]:
-    settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
-    fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
-    vectors: dict[str, list[str]] = {}
-    parts: dict[str, tuple[str, ...]] = {}
-    for name, key in _FOUND.items():
-        if key not in file:
-            continue
-        stored, parts[name] = file[key], (key,)
-        width = int(stored.shape[1]) if stored.ndim > 1 else 1
-        vectors[name] = named({key.rsplit("/", 1)[-1]: width})
-    cameras: dict[str, tuple[str, Sequence[int]]] = {}
-    for camera in _cameras(file):
-        key = f"{PICTURES}/{camera}"
-        first = next(hdf5.pictures_in(path, key), None)
-        if first is None or first.ndim != 3:
-            raise UnusableInputError(f"{path}: {key} holds no picture. Fix it, or leave it out.")
-        cameras[camera] = key, first.shape[:2]
-    return described(fps, settings.robot_type or "aloha", vectors, cameras), parts
 
 
 def _cameras(file: Any) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import av
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from gaploop.core import labels
@@ -70,7 +69,29 @@ def open_dataset(
         raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
     about, notes = exported_features(info)
     videos = [k for k in about.features if about.features[k]["dtype"] == "video"]
-    left_out = _incomplete(info, episodes, videos)  # before anything is written
+    rows: Counter[int] = Counter()
+    for file in layout.data_files(info.root):
+        rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
+
+    @functools.cache
+    def pictures_in(path: Path) -> tuple[int, str]:
+        try:
+            return count_frames(path), ""
+        except DamagedVideoError as error:
+            return 0, str(error)
+
+    left_out: dict[int, str] = {}
+    for episode in episodes:  # before anything is written
+        if rows[episode.index] != episode.length:
+            left_out[episode.index] = f"{rows[episode.index]} rows of {episode.length}"
+        for key in videos:
+            path, start_s = video_of(info, episode.row, key)
+            if path is None or not path.is_file():
+                left_out[episode.index] = f"the video of {key} is missing"
+                continue
+            count, damage = pictures_in(path)
+            if count < round(start_s * info.fps) + episode.length:
+                left_out[episode.index] = damage or f"pictures of {key} are missing"
     if left_out and not whole_only:
         index, reason = next(iter(left_out.items()))
         raise UnusableInputError(
@@ -139,40 +160,15 @@ def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
     return About(info.fps, info.robot_type, features), tuple(notes)
 
 
-def _incomplete(
-    info: DatasetInfo, episodes: Sequence[EpisodeRow], videos: Sequence[str]
-) -> dict[int, str]:
-    """Return episodes that rows or pictures are missing of, and what."""
-    rows: Counter[int] = Counter()
-    for file in layout.data_files(info.root):
-        rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
-
-    @functools.cache
-    def pictures_in(path: Path) -> tuple[int, str]:
-        try:
-            return count_frames(path), ""
-        except DamagedVideoError as error:
-            return 0, str(error)
-
-    found: dict[int, str] = {}
-    for episode in episodes:
-        if rows[episode.index] != episode.length:
-            found[episode.index] = f"{rows[episode.index]} rows of {episode.length}"
-        for key in videos:
-            path, start_s = video_of(info, episode.row, key)
-            if path is None or not path.is_file():
-                found[episode.index] = f"the video of {key} is missing"
-                continue
-            count, damage = pictures_in(path)
-            if count < round(start_s * info.fps) + episode.length:
-                found[episode.index] = damage or f"pictures of {key} are missing"
-    return found
-
-
 def recordings(
     info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool = True
 ) -> Iterator[Recording]:
-    """Yield the episodes, with pictures and telemetry where `whole`."""
+    """Yield the episodes, with pictures and telemetry where `whole`.
+
+    Raises:
+        UnusableInputError: numbers aren't as described or not finite, which other projects would
+            train on.
+    """
     reader = EpisodeReader(info, about.numbers)
     for episode in episodes:
         rows, pictures = reader.rows_of(episode), dict[str, Images]()
@@ -180,43 +176,32 @@ def recordings(
             shown = pictures_of(info, episode, key)
             if shown is not None:
                 pictures[key] = shown
-        values = {
-            n: _values(info, episode.index, n, rows[n], about.features[n]) for n in about.numbers
-        }
+        values: dict[str, NDArray[Any]] = {}
+        for name in about.numbers:
+            shape = tuple(about.features[name]["shape"])
+            place = f"{info.root}, episode {episode.index}: {name}"
+            found = np.asarray(to_numpy(rows[name]))
+            if found.dtype.kind not in "fiub":
+                raise UnusableInputError(
+                    f"{place} holds {rows[name].type}, not numbers. Fix the data file, or see what "
+                    f"else is wrong with: gaploop check {info.root}"
+                )
+            if found.reshape(len(found), -1).shape[1:] != shape:
+                raise UnusableInputError(
+                    f"{place} has rows of {found[:1].size} numbers, {layout.INFO} says {shape[0]}. "
+                    f"Find out more with: gaploop check {info.root}"
+                )
+            bad = not_finite_row(found)
+            if bad is not None:
+                raise UnusableInputError(
+                    f"{place} holds NaN or infinite values, first in row {bad}. Policies can't "
+                    "train on that: leave the episode out with --episodes."
+                )
+            values[name] = found.reshape(len(found)) if shape == (1,) else found
         path = telemetry_path(info.root, episode.info.uid)
         record = regular_file(path).read_bytes() if whole and path.exists() else None
         row, task = gap_row(episode), episode.info.task
         yield Recording(task, episode.length, values, pictures, row, record)
-
-
-def _values(
-    info: DatasetInfo,
-    episode: int,
-    name: str,
-    column: pa.ChunkedArray,
-    spec: Mapping[str, Any],
-) -> NDArray[Any]:
-    """Return an episode's values of a feature; other projects train on whatever is there."""
-    shape = tuple(spec["shape"])
-    place = f"{info.root}, episode {episode}: {name}"
-    values = np.asarray(to_numpy(column))
-    if values.dtype.kind not in "fiub":
-        raise UnusableInputError(
-            f"{place} holds {column.type}, not numbers. Fix the data file, or see what else is "
-            f"wrong with: gaploop check {info.root}"
-        )
-    if values.reshape(len(values), -1).shape[1:] != shape:
-        raise UnusableInputError(
-            f"{place} has rows of {values[:1].size} numbers, {layout.INFO} says {shape[0]}. Find "
-            f"out more with: gaploop check {info.root}"
-        )
-    bad = not_finite_row(values)
-    if bad is not None:
-        raise UnusableInputError(
-            f"{place} holds NaN or infinite values, first in row {bad}. Policies can't train on "
-            "that: leave the episode out with --episodes."
-        )
-    return values.reshape(len(values)) if shape == (1,) else values
 
 
 # -- Into a new dataset ----------------------------------------------------------------------------

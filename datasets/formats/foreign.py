@@ -87,12 +87,7 @@ def chosen_key(
 ) -> tuple[str, ...]:
     """Return the key that holds a feature: the one with a usual name, or the only one there is.
 
-    Args:
-        usual: names that it has in this layout.
-        only: take the only one there is, whatever it is called.
-
-    Raises:
-        UnusableInputError: there are several or none.
+    UnusableInputError: there are several or none.
     """
     known = [name for name in usual if name in found]
     if len(known) == 1:

@@ -33,6 +33,7 @@ from gaploop.datasets.formats.model import Advance, Outgoing
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
+from gaploop.datasets.telemetry_zarr import telemetry_path
 
 DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -383,8 +384,6 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         kept = {k: {name: v.tolist() for name, v in s.items()} for k, s in own.items()}
         stats.append({"episode_index": i, "stats": kept})
         if episode.telemetry is not None:
-            from gaploop.datasets.telemetry_zarr import telemetry_path
-
             store = telemetry_path(path, episode.uid)
             store.parent.mkdir(parents=True, exist_ok=True)
             store.write_bytes(episode.telemetry)

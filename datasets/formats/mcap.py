@@ -80,8 +80,41 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
     if not bags:
         raise UnusableInputError(f"{path} holds no .mcap file. Name a file, a bag or their folder.")
     topics, notes = topics_of(bags[0])
-    parts = _number_topics(path, topics, settings)
-    camera_topics = _camera_topics(path, topics, settings)
+    with_numbers = {name: t for name, t in topics.items() if t.holds == "numbers"}
+    listed = ", ".join(f"{t.name} ({t.schema or 'JSON'})" for t in with_numbers.values()) or "none"
+    parts = {n: keys for n, keys in settings.keys.items() if not n.startswith(IMAGES)}
+    for feature, keys in parts.items():
+        for key in keys:
+            if key not in with_numbers:
+                raise UnusableInputError(
+                    f"{path} has no topic {key} of numbers for {feature}. There are: {listed}."
+                )
+    if columns.STATE not in parts:
+        used = {key for keys in parts.values() for key in keys}
+        states = [n for n, t in with_numbers.items() if t.schema == JOINT_STATE and n not in used]
+        if len(states) == 1:
+            parts[columns.STATE] = (states[0],)
+    for feature in (columns.STATE, columns.ACTION):
+        if feature not in parts:
+            raise UnusableInputError(
+                f'{path}: which topic is {feature}? Say it with --keys=\'{{"{feature}": '
+                f'"TOPIC"}}\'. There are: {listed}.'
+            )
+    with_pictures = [name for name, topic in topics.items() if topic.holds == "pictures"]
+    camera_topics = {n: keys[0] for n, keys in settings.keys.items() if n.startswith(IMAGES)}
+    for feature, key in camera_topics.items():
+        if key not in with_pictures:
+            raise UnusableInputError(
+                f"{path} has no topic {key} of pictures for {feature}. There are: "
+                f"{', '.join(with_pictures) or 'none'}."
+            )
+    if not camera_topics:
+        # Sorted, a compressed topic comes behind the raw one of its camera and takes its place.
+        for topic in sorted(with_pictures):
+            name = topic
+            while (shorter := _TAIL.sub("", name)) != name and shorter:
+                name = shorter
+            camera_topics[IMAGES + (name.strip("/").replace("/", "_") or "camera")] = topic
     chosen = [topics[name] for part in parts.values() for name in part]
     if not settings.units and all(topic.schema == JOINT_STATE for topic in chosen):
         units = ROS_UNITS
@@ -115,55 +148,6 @@ def bags_in(path: Path) -> list[list[Path]]:
     folders = sorted((p.parent for p in path.glob("*/metadata.yaml")), key=natural)
     inside = [sorted(folder.glob("*.mcap"), key=natural) for folder in folders]
     return [[file] for file in files] or [bag for bag in inside if bag]
-
-
-def _number_topics(
-    path: Path, topics: Mapping[str, Topic], settings: ImportSettings
-) -> dict[str, tuple[str, ...]]:
-    held = {name: t for name, t in topics.items() if t.holds == "numbers"}
-    parts = {n: keys for n, keys in settings.keys.items() if not n.startswith(IMAGES)}
-    listed = ", ".join(f"{t.name} ({t.schema or 'JSON'})" for t in held.values()) or "none"
-    for feature, keys in parts.items():
-        for key in keys:
-            if key not in held:
-                raise UnusableInputError(
-                    f"{path} has no topic {key} of numbers for {feature}. There are: {listed}."
-                )
-    if columns.STATE not in parts:
-        used = {key for keys in parts.values() for key in keys}
-        states = [n for n, t in held.items() if t.schema == JOINT_STATE and n not in used]
-        if len(states) == 1:
-            parts[columns.STATE] = (states[0],)
-    for feature in (columns.STATE, columns.ACTION):
-        if feature not in parts:
-            raise UnusableInputError(
-                f'{path}: which topic is {feature}? Say it with --keys=\'{{"{feature}": '
-                f'"TOPIC"}}\'. There are: {listed}.'
-            )
-    return parts
-
-
-def _camera_topics(
-    path: Path, topics: Mapping[str, Topic], settings: ImportSettings
-) -> dict[str, str]:
-    held = [name for name, topic in topics.items() if topic.holds == "pictures"]
-    given = {n: keys[0] for n, keys in settings.keys.items() if n.startswith(IMAGES)}
-    for feature, key in given.items():
-        if key not in held:
-            raise UnusableInputError(
-                f"{path} has no topic {key} of pictures for {feature}. There are: "
-                f"{', '.join(held) or 'none'}."
-            )
-    if given:
-        return given
-    found = {}
-    # Sorted, a compressed topic comes behind the raw one of its camera and takes its place.
-    for topic in sorted(held):
-        name = topic
-        while (shorter := _TAIL.sub("", name)) != name and shorter:
-            name = shorter
-        found[IMAGES + (name.strip("/").replace("/", "_") or "camera")] = topic
-    return found
 
 
 def _names(part: Sequence[str], streams: Mapping[str, Stream]) -> list[str]:
@@ -212,36 +196,7 @@ def _episode(
     for camera, topic in about.keys.items():
         with message_of(files[0], topics[topic]):
             seen[camera] = np.array([t for t, *_ in messages(files, [topic])], dtype=np.int64)
-    grid_ns = _grid(files, about, streams, seen)
-    values: dict[str, NDArray[Any]] = {
-        feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
-        for feature, part in parts.items()
-    }
-    pictures = {}
-    for camera, topic in about.keys.items():
-        picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
-        pictures[camera] = partial(pictures_in, files, topics[topic], picked)
-        age_s = (grid_ns - seen[camera][picked]) * 1e-9
-        values[age_column(about.pictures[camera])] = age_s.astype(np.float32)
-    record = None
-    states, actions = parts[columns.STATE], parts[columns.ACTION]
-    if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:
-        same = topics[actions[0]].schema == JOINT_STATE
-        action = streams[actions[0]] if same else None
-        record = _record(streams[states[0]], action, grid_ns)
-    more = {"units": units, "t0_ns": int(grid_ns[0]), "telemetry": record}
-    return foreign_recording(about, settings, values, pictures, files[0].name, **more)
-
-
-def _grid(
-    files: tuple[Path, ...],
-    about: About,
-    streams: Mapping[str, Stream],
-    seen: Mapping[str, NDArray[np.int64]],
-) -> NDArray[np.int64]:
-    """Return the times of the frames [ns], while every topic is there."""
-    for camera, times in seen.items():
-        if not len(times):
+        if not len(seen[camera]):
             name = about.pictures[camera]
             raise UnusableInputError(f"{files[0]}: no picture of {name}. Leave it out.")
     known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
@@ -261,24 +216,38 @@ def _grid(
             f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
             "was set meanwhile. Cut it with: mcap filter."
         )
-    return first + np.round(np.arange(count) * (1e9 / about.fps)).astype(np.int64)
-
-
-def _record(state: Stream, action: Stream | None, grid_ns: NDArray[np.int64]) -> bytes:
-    """Return the control-rate record of a JointState topic, at its own rate."""
-    during = (state.t_ns >= grid_ns[0]) & (state.t_ns <= grid_ns[-1])
-    t_ns = state.t_ns[during]
-    table: dict[str, FloatArray] = {}
-    for i, joint in enumerate(state.names):
-        if action is not None and action.names == state.names:
-            table[f"follower.{joint}.requested_rad"] = action.at(t_ns)[:, i]
-        table[f"follower.{joint}.position_rad"] = state.values[during, i]
-        table[f"follower.{joint}.velocity_rad_s"] = state.velocity[during, i]
-    units = {name: "rad/s" if name.endswith("_s") else "rad" for name in table}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "record.zarr.zip")
-        write_telemetry(path, Telemetry((t_ns - grid_ns[0]) * 1e-9, table, units))
-        return path.read_bytes()
+    grid_ns = first + np.round(np.arange(count) * (1e9 / about.fps)).astype(np.int64)
+    values: dict[str, NDArray[Any]] = {
+        feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
+        for feature, part in parts.items()
+    }
+    pictures = {}
+    for camera, topic in about.keys.items():
+        picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
+        pictures[camera] = partial(pictures_in, files, topics[topic], picked)
+        age_s = (grid_ns - seen[camera][picked]) * 1e-9
+        values[age_column(about.pictures[camera])] = age_s.astype(np.float32)
+    record = None
+    states, actions = parts[columns.STATE], parts[columns.ACTION]
+    if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:
+        # The control-rate record, at the topic's own rate.
+        state, action = streams[states[0]], streams[actions[0]]
+        requested = topics[actions[0]].schema == JOINT_STATE and action.names == state.names
+        during = (state.t_ns >= grid_ns[0]) & (state.t_ns <= grid_ns[-1])
+        t_ns = state.t_ns[during]
+        table: dict[str, FloatArray] = {}
+        for i, joint in enumerate(state.names):
+            if requested:
+                table[f"follower.{joint}.requested_rad"] = action.at(t_ns)[:, i]
+            table[f"follower.{joint}.position_rad"] = state.values[during, i]
+            table[f"follower.{joint}.velocity_rad_s"] = state.velocity[during, i]
+        named = {name: "rad/s" if name.endswith("_s") else "rad" for name in table}
+        with tempfile.TemporaryDirectory() as folder:
+            held = Path(folder, "record.zarr.zip")
+            write_telemetry(held, Telemetry((t_ns - grid_ns[0]) * 1e-9, table, named))
+            record = held.read_bytes()
+    more = {"units": units, "t0_ns": int(grid_ns[0]), "telemetry": record}
+    return foreign_recording(about, settings, values, pictures, files[0].name, **more)
 
 
 # -- Topics, and their messages as numbers or pictures ---------------------------------------------
@@ -342,7 +311,7 @@ def messages(
 
 
 def topics_of(files: Sequence[Path]) -> tuple[dict[str, Topic], list[str]]:
-    """Return the topics that can be read, and notes about the others."""
+    """Return the topics that can be read, by schema and first message; notes about the others."""
     seen: dict[str, tuple[str, str]] = {}
     first: dict[str, bytes] = {}
     for _, schema, channel, content in messages(files):
@@ -351,29 +320,24 @@ def topics_of(files: Sequence[Path]) -> tuple[dict[str, Topic], list[str]]:
         first.setdefault(channel.topic, content)
     found, notes = {}, []
     for topic, (schema_name, encoding) in sorted(seen.items()):
-        holds = _content(topic, schema_name, encoding, first[topic])
+        holds = ""
+        if encoding == "cdr" and schema_name in _PICTURES:
+            holds = "" if topic.endswith("compressedDepth") else "pictures"
+        elif encoding == "cdr" and schema_name in _NUMBERS:
+            holds = "numbers"
+        elif encoding == "json":
+            with contextlib.suppress(ValueError):
+                value = parse_json(first[topic])
+                is_text = isinstance(value, dict) and isinstance(value.get("data"), str)
+                if is_text and "format" in value:
+                    holds = "pictures"
+                elif _json_numbers(value):
+                    holds = "numbers"
         if holds:
             found[topic] = Topic(topic, schema_name, encoding, holds)
         else:
             notes.append(f"{topic} ({schema_name or encoding}) is left out.")
     return found, notes
-
-
-def _content(topic: str, schema: str, encoding: str, first: bytes) -> str:
-    """Return what a topic holds, `numbers`, `pictures` or "", from its schema and first message."""
-    if encoding == "cdr":
-        if schema in _PICTURES:
-            return "" if topic.endswith("compressedDepth") else "pictures"
-        return "numbers" if schema in _NUMBERS else ""
-    if encoding != "json":
-        return ""
-    try:
-        value = parse_json(first)
-    except ValueError:
-        return ""
-    if isinstance(value, dict) and isinstance(value.get("data"), str) and "format" in value:
-        return "pictures"
-    return "numbers" if _json_numbers(value) else ""
 
 
 @contextlib.contextmanager

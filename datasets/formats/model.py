@@ -64,7 +64,6 @@ class Recording:
     """One episode on its way from one layout to another.
 
     Attributes:
-        length: number of frames.
         columns: feature to values, one row per frame, shape (n,) or (n, width).
         pictures: feature to its pictures, decoded one at a time.
         row: the gap columns of `meta/episodes`; empty without any.
@@ -121,8 +120,6 @@ class ForeignRecording:
     """A foreign recording of `count` episodes that is being imported.
 
     Attributes:
-        episodes: as in `Outgoing`.
-        labels: those that came along.
         exact: it was exported by gaploop: uids, labels, units and names are the ones it had.
         notes: what was left out or decided, in words.
     """
@@ -199,12 +196,7 @@ class Carried:
 def carry(
     out: Outgoing, keys: Mapping[str, str], only: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """Return what has to come along, as JSON types.
-
-    Args:
-        keys: as in `About`.
-        only: positions of the episodes that a file holds; all if None.
-    """
+    """Return what has to come along, as JSON types, of all episodes or those at `only`."""
     chosen = range(len(out.rows)) if only is None else only
     uids = {out.rows[i]["gap_uid"] for i in chosen}
     features = {}

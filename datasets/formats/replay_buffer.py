@@ -356,27 +356,25 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
             about, parts, notes = describe(path, root, settings)
         else:
             about, parts, notes = carried.about, {}, []
-    spans = list(zip([0, *ends], ends, strict=False))
     make = Maker(about, settings, parts, carried)
 
     def episodes() -> Iterator[Recording]:
         with open_buffer(path) as root:
             data = root["data"]
-            for index, (first, last) in enumerate(spans):
 
-                def rows(key: str, first: int = first, last: int = last) -> NDArray[Any]:
-                    return read_rows(data[key], first, last, f"{path}/data/{key}")
+            def rows(first: int, last: int, key: str) -> NDArray[Any]:
+                return read_rows(data[key], first, last, f"{path}/data/{key}")
 
-                def pictures(
-                    key: str, swap: bool, first: int = first, last: int = last
-                ) -> Iterator[Image]:
-                    return pictures_in(data[key], first, last, f"{path}/data/{key}", swap)
+            def pictures(first: int, last: int, key: str, swap: bool) -> Iterator[Image]:
+                return pictures_in(data[key], first, last, f"{path}/data/{key}", swap)
 
-                def record(uid: str) -> bytes | None:
-                    held = f"telemetry/{uid}"
-                    return np.asarray(root[held][:]).tobytes() if held in root else None
+            def record(uid: str) -> bytes | None:
+                held = f"telemetry/{uid}"
+                return np.asarray(root[held][:]).tobytes() if held in root else None
 
-                yield make(index, f"{path.name} {index}", rows, pictures, record)
+            for index, span in enumerate(zip([0, *ends], ends, strict=False)):
+                shown = partial(pictures, *span)
+                yield make(index, f"{path.name} {index}", partial(rows, *span), shown, record)
 
     return make.source(len(ends), episodes, notes)
 

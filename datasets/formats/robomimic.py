@@ -19,7 +19,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import Image
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
@@ -56,7 +56,14 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
     keys = {columns.ACTION: RAW}
     keys |= {n: f"obs/{key}" for n, key in observed.items() if n.startswith("observation.")}
     keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
-    low, high = _range(out)
+    low = high = np.empty(0)
+    for k, episode in enumerate(out.episodes(whole=False)):
+        action = episode.columns[columns.ACTION].reshape(episode.length, -1).astype(np.float64)
+        low = np.minimum(low, action.min(axis=0)) if k else action.min(axis=0)
+        high = np.maximum(high, action.max(axis=0)) if k else action.max(axis=0)
+    if (low >= -1).all() and (high <= 1).all():
+        low, high = -np.ones_like(low), np.ones_like(high)
+    high[high <= low] = low[high <= low] + 1.0  # a joint that never moves
     with hdf5.new_hdf5(path) as (file, written):
         hdf5.keep_carried(file, carry(out, keys))
         data = file.create_group("data")
@@ -102,23 +109,24 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
             file[f"mask/{name}"] = np.array(demos, dtype="S")
 
 
-def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
-    """Return what maps to -1 and to 1; the range is left alone where it is inside already."""
-    low = high = np.empty(0)
-    for k, episode in enumerate(out.episodes(whole=False)):
-        action = episode.columns[columns.ACTION].reshape(episode.length, -1).astype(np.float64)
-        low = np.minimum(low, action.min(axis=0)) if k else action.min(axis=0)
-        high = np.maximum(high, action.max(axis=0)) if k else action.max(axis=0)
-    if (low >= -1).all() and (high <= 1).all():
-        return -np.ones_like(low), np.ones_like(high)
-    high[high <= low] = low[high <= low] + 1.0  # a joint that never moves
-    return low, high
-
-
 def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a robomimic file."""
     with hdf5.open_hdf5(path) as file:
-        demos = _demos(file, path)
+        data = file.get("data")
+        found = [n for n in data if n.startswith("demo_")] if isinstance(data, h5py.Group) else []
+        for name in found:
+            for key in ("actions", "obs"):
+                if key not in data[name]:
+                    raise UnusableInputError(
+                        f"{path}: data/{name} has no {key}. Extract observations first "
+                        "(robomimic's dataset_states_to_obs.py)."
+                    )
+        if not found:
+            raise UnusableInputError(
+                f"{path} has no data/demo_0: not robomimic's layout. It holds "
+                f"{', '.join(file) or 'nothing'}."
+            )
+        demos = sorted(found, key=lambda name: int(name[5:]))
         carried = hdf5.carried_in(file, path)
         if carried is None:
             about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
@@ -138,24 +146,6 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
                 yield make(index, f"{path.name} {name}", rows, pictures, record, **known)
 
     return make.source(len(demos), episodes, notes)
-
-
-def _demos(file: Any, path: Path) -> list[str]:
-    data = file.get("data")
-    found = [n for n in data if n.startswith("demo_")] if isinstance(data, h5py.Group) else []
-    for name in found:
-        for key in ("actions", "obs"):
-            if key not in data[name]:
-                raise UnusableInputError(
-                    f"{path}: data/{name} has no {key}. Extract observations first "
-                    "(robomimic's dataset_states_to_obs.py)."
-                )
-    if not found:
-        raise UnusableInputError(
-            f"{path} has no data/demo_0: not robomimic's layout. It holds "
-            f"{', '.join(file) or 'nothing'}."
-        )
-    return sorted(found, key=lambda name: int(name[5:]))
 
 
 def _foreign_about(
@@ -186,19 +176,6 @@ def _foreign_about(
         for key in obs
         if obs[key].ndim == 4 and obs[key].shape[3] == 3
     }
-    fps, known, notes = _environment(file, path, settings)
-    settings.required_units(path)
-    notes.append(f"observation.state is {' + '.join(state)}.")
-    about = described(fps, known.pop("robot_type"), vectors, cameras)
-    held = {n: tuple(f"obs/{key}" for key in part) for n, part in parts.items()}
-    known["task"] = settings.task or known["task"]
-    return about, {**held, columns.ACTION: ("actions",)}, known, notes
-
-
-def _environment(
-    file: Any, path: Path, settings: ImportSettings
-) -> tuple[float, dict[str, Any], list[str]]:
-    """Return rate [Hz], what else `env_args` says, and notes about it."""
     with explained(f"{path}: env_args is not JSON", "Fix it."):
         env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
@@ -214,6 +191,11 @@ def _environment(
     sim = kind in (1, 2, 3)
     if settings.domain is None:
         notes.append(f"domain is {'sim' if sim else 'real'}: environment type {kind} of env_args.")
+    settings.required_units(path)
+    notes.append(f"observation.state is {' + '.join(state)}.")
     robot = robots if isinstance(robots, str) else "_".join(map(str, robots))
-    known = {"robot_type": settings.robot_type or robot.lower() or "robomimic", "task": name}
-    return fps, {**known, "domain": Domain.SIM if sim else Domain.REAL}, notes
+    robot_type = settings.robot_type or robot.lower() or "robomimic"
+    about = described(fps, robot_type, vectors, cameras)
+    held = {n: tuple(f"obs/{key}" for key in part) for n, part in parts.items()}
+    known = {"task": settings.task or name, "domain": Domain.SIM if sim else Domain.REAL}
+    return about, {**held, columns.ACTION: ("actions",)}, known, notes

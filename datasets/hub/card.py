@@ -125,24 +125,6 @@ def dataset_card(
     picture: bool,
 ) -> str:
     """Return README.md of a dataset; see `card`."""
-    facts = dataset_facts(info, episodes)
-    facts |= {
-        "repo_id": target.repo_id,
-        "licence": licence_of(before, license),
-        "picture": PICTURE if picture else "",
-    }
-    ours = ["LeRobot", "gaploop", "robotics", *(["sim-to-sim"] if facts["simulated"] else [])]
-    metadata = {
-        "task_categories": ["robotics"],
-        "tags": ours,
-        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
-    }
-    title = target.repo_id.partition("/")[2]
-    return card(before, title, render(TEMPLATE, facts), metadata, license, tags)
-
-
-def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
-    """Return what the dataset's card is filled with, but for picture, licence and name."""
 
     def domain_of(episode: EpisodeRow) -> str:
         domain = episode.info.domain
@@ -158,13 +140,20 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
     bare = sum(not e.info.conditions for e in episodes)
     if conditions and bare:
         conditions["none set up"] = bare
-    tables = {
+    counts = {
         "outcome": Counter(e.outcome.value for e in episodes),
         "domain": Counter(domain_of(e) for e in episodes),
         "kind": Counter(e.info.kind.value for e in episodes),
         "condition": conditions,
         "failure mode, phase": Counter(modes),
     }
+    tables = []
+    for what, count in counts.items():
+        rows = count.most_common()
+        rest = sum(n for _, n in rows[MOST_ROWS:])
+        others = [(f"{len(rows) - MOST_ROWS} others", rest)] if rest else []
+        if rows:
+            tables.append((what, rows[:MOST_ROWS] + others))
     cause, purpose = Counter[str](), Counter[str]()
     for episode in episodes:
         against = (
@@ -172,13 +161,16 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
         )
         for name in episode.info.dimensions:
             (purpose if against else cause)[str(name)] += 1
-    target = sum(e.info.domain is Domain.SIM_TARGET for e in episodes)
-    which = "All" if target == len(episodes) else f"{target} of the {len(episodes)}"
+    stand_ins = sum(e.info.domain is Domain.SIM_TARGET for e in episodes)
+    which = "All" if stand_ins == len(episodes) else f"{stand_ins} of the {len(episodes)}"
     simulated = (
         f"{which} takes come from a simulated cell that stands in for the real one "
         "(domain `sim_target`). Nothing learned from them is evidence about a real robot."
     )
-    return {
+    facts = {
+        "repo_id": target.repo_id,
+        "licence": licence_of(before, license),
+        "picture": PICTURE if picture else "",
         "takes": len(episodes),
         "frames": info.total_frames,
         "minutes": f"{info.total_frames / info.fps / 60:.1f}",
@@ -186,20 +178,21 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
         "robot": info.robot_type or "an unnamed robot",
         "cameras": [key.rpartition(".")[2] for key in info.picture_keys],
         "tasks": sorted({e.info.task for e in episodes if e.info.task}),
-        "tables": [(title, _rows(count)) for title, count in tables.items() if count],
+        "tables": tables,
         "dimensions": [(n, cause[n], purpose[n]) for n in sorted(cause | purpose)],
-        "simulated": simulated if target else "",
+        "simulated": simulated if stand_ins else "",
         "consent": _consent(episodes),
         "labelled": any(_is_ours(e) for e in episodes),
         "history": (info.root / LABELS).exists(),
         "telemetry": (info.root / TELEMETRY).is_dir(),
     }
-
-
-def _rows(count: Counter[str]) -> list[tuple[str, int]]:
-    rows = count.most_common()
-    rest = sum(n for _, n in rows[MOST_ROWS:])
-    return rows[:MOST_ROWS] + ([(f"{len(rows) - MOST_ROWS} others", rest)] if rest else [])
+    metadata = {
+        "task_categories": ["robotics"],
+        "tags": ["LeRobot", "gaploop", "robotics", *(["sim-to-sim"] if stand_ins else [])],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }
+    title = target.repo_id.partition("/")[2]
+    return card(before, title, render(TEMPLATE, facts), metadata, license, tags)
 
 
 def _is_ours(episode: EpisodeRow) -> bool:

@@ -65,14 +65,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Parcel:
-    """What would be pushed.
-
-    Attributes:
-        contents: files, with the card.
-        card: README.md.
-        warnings: what the user should know and may ignore.
-        picture: a dataset's, JPEG, or b"".
-    """
+    """What would be pushed; card and picture (JPEG, or b"") are among the contents, too."""
 
     contents: Contents
     card: str

@@ -93,12 +93,19 @@ def drop(push: QueuedPush) -> None:
 def waiting() -> list[QueuedPush]:
     """Return what waits, oldest first; UnusableInputError where a file can't be read."""
     found = []
+    known = {field.name for field in dataclasses.fields(QueuedPush)}
     for path in sorted(default_queue().glob("*.json")):
         try:
-            found.append(_read(path))
+            value: Any = read_json(path)
         except UnusableInputError:
-            if path.exists():  # else another process has just sent it
+            if path.exists():
                 raise
+            continue  # another process has just sent it
+        try:
+            fields = {k: v for k, v in value.items() if k in known}
+            found.append(QueuedPush(**{**fields, "tags": tuple(fields.get("tags", ()))}))
+        except DAMAGE as error:
+            raise UnusableInputError(f"{path} is no queued push ({error}). Delete it.") from None
     return sorted(found, key=lambda push: push.at)
 
 
@@ -129,13 +136,3 @@ def _file(push: QueuedPush) -> Path:
 def _writable(push: QueuedPush) -> Path:
     writable_folder(default_queue(), "Push queue", f"${ENVIRONMENT}")
     return _file(push)
-
-
-def _read(path: Path) -> QueuedPush:
-    value: Any = read_json(path)
-    try:
-        known = {field.name for field in dataclasses.fields(QueuedPush)}
-        fields = {k: v for k, v in value.items() if k in known}
-        return QueuedPush(**{**fields, "tags": tuple(fields.get("tags", ()))})
-    except DAMAGE as error:
-        raise UnusableInputError(f"{path} is no queued push ({error}). Delete it.") from None

@@ -114,9 +114,28 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
     """Yield the parts of a file that hold text, each with its name."""
     suffix = Path(name).suffix.lower()
     if suffix == ".parquet":
-        yield from _parquet(path)
+        with pq.ParquetFile(path) as file:
+            for key, value in (file.schema_arrow.metadata or {}).items():
+                yield f" ({key.decode()})", value.decode(errors="replace")
+            leaves = [file.schema.column(k) for k in range(len(file.schema.names))]
+            for leaf in (one.path for one in leaves if one.logical_type.type == "STRING"):
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, columns=[leaf])
+                    yield f" (column {leaf})", "\n".join(_strings(table.column(0)))
     elif suffix == ".zip":
-        yield from _archive(path)
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if _CHUNK.fullmatch(entry.filename):
+                    continue
+                if entry.file_size > LARGEST_TEXT:
+                    raise UnusableInputError(
+                        f"{path} must not be pushed: {entry.filename} in it unpacks to "
+                        f"{entry.file_size >> 20} MiB, which nobody can look through. Delete it."
+                    )
+                # RuntimeError: encrypted. The entries after one that can't be read are read.
+                damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
+                with damaged, archive.open(entry) as stream:
+                    yield from _plain(f" ({entry.filename})", stream)
     elif suffix == ".safetensors":
         # Eight bytes of length, then JSON (the format's specification).
         with path.open("rb") as stream:
@@ -142,19 +161,6 @@ def _plain(part: str, stream: IO[bytes]) -> Iterator[tuple[str, str]]:
         yield part, (start + stream.read()).decode(errors="replace")
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, str]]:
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        for key, value in (schema.metadata or {}).items():
-            yield f" ({key.decode()})", value.decode(errors="replace")
-        leaves = [file.schema.column(k) for k in range(len(file.schema.names))]
-        texts = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING"]
-        for path_in_file in texts:
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=[path_in_file])
-                yield f" (column {path_in_file})", "\n".join(_strings(table.column(0)))
-
-
 def _strings(column: pa.ChunkedArray) -> list[str]:
     """Return the distinct texts of a column of which only one leaf was read."""
     values = column.combine_chunks()
@@ -166,19 +172,3 @@ def _strings(column: pa.ChunkedArray) -> list[str]:
         else:
             values = values.field(0) if pa.types.is_struct(values.type) else values.flatten()
     return [str(v) for v in values.unique().to_pylist() if v]
-
-
-def _archive(path: Path) -> Iterator[tuple[str, str]]:
-    with zipfile.ZipFile(path) as archive:
-        for entry in archive.infolist():
-            if _CHUNK.fullmatch(entry.filename):
-                continue
-            if entry.file_size > LARGEST_TEXT:
-                raise UnusableInputError(
-                    f"{path} must not be pushed: {entry.filename} in it unpacks to "
-                    f"{entry.file_size >> 20} MiB, which nobody can look through. Delete it."
-                )
-            # RuntimeError: encrypted. The entries after one that can't be read are read.
-            damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
-            with damaged, archive.open(entry) as stream:
-                yield from _plain(f" ({entry.filename})", stream)
