@@ -263,7 +263,8 @@ class _Query:
         if second and (first is None or (is_in and second.spec.kind is not Kind.NUMBER)):
             a, b = self._beside(second, left), second
         elif first is None:
-            self._literal(left, None), self._literal(right, None)  # they may say more
+            for node in (left, right):
+                self._literal(node, None)  # it may have more to say
             raise self._unknown(left)
         elif second and first.spec.kind is second.spec.kind is Kind.NUMBER:
             a, b = first, second
