@@ -113,9 +113,9 @@ datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
 datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
-datasets/edit/compose.py:_copy_rest | stage / name | dataset
-datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
+datasets/edit/compose.py:compose | shutil.copy2(path, target) | dataset
+datasets/edit/compose.py:compose | stage / name | dataset
+datasets/edit/compose.py:compose | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours

@@ -92,7 +92,28 @@ def check_gaps(
     fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, consents, findings)
-    _check_telemetry(info, episodes, findings)
+    archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
+    in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
+    for path in archives:
+        name, fault = str(path.relative_to(info.root)), ""
+        try:
+            with zipfile.ZipFile(regular_file(path)) as archive:
+                if in_full and (member := archive.testzip()) is not None:
+                    fault = f"{member} in it is damaged."
+        except DAMAGE as error:
+            fault = f"It can't be read: {error}"
+        if not fault:
+            try:
+                rows = len(read_telemetry(path)) if in_full else telemetry_rows(path)
+                fault = "" if rows else "It holds no rows."
+            except UnusableInputError as error:
+                fault = f"It can't be used: {error}"
+        if fault:
+            fix = "Copy the file again, or publish the journal again to a new folder."
+            findings.error("bad_telemetry", name, fault, fix)
+        elif path.name.removesuffix(".zarr.zip") not in seen:
+            text = "It belongs to no episode."
+            findings.warn("orphan_telemetry", name, text, "It may be deleted.")
 
 
 def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:
@@ -207,29 +228,3 @@ def _check_rows(
         else:
             fix = "gaploop consent add --help  # or remove them: " + findings.delete(without)
             findings.about(without, "no_consent", name, text, fix, WARNING)
-
-
-def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
-    files = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
-    whole = sum(path.stat().st_size for path in files) <= TELEMETRY_BYTES
-    known = set(episodes.table["gap_uid"].to_pylist())
-    for path in files:
-        name, fault = path.relative_to(info.root), ""
-        try:
-            with zipfile.ZipFile(regular_file(path)) as archive:
-                if whole and (bad := archive.testzip()) is not None:
-                    fault = f"{bad} in it is damaged."
-        except DAMAGE as error:
-            fault = f"It can't be read: {error}"
-        if not fault:
-            try:
-                rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
-                fault = "" if rows else "It holds no rows."
-            except UnusableInputError as error:
-                fault = f"It can't be used: {error}"
-        if fault:
-            fix = "Copy the file again, or publish the journal again to a new folder."
-            findings.error("bad_telemetry", name, fault, fix)
-        elif path.name.removesuffix(".zarr.zip") not in known:
-            text = "It belongs to no episode."
-            findings.warn("orphan_telemetry", name, text, "It may be deleted.")

@@ -132,49 +132,41 @@ def compose(
             notes = [d["features"].get(key, {}).get("info") for d in descriptions]
             if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
                 # As LeRobot's own merge does: what the sources don't agree on isn't claimed.
-                for name, value in spec["info"].items():
-                    if not all(isinstance(n, dict) and n.get(name) == value for n in notes):
-                        spec["info"][name] = None
+                for word, value in spec["info"].items():
+                    if not all(isinstance(n, dict) and n.get(word) == value for n in notes):
+                        spec["info"][word] = None
         write_json(stage / layout.INFO, described)
-        for piece in pieces:
+        uids = {e.info.uid for piece in pieces for e in piece.episodes}
+        truth: dict[bytes, None] = {}  # what is known about the takes besides
+        for number, piece in enumerate(pieces):
+            root = piece.info.root
             for episode in piece.episodes:
-                source = telemetry_path(piece.info.root, episode.info.uid)
+                source = telemetry_path(root, episode.info.uid)
                 target = telemetry_path(stage, episode.info.uid)
                 if source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (staging.link_or_copy if link else shutil.copy2)(source, target)
-        _copy_rest(pieces, stage, hidden=link)
-        uids = {e.info.uid for piece in pieces for e in piece.episodes}
-        copy_events([piece.info.root for piece in pieces], uids, stage)
-        truth: dict[bytes, None] = {}  # what is known about the takes besides
-        for piece in pieces:
-            path = piece.info.root / TRUTH
-            lines = read_content(path).split(b"\n") if path.exists() else []
+            lines = read_content(root / TRUTH).split(b"\n") if (root / TRUTH).exists() else []
             truth |= dict.fromkeys(line for line in lines if labels.is_about(line, uids))
+            # Every other file; where two of a name differ, the later one gets a number. A card
+            # describes one dataset: that of a merged one has to be written anew. Hidden files (a
+            # cache, a repository) stay with the dataset that they are in.
+            for path in sorted(p for p in root.rglob("*") if p.is_file()):
+                name = path.relative_to(root)
+                known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
+                known |= name.as_posix() == CARD and len(pieces) > 1
+                if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not link):
+                    continue
+                target = stage / name
+                if target.exists() and not filecmp.cmp(path, target, shallow=False):
+                    target = target.with_name(f"{target.stem}.{number}{target.suffix}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+        copy_events([piece.info.root for piece in pieces], uids, stage)
         if truth:
             (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
-
-
-def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> None:
-    """Copy every other file; where two of a name differ, the later one gets a number.
-
-    A card describes one dataset: that of a merged one has to be written anew. Hidden files (a
-    cache, a repository) stay with the dataset that they are in.
-    """
-    for number, piece in enumerate(pieces):
-        for path in sorted(p for p in piece.info.root.rglob("*") if p.is_file()):
-            name = path.relative_to(piece.info.root)
-            known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
-            known |= name.as_posix() == CARD and len(pieces) > 1
-            if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not hidden):
-                continue
-            target = stage / name
-            if target.exists() and not filecmp.cmp(path, target, shallow=False):
-                target = target.with_name(f"{target.stem}.{number}{target.suffix}")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
 
 
 @dataclass

@@ -254,7 +254,15 @@ class ToTool:
         model = ArmModel.load(self.arm)
         result = {}
         for feature, vector in vectors.items():
-            places = _places(model, feature, vector.names)
+            have, wanted = [joint(n) for n in vector.names], model.joint_names
+            strange = [n for n in have if n not in wanted and not is_gripper(n)]
+            missing = [n for n in wanted if n not in have and not is_gripper(n)]
+            if strange or missing:
+                raise UnusableInputError(
+                    f"action_space: {feature} has the joints {', '.join(have)}, the arm "
+                    f"{model.name} has {', '.join(wanted)}. Rename them with joints: {{old: new}}."
+                )
+            places = [None if is_gripper(n) else have.index(n) for n in wanted]
             self.names[feature] = vector.names
             if feature == columns.STATE and len(vector.values):
                 first = vector.values[0, [k for k in places if k is not None]]
@@ -345,20 +353,6 @@ class ToJoints:
     def inverse(self) -> ToTool:
         """Return the conversion back."""
         return ToTool(self.arm, self.units)
-
-
-def _places(model: ArmModel, feature: str, names: tuple[str, ...]) -> list[int | None]:
-    """Return where each joint of the model stands in a vector; None for an absent gripper."""
-    have = [joint(n) for n in names]
-    wanted = model.joint_names
-    strange = [n for n in have if n not in wanted and not is_gripper(n)]
-    missing = [n for n in wanted if n not in have and not is_gripper(n)]
-    if strange or missing:
-        raise UnusableInputError(
-            f"action_space: {feature} has the joints {', '.join(have)}, the arm {model.name} has "
-            f"{', '.join(wanted)}. Rename them with joints: {{old: new}}."
-        )
-    return [None if is_gripper(n) else have.index(n) for n in wanted]
 
 
 def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:
