@@ -141,32 +141,6 @@ def pair_keys(
     return {k: v for k, v in pairs.items() if v and found.count(v) == 1}
 
 
-def right_name(feature: str, column: str, *, videos: bool) -> str:
-    """Return which of two names of one thing stays."""
-    if videos:
-        return feature if feature.startswith(columns.IMAGES) else column
-    standard = feature in STANDARD or feature.startswith("gap.")
-    return feature if standard and column not in STANDARD else column
-
-
-def misnamed(features: Mapping[str, Any]) -> dict[str, str]:
-    """Return features that go by a wrong name everywhere, with the right one.
-
-    `actions` becomes `action`; `observations.state` becomes `observation.state`; a camera
-    outside `observation.images.` joins the others.
-    """
-    names = (columns.ACTION, columns.STATE)
-    meant = {
-        k: best_match(k, names)
-        for k, f in features.items()
-        if k not in STANDARD
-        and not k.startswith("gap.")
-        and f.get("dtype") not in ("video", "image", "string")
-    }
-    others = {name: [k for k in meant if meant[k] == name] for name in names}
-    return {k[0]: name for name, k in others.items() if name not in features and len(k) == 1}
-
-
 DEFAULTS: Final[dict[str, Any]] = {
     "codebase_version": "v3.0",
     "chunks_size": 1000,
@@ -335,7 +309,8 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
     stands_for: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for feature, column in pair_keys(features, schema.names, videos=False).items():
-        name = right_name(feature, column, videos=False)
+        standard = feature in STANDARD or feature.startswith("gap.")
+        name = feature if standard and column not in STANDARD else column
         if column != name:
             stands_for[column] = name
         if feature != name:
@@ -343,13 +318,23 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
     folder = draft.root / "videos"
     present = sorted(p.name for p in folder.glob("*") if p.is_dir())
     for feature, name in pair_keys(features, present, videos=True).items():
-        kept = right_name(feature, name, videos=True)
+        kept = feature if feature.startswith(columns.IMAGES) else name
         if name != kept:
             (folder / name).rename(folder / kept)
             draft.did("renamed", f"videos/{name} → videos/{kept}")
         if feature != kept:
             renamed[feature] = kept
-    everywhere = misnamed(features)
+    # What goes by a wrong name everywhere: `actions`, `observations.state`.
+    names = (columns.ACTION, columns.STATE)
+    meant = {
+        k: best_match(k, names)
+        for k, f in features.items()
+        if k not in STANDARD
+        and not k.startswith("gap.")
+        and f.get("dtype") not in ("video", "image", "string")
+    }
+    others = {name: [k for k in meant if meant[k] == name] for name in names}
+    everywhere = {k[0]: n for n, k in others.items() if n not in features and len(k) == 1}
     renamed |= everywhere
     stands_for |= everywhere
     if renamed:
