@@ -265,7 +265,7 @@ class LabelStore:
         if not whole.startswith(self._read):  # lines were put between: labels of another log
             self._read, self._lines = b"", {}
         changed = set() if self._lines else set(self._of_take)
-        for line in whole[len(self._read) :].decode(errors="replace").splitlines():
+        for line in whole[len(self._read) :].decode(errors="replace").split("\n"):
             with contextlib.suppress(UnusableInputError, *DAMAGE):
                 event = self._lines[line] = LabelEvent(**parse_json(line))
                 changed.add(event.uid)
