@@ -106,16 +106,16 @@ datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | data
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
 datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
-datasets/check/videos.py:_clips | info.root / 'videos' / key | dataset
-datasets/check/videos.py:_clips | info.root / name | dataset
+datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
+datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
 datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
-datasets/edit/compose.py:_copy_rest | stage / name | dataset
-datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
+datasets/edit/compose.py:compose | shutil.copy2(path, target) | dataset
+datasets/edit/compose.py:compose | stage / name | dataset
+datasets/edit/compose.py:compose | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
@@ -136,7 +136,7 @@ datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
-datasets/harmonise/spec.py:_ranges | folder / value | user
+datasets/harmonise/spec.py:_units | folder / ranges | user
 datasets/hub/queue.py:_file | default_queue() / f'{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json' | paths
 datasets/hub/queue.py:drop | _file(push).unlink(missing_ok=True) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
@@ -146,7 +146,7 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
-datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
+datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours

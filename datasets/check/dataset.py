@@ -12,7 +12,6 @@ import numpy as np
 from gaploop.core import errors, journal_format, labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json, sha256
-from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
@@ -98,9 +97,9 @@ def check_dataset(
         scan = frames.scan_frames(info, videos.episodes_of_signals(indices, deep), findings)
     if tasks is not None:
         with findings.guard(layout.EPISODES):
-            named = (
-                episodes.check_episode_tasks(table, tasks, findings) if table is not None else {}
-            )
+            named: dict[int, set[str]] = {}
+            if table is not None:
+                named = episodes.check_episode_tasks(table, tasks, findings)
             if scan is not None:
                 frames.check_tasks_of_rows(scan, tasks, named, findings)
     if table is not None and scan is not None:
@@ -143,46 +142,42 @@ def check_journal(journal: Path, findings: Findings) -> None:
             text = "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on."
             fix = f"gaploop repair {shlex.quote(str(journal))}"
             findings.warn("unsealed", folder.name, text, fix)
-        else:
-            _check_sealed(folder, header, end, findings)
-
-
-def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Findings) -> None:
-    present = {path.name: path for path in folder.iterdir()}
-    for name, digest in end.checksums.items():
-        path = present.get(name)
-        if path is None:
-            findings.error("missing_file", f"{folder.name}/{name}", "It is missing.", _RESTORE)
-        elif sha256(path) != digest:
-            text = "It is not what was sealed: its checksum differs."
-            findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
-    try:
-        take = journal_format.read_take(folder)
-    except (UnusableInputError, *errors.DAMAGE) as error:
-        findings.error("bad_take", folder.name, str(error), _RESTORE)
-        return
-    for what, found, sealed in (
-        ("frames", len(take.frames), end.frames),
-        ("telemetry rows", len(take.telemetry), end.telemetry_rows),
-    ):
-        if found != sealed:
-            text = f"{found} {what} can be read, {sealed} were sealed."
-            findings.error("row_count", folder.name, text, _RESTORE)
-    if not np.isfinite(take.frames.state).all():
-        text = "NaN or infinite joint state."
-        findings.error("not_finite", folder.name, text, "Discard the take.")
-    for camera in header.cameras:
-        path = journal_format.camera_path(folder, camera)
-        where = f"{folder.name}/{path.name}"
+            continue
+        present = {path.name: path for path in folder.iterdir()}
+        for name, digest in end.checksums.items():
+            path = present.get(name)
+            if path is None:
+                findings.error("missing_file", f"{folder.name}/{name}", "It is missing.", _RESTORE)
+            elif sha256(path) != digest:
+                text = "It is not what was sealed: its checksum differs."
+                findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
         try:
-            pictures = count_frames(path) if path.exists() else end.frames  # its checksum tells
-            if pictures != end.frames:
-                text = f"{pictures} pictures for {end.frames} frames."
-                findings.error("video_frames", where, text, "Discard the take.")
-        except UnusableInputError as error:
-            findings.error("unreadable", where, str(error), _RESTORE)
-        if end.dropped.get(camera):
-            text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
-            text += "rows stand beside the picture before."
-            fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
-            findings.warn("dropped_pictures", folder.name, text, fix)
+            take = journal_format.read_take(folder)
+        except (UnusableInputError, *errors.DAMAGE) as error:
+            findings.error("bad_take", folder.name, str(error), _RESTORE)
+            continue
+        for what, found, sealed in (
+            ("frames", len(take.frames), end.frames),
+            ("telemetry rows", len(take.telemetry), end.telemetry_rows),
+        ):
+            if found != sealed:
+                text = f"{found} {what} can be read, {sealed} were sealed."
+                findings.error("row_count", folder.name, text, _RESTORE)
+        if not np.isfinite(take.frames.state).all():
+            text = "NaN or infinite joint state."
+            findings.error("not_finite", folder.name, text, "Discard the take.")
+        for camera in header.cameras:
+            video = journal_format.camera_path(folder, camera)
+            where = f"{folder.name}/{video.name}"
+            try:
+                pictures = count_frames(video) if video.exists() else end.frames  # told above
+                if pictures != end.frames:
+                    text = f"{pictures} pictures for {end.frames} frames."
+                    findings.error("video_frames", where, text, "Discard the take.")
+            except UnusableInputError as error:
+                findings.error("unreadable", where, str(error), _RESTORE)
+            if end.dropped.get(camera):
+                text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; "
+                text += "those rows stand beside the picture before."
+                fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+                findings.warn("dropped_pictures", folder.name, text, fix)

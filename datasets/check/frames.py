@@ -189,48 +189,38 @@ class Scanner:
             index[columns.TAKE] = np.asarray(table[columns.TAKE].to_numpy())  # no float: 63 bits
         stops = np.append(starts[1:], len(episode))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            self._extend(int(episode[start]), slice(start, stop), file, index, values)
+            where, n, first = slice(start, stop), stop - start, self._rows + start
+            of = int(episode[start])
+            if not self._runs or self._runs[-1].episode != of:
+                self._runs.append(EpisodeRows(of, first, 0, file))
+            run = self._runs[-1]
+            found = {name: x[where] for name, x in index.items()}
+            # What index columns hold as LeRobot's writer counts.
+            count = run.rows + np.arange(n)
+            if "frame_index" in found and (found["frame_index"] != count).any():
+                run.odd.add("frame_index")
+            if "index" in found and (found["index"] != first + np.arange(n)).any():
+                run.odd.add("index")
+            if "timestamp" in found:
+                due = count / self._fps
+                tolerance = TIMESTAMP_TOLERANCE_S + _FLOAT32_STEP * due
+                if not (np.abs(found["timestamp"] - due) <= tolerance).all():
+                    run.odd.add("timestamp")
+            if "task_index" in found:
+                tasks = np.unique(found["task_index"])
+                run.tasks |= {int(t) if np.isfinite(t) else -1 for t in tasks}
+            if columns.TAKE in found and len(run.takes) < 2:
+                run.takes |= {int(t) for t in np.unique(found[columns.TAKE])[:2]}
+            for key in (ACTION, STATE):
+                if key in values:
+                    run.checksum = zlib.crc32(values[key][where].tobytes(), run.checksum)
+            run.rows += n
+            if of in self._keep:
+                kept = self._kept.setdefault(of, {})
+                for key, x in values.items():
+                    kept.setdefault(key, []).append(x[where].astype(np.float32))
         self._rows += len(episode)
         self._file_rows[name] += len(episode)
-
-    def _extend(
-        self,
-        episode: int,
-        where: slice,
-        file: int,
-        index: Mapping[str, NDArray[Any]],
-        values: Mapping[str, NDArray[np.float64]],
-    ) -> None:
-        """Add the rows `where` of a batch to the run of their episode."""
-        n, first = where.stop - where.start, self._rows + where.start
-        if not self._runs or self._runs[-1].episode != episode:
-            self._runs.append(EpisodeRows(episode, first, 0, file))
-        run = self._runs[-1]
-        found = {name: x[where] for name, x in index.items()}
-        # What index columns hold as LeRobot's writer counts.
-        count = run.rows + np.arange(n)
-        if "frame_index" in found and (found["frame_index"] != count).any():
-            run.odd.add("frame_index")
-        if "index" in found and (found["index"] != first + np.arange(n)).any():
-            run.odd.add("index")
-        if "timestamp" in found:
-            due = count / self._fps
-            tolerance = TIMESTAMP_TOLERANCE_S + _FLOAT32_STEP * due
-            if not (np.abs(found["timestamp"] - due) <= tolerance).all():
-                run.odd.add("timestamp")
-        if "task_index" in found:
-            tasks = np.unique(found["task_index"])
-            run.tasks |= {int(t) if np.isfinite(t) else -1 for t in tasks}
-        if columns.TAKE in found and len(run.takes) < 2:
-            run.takes |= {int(t) for t in np.unique(found[columns.TAKE])[:2]}
-        for key in (ACTION, STATE):
-            if key in values:
-                run.checksum = zlib.crc32(values[key][where].tobytes(), run.checksum)
-        run.rows += n
-        if episode in self._keep:
-            kept = self._kept.setdefault(episode, {})
-            for key, x in values.items():
-                kept.setdefault(key, []).append(x[where].astype(np.float32))
 
     def result(self) -> Scan:
         """Return what was found."""
@@ -280,12 +270,28 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
         return None
     scanner, types = Scanner(info, keep), defaultdict[str, dict[str, None]](dict)
     pictures = {k for k, spec in info.features.items() if spec.get("dtype") == "image"}
+    stored = [k for k in info.features if k not in info.video_keys]
     complete = True
     for number, path in enumerate(files):
         name = str(path.relative_to(info.root))
         try:
             schema = pq.read_schema(path)
-            _check_columns(info, schema, name, findings)
+            unknown = [n for n in schema.names if n not in stored]
+            for feature in stored:
+                if feature in schema.names:
+                    fault = _type_fault(schema.field(feature).type, info.features[feature])
+                    if fault:
+                        findings.error("column_type", f"{name}: {feature}", fault)
+                    continue
+                near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
+                hint = f" There is a column {near[0]}: was it renamed?" if near else ""
+                fix = "" if near else "Restore it from a copy."
+                findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
+            if unknown:
+                text = (
+                    f"Columns {', '.join(unknown[:8])} are no features: LeRobot refuses the file."
+                )
+                findings.error("unknown_column", name, text)
             for field_ in schema:
                 types[field_.name][str(field_.type)] = None
             for table in batches(path, set(schema.names) - pictures):
@@ -305,24 +311,6 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)
     return scan if scan.rows else None
-
-
-def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Findings) -> None:
-    stored = [k for k in info.features if k not in info.video_keys]
-    unknown = [n for n in schema.names if n not in stored]
-    for feature in stored:
-        if feature not in schema.names:
-            near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
-            hint = f" There is a column {near[0]}: was it renamed?" if near else ""
-            fix = "" if near else "Restore it from a copy."
-            findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
-            continue
-        fault = _type_fault(schema.field(feature).type, info.features[feature])
-        if fault:
-            findings.error("column_type", f"{name}: {feature}", fault)
-    if unknown:
-        text = f"Columns {', '.join(unknown[:8])} are no features: LeRobot refuses the file."
-        findings.error("unknown_column", name, text)
 
 
 def _type_fault(kind: pa.DataType, spec: Any) -> str:

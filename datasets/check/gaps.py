@@ -72,9 +72,48 @@ def check_gaps(
         findings.about(bad.tolist(), code, where, f"{text}.")
     if not whole:  # the columns can't be read as they should
         return
-    _check_uids(episodes, scan, findings)
+    uids = [str(uid or "") for uid in episodes.table["gap_uid"].to_pylist()]
+    pairs, seen = list(zip(episodes.index.tolist(), uids, strict=True)), Counter(uids)
+    where = f"{layout.EPISODES}: gap_uid"
+    twice = [index for index, uid in pairs if uid and seen[uid] > 1]
+    text = "they have no uid of their own: labels can't tell them apart."
+    findings.about(twice, "bad_uid", where, text)
+    odd = [index for index, uid in pairs if uid and not is_plain_name(uid)]
+    findings.about(odd, "bad_uid", where, "their uid can't name a file, such as a path.")
+    of_episode = dict(pairs)
+    wrong = [
+        run.episode
+        for run in (scan.runs if scan is not None else ())
+        if run.takes
+        and (uid := of_episode.get(run.episode))
+        and run.takes != {columns.take_hash(uid)}
+    ]
+    text = "rows belong to another take than gap_uid names, so that labels stand beside the wrong "
+    fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
+    findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, consents, findings)
-    _check_telemetry(info, episodes, findings)
+    archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
+    in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
+    for path in archives:
+        name, fault = str(path.relative_to(info.root)), ""
+        try:
+            with zipfile.ZipFile(regular_file(path)) as archive:
+                if in_full and (member := archive.testzip()) is not None:
+                    fault = f"{member} in it is damaged."
+        except DAMAGE as error:
+            fault = f"It can't be read: {error}"
+        if not fault:
+            try:
+                rows = len(read_telemetry(path)) if in_full else telemetry_rows(path)
+                fault = "" if rows else "It holds no rows."
+            except UnusableInputError as error:
+                fault = f"It can't be used: {error}"
+        if fault:
+            fix = "Copy the file again, or publish the journal again to a new folder."
+            findings.error("bad_telemetry", name, fault, fix)
+        elif path.name.removesuffix(".zarr.zip") not in seen:
+            text = "It belongs to no episode."
+            findings.warn("orphan_telemetry", name, text, "It may be deleted.")
 
 
 def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:
@@ -128,33 +167,6 @@ def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int6
 
 def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.array(pc.fill_null(column, False).to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
-    """Check that each episode has a uid of its own, and that its rows' `gap.take` is its hash."""
-    indices = episodes.index.tolist()
-    uids = [str(uid or "") for uid in episodes.table["gap_uid"].to_pylist()]
-    seen = Counter(uids)
-    where = f"{layout.EPISODES}: gap_uid"
-    pairs = list(zip(indices, uids, strict=True))
-    twice = [index for index, uid in pairs if uid and seen[uid] > 1]
-    text = "they have no uid of their own: labels can't tell them apart."
-    findings.about(twice, "bad_uid", where, text)
-    odd = [index for index, uid in pairs if uid and not is_plain_name(uid)]
-    text = "their uid can't name a file, such as a path."
-    findings.about(odd, "bad_uid", where, text)
-    of_episode = dict(pairs)
-    wrong = [
-        run.episode
-        for run in (scan.runs if scan is not None else ())
-        if run.takes
-        and (uid := of_episode.get(run.episode))
-        and run.takes != {columns.take_hash(uid)}
-    ]
-    text = "rows belong to another take than gap_uid names, so that labels stand beside the wrong "
-    fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
-    where = f"data: {columns.TAKE}"
-    findings.about(wrong, "wrong_take", where, f"{text}recording.", fix)
 
 
 def _check_rows(
@@ -216,32 +228,3 @@ def _check_rows(
         else:
             fix = "gaploop consent add --help  # or remove them: " + findings.delete(without)
             findings.about(without, "no_consent", name, text, fix, WARNING)
-
-
-def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
-    files = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
-    whole = sum(path.stat().st_size for path in files) <= TELEMETRY_BYTES
-    known = set(episodes.table["gap_uid"].to_pylist())
-    for path in files:
-        name = path.relative_to(info.root)
-        if fault := _telemetry_fault(path, whole):
-            fix = "Copy the file again, or publish the journal again to a new folder."
-            findings.error("bad_telemetry", name, fault, fix)
-        elif path.name.removesuffix(".zarr.zip") not in known:
-            text = "It belongs to no episode."
-            findings.warn("orphan_telemetry", name, text, "It may be deleted.")
-
-
-def _telemetry_fault(path: Path, whole: bool) -> str:
-    try:
-        with zipfile.ZipFile(regular_file(path)) as archive:
-            bad = archive.testzip() if whole else None
-    except DAMAGE as error:
-        return f"It can't be read: {error}"
-    if bad is not None:
-        return f"{bad} in it is damaged."
-    try:
-        rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
-    except UnusableInputError as error:
-        return f"It can't be used: {error}"
-    return "" if rows else "It holds no rows."

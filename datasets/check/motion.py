@@ -67,14 +67,6 @@ def check_motion(info: DatasetInfo, scan: Scan, findings: Findings) -> None:
     }
     if not signals:
         return
-    pairs = _pairs(info, signals)
-    _check_dead(pairs, signals, findings)
-    _check_clipped(pairs, signals, findings)
-    _check_stalled(info, pairs, signals, findings)
-    _check_lag(info, pairs, signals, findings)
-
-
-def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
     actions = np.concatenate([s[ACTION] for s in signals.values()])
     states = np.concatenate([s[STATE] for s in signals.values()])
     a_names, s_names = info.names(ACTION), info.names(STATE)
@@ -93,11 +85,15 @@ def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
     def covered(values: NDArray[np.float32]) -> tuple[float, float]:
         return float(values.min()), float(values.max())
 
-    return [
+    pairs = [
         _Pair(s_names[s], a, s, covered(actions[:, a]), covered(states[:, s]))
         for a, s in matched
         if a < actions.shape[1] and s < states.shape[1]
     ]
+    _check_dead(pairs, signals, findings)
+    _check_clipped(pairs, signals, findings)
+    _check_stalled(info, pairs, signals, findings)
+    _check_lag(info, pairs, signals, findings)
 
 
 def _span(limits: tuple[float, float]) -> float:

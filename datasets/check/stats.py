@@ -79,9 +79,25 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
         if key not in bad and len(found.low) == len(scan.runs)
     }
     rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
-    if stats is not None:
-        for key, found in moments.items():
-            _compare_whole(key, stats.get(key), found, rows, findings)
+    for key, found in moments.items():
+        entry = (stats or {}).get(key)
+        if not isinstance(entry, dict) or not set(NAMES) <= set(entry) or _problems(entry):
+            continue  # reported already, or a feature that no policy reads
+        due, where = summary(found, rows), f"{layout.STATS}: {key}"
+        wrong = [name for name in NAMES if not _agree(name, _vector(entry[name]), due)]
+        if "count" in entry and not np.array_equal(_vector(entry["count"]), [rows.sum()]):
+            wrong.append("count")
+        if wrong:
+            name = wrong[0]
+            says = f"{_vector(entry[name]).round(4).tolist()}"[:80]
+            truth = [rows.sum()] if name == "count" else due[name].round(4).tolist()
+            text = f"{', '.join(wrong)} are not those of the frames: {name} {says}, "
+            say = findings.warn if wrong == ["count"] else findings.error
+            say("wrong_stats", where, f"{text}recomputed {str(truth)[:80]}.")
+        elif _imprecise(_vector(entry["std"]), due):
+            says, truth = (str(v.round(4).tolist()) for v in (_vector(entry["std"]), due["std"]))
+            text = f"std was computed in float32: {says[:80]}, recomputed {truth[:80]}."
+            findings.warn("wrong_stats", where, text)
     with findings.guard(f"{layout.EPISODES}: statistics"):
         _check_episode_stats(info, scan, moments, rows, stats, findings)
 
@@ -118,29 +134,6 @@ def summary(moments: RunMoments, rows: Floats) -> Summary:
     variance = np.maximum(moments.squares.sum(axis=0) / n - mean**2, 0)
     low, high = moments.low.min(axis=0), moments.high.max(axis=0)
     return {"min": low, "max": high, "mean": mean, "std": np.sqrt(variance)}
-
-
-def _compare_whole(
-    key: str, entry: Any, moments: RunMoments, rows: Floats, findings: Findings
-) -> None:
-    if not isinstance(entry, dict) or not set(NAMES) <= set(entry) or _problems(entry):
-        return  # reported already, or a feature that no policy reads
-    found = summary(moments, rows)
-    where = f"{layout.STATS}: {key}"
-    wrong = [name for name in NAMES if not _agree(name, _vector(entry[name]), found)]
-    if "count" in entry and not np.array_equal(_vector(entry["count"]), [rows.sum()]):
-        wrong.append("count")
-    if wrong:
-        name = wrong[0]
-        says = f"{_vector(entry[name]).round(4).tolist()}"[:80]
-        truth = [rows.sum()] if name == "count" else found[name].round(4).tolist()
-        text = f"{', '.join(wrong)} are not those of the frames: {name} {says}, "
-        say = findings.warn if wrong == ["count"] else findings.error
-        say("wrong_stats", where, f"{text}recomputed {str(truth)[:80]}.")
-    elif _imprecise(_vector(entry["std"]), found):
-        says, truth = (v.round(4).tolist() for v in (_vector(entry["std"]), found["std"]))
-        text = f"std was computed in float32: {str(says)[:80]}, recomputed {str(truth)[:80]}."
-        findings.warn("wrong_stats", where, text)
 
 
 def _agree(name: str, written: Floats, found: Summary, relative: float = RELATIVE) -> bool:
@@ -185,8 +178,8 @@ def _check_episode_stats(
                 parts.setdefault(key, []).append(table)
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
                 if key in moments and (run := run_of.get(episode)) is not None:
-                    written = {name: table[name][row] for name in NAMES}
-                    if fault := _fault_of_run(written, moments[key], rows, run):
+                    stated = {name: table[name][row] for name in NAMES}
+                    if fault := _fault_of_run(stated, moments[key], rows, run):
                         found[fault].setdefault(key, []).append(episode)
     for key, which in found["wrong"].items():
         text = f"statistics of {key} are not those of their frames."
@@ -198,7 +191,26 @@ def _check_episode_stats(
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
         entry = stats.get(key)
-        odd = _unlike_episodes(entry, tables) if isinstance(entry, dict) else []
+        if not isinstance(entry, dict):
+            continue
+        counts = np.concatenate([t["count"][:, :1] for t in tables])
+        low = np.concatenate([t["min"] for t in tables]).min(axis=0)
+        high = np.concatenate([t["max"] for t in tables]).max(axis=0)
+        slack = RELATIVE * (high - low) + _FLOAT32 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
+        odd = []
+        for name in ("mean", *QUANTILES):
+            if name not in entry or not all(name in t for t in tables):
+                continue
+            values = np.concatenate([t[name] for t in tables])
+            due = (values * counts).sum(axis=0) / counts.sum()
+            fits = False
+            with contextlib.suppress(TypeError, ValueError):  # no numbers, or of another width
+                written = _vector(entry[name])
+                inside = (written >= low - slack) & (written <= high + slack)
+                near = name != "mean" or (np.abs(written - due) <= slack).all()
+                fits = bool(written.shape == low.shape and inside.all() and near)
+            if not fits:
+                odd.append(name)
         if odd:
             text = f"{', '.join(odd)} are not what the episodes say."
             findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
@@ -210,29 +222,6 @@ def _fault_of_run(written: Summary, moments: RunMoments, rows: Floats, run: int)
     if not all(_agree(name, written[name], due, EXACT) for name in NAMES):
         return "wrong"
     return "imprecise" if _imprecise(written["std"], due) else ""
-
-
-def _unlike_episodes(entry: Mapping[str, Any], tables: Sequence[Summary]) -> list[str]:
-    """Return which quantiles, or statistics of pictures, can't be those of all episodes."""
-    counts = np.concatenate([t["count"][:, :1] for t in tables])
-    low = np.concatenate([t["min"] for t in tables]).min(axis=0)
-    high = np.concatenate([t["max"] for t in tables]).max(axis=0)
-    slack = RELATIVE * (high - low) + _FLOAT32 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
-    wrong = []
-    for name in ("mean", *QUANTILES):
-        if name not in entry or not all(name in t for t in tables):
-            continue
-        values = np.concatenate([t[name] for t in tables])
-        due = (values * counts).sum(axis=0) / counts.sum()
-        fits = False
-        with contextlib.suppress(TypeError, ValueError):  # no numbers, or of another width
-            written = _vector(entry[name])
-            inside = (written >= low - slack) & (written <= high + slack)
-            near = name != "mean" or (np.abs(written - due) <= slack).all()
-            fits = bool(written.shape == low.shape and inside.all() and near)
-        if not fits:
-            wrong.append(name)
-    return wrong
 
 
 def differing_episodes(

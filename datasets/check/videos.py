@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +104,23 @@ def check_videos(
     advance: Callable[[], None],
 ) -> None:
     """Check every camera's videos against the episode table."""
-    files = {key: _clips(info, episodes, key, findings) for key in info.video_keys}
+    files: dict[str, dict[Path, list[EpisodeClip]]] = {}  # the stretches that episodes claim
+    for key in info.video_keys:
+        names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        stated = np.array([episodes.numbers(f"videos/{key}/{name}") for name in names])
+        usable = np.isfinite(stated).all(axis=0)
+        if not usable.all():
+            lost = episodes.index[~usable].tolist()
+            text = f"nothing says in which file their {key} is."
+            there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
+            fix = "" if there else _without_videos(info)
+            findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
+        claimed = files[key] = {}
+        for i in np.flatnonzero(usable).tolist():
+            chunk, file, start_s, end_s = stated[:, i].tolist()
+            clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start_s, end_s)
+            path = info.root / info.video_name(key, chunk, file)
+            claimed.setdefault(path, []).append(clip)
     present = {p for clips in files.values() for p in clips if p.is_file()}
     whole = deep or sum(p.stat().st_size for p in present) <= BYTES
     frames = Counter[int]()
@@ -132,27 +148,6 @@ def check_videos(
             fix = "" if unclaimed else _without_videos(info)
             text = f"The video of {key} is missing.{hint}"
             findings.error("missing_video", numbers(absent, 1), text, fix)
-
-
-def _clips(
-    info: DatasetInfo, episodes: EpisodeTable, key: str, findings: Findings
-) -> dict[Path, list[EpisodeClip]]:
-    """Return each file of a camera with the stretches that episodes claim of it."""
-    names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-    found = np.array([episodes.numbers(f"videos/{key}/{name}") for name in names])
-    usable = np.isfinite(found).all(axis=0)
-    if not usable.all():
-        lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
-        there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
-        fix = "" if there else _without_videos(info)
-        findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
-    clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
-    for i in np.flatnonzero(usable).tolist():
-        chunk, file, start_s, end_s = found[:, i].tolist()
-        name = info.video_name(key, chunk, file)
-        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start_s, end_s)
-        clips[info.root / name].append(clip)
-    return dict(clips)
 
 
 def _without_videos(info: DatasetInfo) -> str:
@@ -207,7 +202,16 @@ def _check_file(
     findings.about(odd, code, layout.EPISODES, f"{text}.")
     less = f"{text}; one frame short."
     findings.about(short_by_one, code, layout.EPISODES, less, severity=WARNING)
-    late = [c.episode for _, c in spans if not _on_time(info.fps, c, index.times_s)]
+    late = []
+    if index.times_s is not None and len(index.times_s):
+        times_s = index.times_s
+        for _, clip in spans:
+            asked = clip.start_s + np.arange(clip.frames) / info.fps
+            at = np.clip(np.searchsorted(times_s, asked), 1, max(1, len(times_s) - 1))
+            before, after = times_s[at - 1], times_s[np.minimum(at, len(times_s) - 1)]
+            nearest = np.minimum(np.abs(asked - before), np.abs(asked - after))
+            if not (nearest <= TIMESTAMP_TOLERANCE_S).all():
+                late.append(clip.episode)
     findings.about(late, code, name, f"{key} has no picture within 0.1 ms of their rows.")
     used = sum(c.frames for c in clips)
     if used < index.frames and not (over or odd or short_by_one or late):
@@ -215,17 +219,6 @@ def _check_file(
         fix = "None needed: an edit tool leaves pictures of removed episodes behind."
         findings.warn("video_too_long", name, text, fix)
     return not late
-
-
-def _on_time(fps: float, clip: EpisodeClip, times_s: NDArray[np.float64] | None) -> bool:
-    """Say whether there is a picture for each row within LeRobot's tolerance."""
-    if times_s is None or not len(times_s):
-        return True
-    asked = clip.start_s + np.arange(clip.frames) / fps
-    at = np.clip(np.searchsorted(times_s, asked), 1, max(1, len(times_s) - 1))
-    before, after = times_s[at - 1], times_s[np.minimum(at, len(times_s) - 1)]
-    nearest = np.minimum(np.abs(asked - before), np.abs(asked - after))
-    return bool((nearest <= TIMESTAMP_TOLERANCE_S).all())
 
 
 def _look_at(
@@ -305,7 +298,14 @@ def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> N
             if table["mean"].shape[1] == 3:
                 index = table["episode_index"].astype(int).tolist()
                 said[key] |= dict(zip(index, table["mean"], strict=True))
-    apart = {(a, b): _apart(colours[a], said[b]) for a in colours for b in colours}
+    apart: dict[tuple[str, str], float] = {}  # 0 where statistics aren't in [0, 1]
+    for a, b in itertools.product(colours, colours):
+        far = [
+            float(np.abs(mean - said[b][e]).max())
+            for e, mean in colours[a].items()
+            if e in said[b] and ((said[b][e] >= 0) & (said[b][e] <= 1)).all()
+        ]
+        apart[a, b] = float(np.mean(far)) if far else 0.0
 
     def fits_rather(a: str, b: str) -> bool:
         """Say whether pictures of `a` fit the statistics of `b` and not their own."""
@@ -320,21 +320,11 @@ def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> N
             fix = "Put the video files of the two cameras back in each other's place."
             findings.error("wrong_pictures", f"videos/{a}", text, fix)
     for key in colours:
-        far = apart[key, key]
-        if key not in mixed and far > COLOUR:
-            text = f"Pictures of {key} are {far:.0%} brighter or darker than their statistics."
+        off = apart[key, key]
+        if key not in mixed and off > COLOUR:
+            text = f"Pictures of {key} are {off:.0%} brighter or darker than their statistics."
             fix = "Look at them: another video may lie there, or the statistics were copied."
             findings.warn("wrong_pictures", f"videos/{key}", text, fix)
-
-
-def _apart(found: Mapping[int, Colour], said: Mapping[int, Colour]) -> float:
-    """Return how far mean colours are from statistics; 0 where those aren't in [0, 1]."""
-    far = [
-        float(np.abs(mean - said[e]).max())
-        for e, mean in found.items()
-        if e in said and ((said[e] >= 0) & (said[e] <= 1)).all()
-    ]
-    return float(np.mean(far)) if far else 0.0
 
 
 def check_stored(info: DatasetInfo, deep: bool, findings: Findings) -> None:

@@ -229,17 +229,30 @@ def plan_merge(
         raise unknown_choice("choice", duplicates, DUPLICATES, "--duplicates")
     if len(pieces) < 2:
         raise UnusableInputError("Merge what? Name two or more: --roots='[A, B]'.")
-    for other in pieces[1:]:
-        _check_alike(pieces[0], other)
+    a = pieces[0]
+    for b in pieces[1:]:
+        if a.tagged != b.tagged:
+            bare = b if a.tagged else a
+            raise UnusableInputError(
+                f"{bare.info.root} has no gap columns, the other has. Add them, with what its "
+                f"takes are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
+                "--output_dir=OUT"
+            )
+        fix = HARMONISE.format(a=a.info.root, b=b.info.root)
+        require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), fix)
+        if a.info.robot_type != b.info.robot_type:
+            raise UnusableInputError(
+                f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
+                f"'{a.info.robot_type}'. {fix}"
+            )
     units: dict[str, DatasetPiece] = {}
     for piece in pieces:
         units |= {e.info.units: piece for e in piece.held if e.info.units}
     if len(units) > 1:
-        (unit, first_piece), (other_unit, last_piece) = list(units.items())[:2]
-        a, b = first_piece.info.root, last_piece.info.root
+        (unit, a), (other_unit, b) = list(units.items())[:2]
         raise UnusableInputError(
-            f"State and action of {a} are in {unit}, those of {b} in {other_unit}. "
-            f"{HARMONISE.format(a=a, b=b)}"
+            f"State and action of {a.info.root} are in {unit}, those of {b.info.root} in "
+            f"{other_unit}. {HARMONISE.format(a=a.info.root, b=b.info.root)}"
         )
     seen: dict[str, DatasetPiece] = {}
     chosen, twice = [], 0
@@ -258,23 +271,6 @@ def plan_merge(
         chosen.append(piece.only([e.index for e in new]))
     notes = (f"{twice} takes are in several; each is taken once.",) if twice else ()
     return EditPlan("merge", {"": tuple(chosen)}, config, notes=notes)
-
-
-def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
-    if a.tagged != b.tagged:
-        bare = b if a.tagged else a
-        raise UnusableInputError(
-            f"{bare.info.root} has no gap columns, the other has. Add them, with what its takes "
-            f"are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
-            "--output_dir=OUT"
-        )
-    fix = HARMONISE.format(a=a.info.root, b=b.info.root)
-    require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), fix)
-    if a.info.robot_type != b.info.robot_type:
-        raise UnusableInputError(
-            f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
-            f"'{a.info.robot_type}'. {fix}"
-        )
 
 
 def delete_takes(

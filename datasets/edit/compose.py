@@ -118,67 +118,55 @@ def compose(
         videos = _write_videos(pieces, stage, done, link, reencode)
         hook("videos written")
         _write_episodes(pieces, stage, placed, videos)
-        _write_info(pieces, stage, placed)
-        for piece in pieces:
+        v3_files.write_tasks(stage, dict(enumerate(placed.tasks)))
+        # The first one's description, with what is counted anew.
+        descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
+        described, count = descriptions[0], len(placed.rows)
+        described |= {
+            "total_episodes": count,
+            "total_frames": placed.frames,
+            "total_tasks": len(placed.tasks),
+            "splits": {"train": f"0:{count}"},
+        }
+        for key, spec in described["features"].items():
+            notes = [d["features"].get(key, {}).get("info") for d in descriptions]
+            if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
+                # As LeRobot's own merge does: what the sources don't agree on isn't claimed.
+                for word, value in spec["info"].items():
+                    if not all(isinstance(n, dict) and n.get(word) == value for n in notes):
+                        spec["info"][word] = None
+        write_json(stage / layout.INFO, described)
+        uids = {e.info.uid for piece in pieces for e in piece.episodes}
+        truth: dict[bytes, None] = {}  # what is known about the takes besides
+        for number, piece in enumerate(pieces):
+            root = piece.info.root
             for episode in piece.episodes:
-                source = telemetry_path(piece.info.root, episode.info.uid)
+                source = telemetry_path(root, episode.info.uid)
                 target = telemetry_path(stage, episode.info.uid)
                 if source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (staging.link_or_copy if link else shutil.copy2)(source, target)
-        _copy_rest(pieces, stage, hidden=link)
-        uids = {e.info.uid for piece in pieces for e in piece.episodes}
-        copy_events([piece.info.root for piece in pieces], uids, stage)
-        truth: dict[bytes, None] = {}  # what is known about the takes besides
-        for piece in pieces:
-            path = piece.info.root / TRUTH
-            lines = read_content(path).split(b"\n") if path.exists() else []
+            lines = read_content(root / TRUTH).split(b"\n") if (root / TRUTH).exists() else []
             truth |= dict.fromkeys(line for line in lines if labels.is_about(line, uids))
+            # Every other file; where two of a name differ, the later one gets a number. A card
+            # describes one dataset: that of a merged one has to be written anew. Hidden files (a
+            # cache, a repository) stay with the dataset that they are in.
+            for path in sorted(p for p in root.rglob("*") if p.is_file()):
+                name = path.relative_to(root)
+                known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
+                known |= name.as_posix() == CARD and len(pieces) > 1
+                if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not link):
+                    continue
+                target = stage / name
+                if target.exists() and not filecmp.cmp(path, target, shallow=False):
+                    target = target.with_name(f"{target.stem}.{number}{target.suffix}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+        copy_events([piece.info.root for piece in pieces], uids, stage)
         if truth:
             (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
-
-
-def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
-    """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    v3_files.write_tasks(stage, dict(enumerate(placed.tasks)))
-    descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
-    info, count = descriptions[0], len(placed.rows)
-    info |= {
-        "total_episodes": count,
-        "total_frames": placed.frames,
-        "total_tasks": len(placed.tasks),
-        "splits": {"train": f"0:{count}"},
-    }
-    for key, spec in info["features"].items():
-        notes = [d["features"].get(key, {}).get("info") for d in descriptions]
-        if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
-            # As LeRobot's own merge does: what the sources don't agree on isn't claimed.
-            for name, value in spec["info"].items():
-                if not all(isinstance(n, dict) and n.get(name) == value for n in notes):
-                    spec["info"][name] = None
-    write_json(stage / layout.INFO, info)
-
-
-def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> None:
-    """Copy every other file; where two of a name differ, the later one gets a number.
-
-    A card describes one dataset: that of a merged one has to be written anew. Hidden files (a
-    cache, a repository) stay with the dataset that they are in.
-    """
-    for number, piece in enumerate(pieces):
-        for path in sorted(p for p in piece.info.root.rglob("*") if p.is_file()):
-            name = path.relative_to(piece.info.root)
-            known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
-            known |= name.as_posix() == CARD and len(pieces) > 1
-            if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not hidden):
-                continue
-            target = stage / name
-            if target.exists() and not filecmp.cmp(path, target, shallow=False):
-                target = target.with_name(f"{target.stem}.{number}{target.suffix}")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
 
 
 @dataclass
@@ -225,8 +213,37 @@ def _write_episodes(
     pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write `meta/episodes`, with `videos`' columns of each episode, and `meta/stats.json`."""
-    tagged = any(piece.tagged for piece in pieces)
-    table = _together([_of_piece(piece, tagged) for piece in pieces], pieces)
+    tables = []
+    for piece in pieces:
+        read = [layout.read_parquet(path) for path in layout.episode_files(piece.info.root)]
+        try:
+            table = pa.concat_tables(read, promote_options="permissive")
+        except pa.ArrowException as error:
+            what = f"files of {layout.EPISODES} don't fit together ({error})."
+            raise damaged(piece.info.root, what) from None
+        numbers = table["episode_index"].to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
+        table = table.take(pa.array(keep, pa.int64()))
+        if any(piece.tagged for piece in pieces):  # then all of them get gap columns
+            table = with_gap_columns(table, [gap_row(e) for e in piece.episodes])
+        tables.append(table)
+    if len(tables) > 1:  # statistics that some lack go, other columns are empty there
+        shared = set.intersection(*(set(t.column_names) for t in tables))
+        kept = [
+            t.select([n for n in t.column_names if n in shared or not n.startswith("stats/")])
+            for t in tables
+        ]
+        for other, piece in zip(kept[1:], pieces[1:], strict=True):
+            for name in (n for n in other.column_names if n in kept[0].column_names):
+                have, got = kept[0].schema.field(name).type, other.schema.field(name).type
+                if have != got and not (pa.types.is_null(have) or pa.types.is_null(got)):
+                    raise UnusableInputError(
+                        f"{piece.info.root}: column {name} of {layout.EPISODES} is {got}, in "
+                        f"{pieces[0].info.root} it is {have}. Write both with the same tool, or "
+                        "remove the column."
+                    )
+        table = pa.concat_tables(kept, promote_options="default").replace_schema_metadata(None)
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     changed: dict[str, list[Any]] = {name: [row[name] for row in new] for name in new[0]}
     for name in table.column_names:  # the statistics of what was numbered anew
@@ -252,46 +269,6 @@ def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
     if stat.startswith("q"):  # q01, q10, …
         return float(np.quantile(values, int(stat[1:]) / 100))
     return float(getattr(values, stat)())  # min, max, mean, std
-
-
-def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
-    """Return the chosen rows of a dataset's episode table, with gap columns where one has them."""
-    tables = [layout.read_parquet(path) for path in layout.episode_files(piece.info.root)]
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        what = f"files of {layout.EPISODES} don't fit together ({error})."
-        raise damaged(piece.info.root, what) from None
-    numbers = table["episode_index"].to_numpy()
-    order = np.argsort(numbers, kind="stable")
-    keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
-    table = table.take(pa.array(keep, pa.int64()))
-    if not tagged:
-        return table
-    return with_gap_columns(table, [gap_row(e) for e in piece.episodes])
-
-
-def _together(tables: Sequence[pa.Table], pieces: Sequence[DatasetPiece]) -> pa.Table:
-    """Put tables below each other; statistics that some lack go, other columns are empty there."""
-    if len(tables) == 1:
-        return tables[0]
-    shared = set.intersection(*(set(t.column_names) for t in tables))
-    kept = [
-        t.select([n for n in t.column_names if n in shared or not n.startswith("stats/")])
-        for t in tables
-    ]
-    for other, piece in zip(kept[1:], pieces[1:], strict=True):
-        for name in other.column_names:
-            if name not in kept[0].column_names:
-                continue
-            have, got = kept[0].schema.field(name).type, other.schema.field(name).type
-            if have != got and not (pa.types.is_null(have) or pa.types.is_null(got)):
-                raise UnusableInputError(
-                    f"{piece.info.root}: column {name} of {layout.EPISODES} is {got}, in "
-                    f"{pieces[0].info.root} it is {have}. Write both with the same tool, or "
-                    "remove the column."
-                )
-    return pa.concat_tables(kept, promote_options="default").replace_schema_metadata(None)
 
 
 def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, Any]:

@@ -132,7 +132,18 @@ class Conversion:
                 table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
-                table[new]["shape"] = _picture_shape(shape, change)
+                height, width, *rest = shape
+                if change.crop is not None:
+                    x, y, w, h = change.crop
+                    if x + w > width or y + h > height:
+                        raise UnusableInputError(
+                            f"cameras: crop [{x}, {y}, {w}, {h}] reaches out of a picture of "
+                            f"{width}x{height}."
+                        )
+                    width, height = w, h
+                if change.resize is not None:
+                    width, height = change.resize
+                table[new]["shape"] = (height, width, *rest)
         if self.fill:
             ages = (columns.camera_of_age(name) for name in self.fill)
             ours = columns.gap_features(table[columns.ACTION], ages)
@@ -162,21 +173,6 @@ def empty_vectors(info: DatasetInfo) -> dict[str, Vector]:
     }
 
 
-def _picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
-    """Return a picture's shape (height, width, channels) after a change."""
-    height, width, *rest = shape
-    if change.crop is not None:
-        x, y, w, h = change.crop
-        if x + w > width or y + h > height:
-            raise UnusableInputError(
-                f"cameras: crop [{x}, {y}, {w}, {h}] reaches out of a picture of {width}x{height}."
-            )
-        width, height = w, h
-    if change.resize is not None:
-        width, height = change.resize
-    return (height, width, *rest)
-
-
 def renamed(info: DatasetInfo, rename: Mapping[str, str]) -> DatasetInfo:
     """Return a dataset's description with other names of features."""
     return replace(info, features={rename.get(n, n): f for n, f in info.features.items()})
@@ -202,9 +198,16 @@ def resolve(
     kept = {n: c for n, c in spec.cameras.items() if n not in bare}
     kept |= {c.name: replace(c, name="") for c in bare.values()}
     spec, info = replace(spec, cameras=kept), renamed(info, rename)
-    _check_names(spec, info)
-    units = known_units(episodes, info)
     vectors = empty_vectors(info)
+    for what, asked, known in (
+        ("joint", spec.joints, {joint(n) for v in vectors.values() for n in v.names}),
+        ("camera", spec.cameras, {n.removeprefix(columns.IMAGES) for n in info.picture_keys}),
+        ("feature", spec.drop, set(info.features) - set(columns.AUTOMATIC)),
+    ):
+        for name in asked:
+            if name not in known:
+                raise unknown_choice(what, name, known, str(info.root))
+    units = known_units(episodes, info)
     steps: list[Step] = []
 
     def add(step: Step) -> None:
@@ -248,17 +251,6 @@ def resolve(
         done = replace(done, fill=tuple(name for name in wanted if name not in have))
     done.features()
     return done
-
-
-def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
-    for what, asked, known in (
-        ("joint", spec.joints, {joint(n) for v in empty_vectors(info).values() for n in v.names}),
-        ("camera", spec.cameras, {n.removeprefix(columns.IMAGES) for n in info.picture_keys}),
-        ("feature", spec.drop, set(info.features) - set(columns.AUTOMATIC)),
-    ):
-        for name in asked:
-            if name not in known:
-                raise unknown_choice(what, name, known, str(info.root))
 
 
 def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
@@ -314,7 +306,19 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
             f"{info.root}: this can't be undone, because these are gone: "
             f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
         )
-    steps = [back for s in reversed(entry["steps"]) if (back := _step_of(s).inverse()) is not None]
+    from pydantic import TypeAdapter  # here: it takes a while
+
+    made: tuple[Any, ...] = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
+    kinds = {kind.kind: kind for kind in made}
+    steps: list[Step] = []
+    for value in reversed(entry["steps"]):
+        if value["kind"] not in kinds:
+            raise UnusableInputError(
+                f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
+            )
+        step: Step = TypeAdapter(kinds[value["kind"]]).validate_python(value)
+        if (back := step.inverse()) is not None:
+            steps.append(back)
     changes = entry["cameras"].items()
     cameras = {change["name"]: CameraSpec(old) for old, change in changes if change["name"]}
     units, robot = entry["units"]["from"], entry["robot_type"]["from"]
@@ -322,18 +326,4 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
     called = {new: old for old, new in entry.get("renamed", {}).items()}
     return Conversion(
         info, tuple(steps), info.fps, "hold", cameras, added, robot, units, called=called
-    )
-
-
-def _step_of(value: Mapping[str, Any]) -> Step:
-    """Return the step that `record` wrote."""
-    from pydantic import TypeAdapter  # here: it takes a while
-
-    kinds: tuple[Any, ...] = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
-    for made in kinds:
-        if made.kind == value["kind"]:
-            step: Step = TypeAdapter(made).validate_python(value)
-            return step
-    raise UnusableInputError(
-        f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
     )

@@ -57,7 +57,24 @@ def harmonise(
     target = Path(target).resolve()
     info = piece.info
     staging.require_new_folder(target, info.root)
-    _check_convertible(piece, conversion)
+    for name, spec in conversion.info.features.items():
+        if name in columns.AUTOMATIC or conversion.name_of(name) is None:
+            continue
+        kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
+        depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
+        fits = kind == "video" if kind in PICTURES else kind.startswith(NUMERIC) and len(shape) == 1
+        if not fits or depth:
+            what = "depth pictures" if depth else f"{kind} of shape {tuple(shape)}"
+            raise UnusableInputError(
+                f"{info.root}: {name} holds {what}, which can't be converted. Leave it out with "
+                f"drop: [{name}]."
+            )
+    for episode in piece.episodes:
+        if len(episode.row.get("tasks") or ()) > 1:
+            raise UnusableInputError(
+                f"{info.root}: episode {episode.index} has several tasks, which a conversion "
+                "can't keep. Leave it out first with gaploop edit delete."
+            )
     names = {conversion.rename.get(n, n): n for n in info.features}
     note_and_refuse_withdrawn({target: [e.info for e in piece.episodes]})
     numbers = [
@@ -74,7 +91,22 @@ def harmonise(
                 row = {n: episode.row[n] for n in columns.EPISODE_COLUMNS}
                 row |= {"gap_units": conversion.units} if conversion.units else {}
             values = _values(table, episode, conversion)
-            pictures = _pictures(piece, episode, conversion)
+            # As they stand where nothing changes.
+            pictures: dict[str, Images] = {}
+            index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
+            for key in info.video_keys:
+                found = conversion.camera(conversion.rename.get(key, key))
+                if found is None:
+                    continue
+                shown, (new, change) = pictures_of(info, episode, key), found
+                if shown is None:
+                    raise UnusableInputError(
+                        f"{info.root}: episode {episode.index} has no video of {key}. Restore it, "
+                        "or leave the camera out: "
+                        f"cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
+                    )
+                same = info.fps == conversion.fps and not change.touches_pictures
+                pictures[new] = shown if same else partial(_changed_pictures, shown, index, change)
             n = len(next(iter(values.values())))
             yield Recording(episode.info.task, n, values, pictures, row)
 
@@ -127,28 +159,6 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
     write_record(stage, lineage.SCHEMA, "harmonise", {}, [source], result)
 
 
-def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
-    info = piece.info
-    for name, spec in conversion.info.features.items():
-        if name in columns.AUTOMATIC or conversion.name_of(name) is None:
-            continue
-        kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
-        depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
-        fits = kind == "video" if kind in PICTURES else kind.startswith(NUMERIC) and len(shape) == 1
-        if not fits or depth:
-            what = "depth pictures" if depth else f"{kind} of shape {tuple(shape)}"
-            raise UnusableInputError(
-                f"{info.root}: {name} holds {what}, which can't be converted. Leave it out with "
-                f"drop: [{name}]."
-            )
-    for episode in piece.episodes:
-        if len(episode.row.get("tasks") or ()) > 1:
-            raise UnusableInputError(
-                f"{info.root}: episode {episode.index} has several tasks, which a conversion "
-                "can't keep. Leave it out first with gaploop edit delete."
-            )
-
-
 def _values(
     table: FrameTable, episode: EpisodeRow, conversion: Conversion
 ) -> dict[str, NDArray[Any]]:
@@ -186,29 +196,6 @@ def _values(
         ages = (columns.camera_of_age(n) for n in conversion.fill)
         made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)
         result |= {name: made[name] for name in conversion.fill}
-    return result
-
-
-def _pictures(
-    piece: DatasetPiece, episode: EpisodeRow, conversion: Conversion
-) -> dict[str, Images]:
-    """Return a take's pictures, converted, by feature; as they stand where nothing changes."""
-    result: dict[str, Images] = {}
-    info = piece.info
-    index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
-    for key in info.video_keys:
-        found = conversion.camera(conversion.rename.get(key, key))
-        if found is None:
-            continue
-        shown = pictures_of(info, episode, key)
-        if shown is None:
-            raise UnusableInputError(
-                f"{info.root}: episode {episode.index} has no video of {key}. Restore it, or "
-                f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
-            )
-        same = info.fps == conversion.fps and not found[1].touches_pictures
-        changed = shown if same else partial(_changed_pictures, shown, index, found[1])
-        result[found[0]] = changed
     return result
 
 

@@ -54,9 +54,46 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         draft.spec["robot_type"] = b.robot_type
     if a.fps != b.fps:
         draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
-    space = _space(draft, a, b, theirs.units)
-    _units(draft, a, ours.units, theirs.units, space)
-    if not space:
+    to_tool = _is_tool(b) and not _is_tool(a)
+    to_joints = _is_tool(a) and not _is_tool(b)
+    if to_tool or to_joints:
+        arm = model_of(a.robot_type if to_tool else b.robot_type) or UNDECIDED
+        if arm == UNDECIDED:
+            text = "action_space, arm: an arm's name (so101, koch, …) or MJCF file."
+            draft.undecided.append(text)
+        draft.spec["action_space"] = {"to": EE, "arm": arm}
+    if to_joints:
+        unit = theirs.units if theirs.units in ("deg", "rad") else UNDECIDED
+        space = {"to": "joint", "arm": arm, "units": unit, "start": UNDECIDED}
+        draft.spec["action_space"] = space
+        draft.undecided.append(
+            f"action_space, start: joint positions of every take's first frame [{unit}], without "
+            "the gripper; inverse kinematics goes on from there."
+        )
+    target = theirs.units
+    if to_tool:
+        target = ours.units if ours.units in ("deg", "rad") else "deg"
+    if not to_joints and target not in (ours.units, "", EE):
+        units: dict[str, Any] = {} if ours.units else {"from": UNDECIDED}
+        units["to"] = target
+        if not ours.units:
+            draft.undecided.append(
+                f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
+            )
+        if "m100_100" in (ours.units, target):
+            units["ranges"] = UNDECIDED
+            draft.undecided.append(
+                "units, ranges: the angles [deg] at -100 and 100, as {joint: [low, high]}, "
+                "a LeRobot calibration file, or model with arm: NAME."
+            )
+        grippers = [n for v in empty_vectors(a).values() for n in v.names if is_gripper(n)]
+        if grippers and "rad" in (ours.units, target):
+            units["gripper"] = UNDECIDED
+            draft.undecided.append(
+                "units, gripper: keep, model with arm: NAME, or [rad at 0, rad at 100]."
+            )
+        draft.spec["units"] = units
+    if not (to_tool or to_joints):
         _joints(draft, a, b)
     _cameras(draft, a, b)
     _others(draft, a, b)
@@ -71,53 +108,6 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
 
 def _is_tool(info: DatasetInfo) -> bool:
     return set(POSE) <= set(info.names(columns.ACTION))
-
-
-def _space(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo, theirs: str) -> str:
-    """Note a change of space; return which, or ""."""
-    if _is_tool(a) == _is_tool(b):
-        return ""
-    arm = model_of(a.robot_type if _is_tool(b) else b.robot_type) or UNDECIDED
-    if arm == UNDECIDED:
-        draft.undecided.append("action_space, arm: an arm's name (so101, koch, …) or MJCF file.")
-    if _is_tool(b):
-        draft.spec["action_space"] = {"to": EE, "arm": arm}
-        return EE
-    units = theirs if theirs in ("deg", "rad") else UNDECIDED
-    space = {"to": "joint", "arm": arm, "units": units, "start": UNDECIDED}
-    draft.spec["action_space"] = space
-    draft.undecided.append(
-        f"action_space, start: joint positions of every take's first frame [{units}], without "
-        "the gripper; inverse kinematics goes on from there."
-    )
-    return "joint"
-
-
-def _units(draft: SpecDraft, a: DatasetInfo, ours: str, theirs: str, space: str) -> None:
-    target = theirs
-    if space == EE:
-        target = ours if ours in ("deg", "rad") else "deg"
-    if space == "joint" or ours == target or not target or target == EE:
-        return
-    units: dict[str, Any] = {} if ours else {"from": UNDECIDED}
-    units["to"] = target
-    if not ours:
-        draft.undecided.append(
-            f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
-        )
-    if "m100_100" in (ours, target):
-        units["ranges"] = UNDECIDED
-        draft.undecided.append(
-            "units, ranges: the angles [deg] at -100 and 100, as {joint: [low, high]}, "
-            "a LeRobot calibration file, or model with arm: NAME."
-        )
-    grippers = [n for v in empty_vectors(a).values() for n in v.names if is_gripper(n)]
-    if grippers and "rad" in (ours, target):
-        units["gripper"] = UNDECIDED
-        draft.undecided.append(
-            "units, gripper: keep, model with arm: NAME, or [rad at 0, rad at 100]."
-        )
-    draft.spec["units"] = units
 
 
 def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:

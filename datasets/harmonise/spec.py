@@ -120,16 +120,45 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     drop = value.get("drop") or []
     if not isinstance(drop, list):
         raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
+    joints: dict[str, JointChange] = {}
+    for old, new in mapping(value.get("joints"), f"{where}, joints", "old: new").items():
+        here = f"{where}, joints, {old}"
+        if new is None or isinstance(new, str):
+            joints[joint(str(old))] = JointChange(joint(new or ""))
+            continue
+        entry = mapping(new, here, "key: value")
+        check_keys(entry, ("name", "sign", "offset"), here)
+        sign = entry.get("sign", 1)
+        if sign not in (1, -1):
+            raise UnusableInputError(f"{here}: sign {sign!r} must be 1 or -1.")
+        offset = number(entry.get("offset", 0.0), f"{here}, offset", -1e6, 1e6)
+        name = joint(str(entry.get("name", old)))
+        joints[joint(str(old))] = JointChange(name, float(sign), offset)
+    units = _units(value.get("units"), f"{where}, units", folder)
+    space = _space(value.get("action_space"), f"{where}, action_space")
+    cameras: dict[str, CameraSpec | None] = {}
+    given = mapping(value.get("cameras"), f"{where}, cameras", "camera: change")
+    for camera, change in given.items():
+        here = f"{where}, cameras, {camera}"
+        if change is None:
+            cameras[str(camera)] = None
+            continue
+        entry = mapping({"name": change} if isinstance(change, str) else change, here, "key: value")
+        check_keys(entry, ("name", "crop", "resize"), here)
+        crop = _sizes(entry.get("crop"), 4, f"{here}, crop")
+        resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
+        called = plain_name(entry["name"], "name", here) if entry.get("name") else ""
+        cameras[str(camera)] = CameraSpec(called, crop, resize)  # type: ignore[arg-type]
     robot, suffix = value.get("robot_type"), value.get("suffix")
     return HarmoniseSpec(
-        _joints(value.get("joints"), f"{where}, joints"),
-        _units(value.get("units"), f"{where}, units", folder),
-        _space(value.get("action_space"), f"{where}, action_space"),
+        joints,
+        units,
+        space,
         None if suffix is None else bool(suffix),
         {str(feature): tuple(map(str, names)) for feature, names in order.items()},
         fps,
         rule,
-        _cameras(value.get("cameras"), f"{where}, cameras"),
+        cameras,
         tuple(map(str, drop)),
         None if robot is None else str(robot),
         bool(value.get("fill", False)),
@@ -142,24 +171,6 @@ def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, list):
         return [leaf for v in value for leaf in _leaves(v, prefix)]
     return [(prefix.rstrip("."), value)]
-
-
-def _joints(value: Any, where: str) -> dict[str, JointChange]:
-    changes = {}
-    for old, new in mapping(value, where, "old: new").items():
-        here = f"{where}, {old}"
-        if new is None or isinstance(new, str):
-            changes[joint(str(old))] = JointChange(joint(new or ""))
-            continue
-        entry = mapping(new, here, "key: value")
-        check_keys(entry, ("name", "sign", "offset"), here)
-        sign = entry.get("sign", 1)
-        if sign not in (1, -1):
-            raise UnusableInputError(f"{here}: sign {sign!r} must be 1 or -1.")
-        offset = number(entry.get("offset", 0.0), f"{here}, offset", -1e6, 1e6)
-        name = joint(str(entry.get("name", old)))
-        changes[joint(str(old))] = JointChange(name, float(sign), offset)
-    return changes
 
 
 def _space(value: Any, where: str) -> ToTool | ToJoints | None:
@@ -179,24 +190,6 @@ def _space(value: Any, where: str) -> ToTool | ToJoints | None:
     if value["to"] == EE:
         return ToTool(str(value["arm"]), "")
     return ToJoints(str(value["arm"]), units, {"": positions} if positions else {})
-
-
-def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
-    cameras: dict[str, CameraSpec | None] = {}
-    for name, change in mapping(value, where, "camera: change").items():
-        here = f"{where}, {name}"
-        if change is None:
-            cameras[str(name)] = None
-            continue
-        if isinstance(change, str):
-            change = {"name": change}
-        entry = mapping(change, here, "key: value")
-        check_keys(entry, ("name", "crop", "resize"), here)
-        crop = _sizes(entry.get("crop"), 4, f"{here}, crop")
-        resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
-        new = plain_name(entry["name"], "name", here) if entry.get("name") else ""
-        cameras[str(name)] = CameraSpec(new, crop, resize)  # type: ignore[arg-type]
-    return cameras
 
 
 def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
@@ -248,26 +241,17 @@ def _units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
     elif gripper not in ("", "keep"):
         form = "keep, model, or [rad at 0, rad at 100]"
         angles_rad = _pair(gripper, f"{where}, gripper", form)
-    ranges_deg = _ranges(value.get("ranges"), arm, f"{where}, ranges", folder)
-    source = str(value.get("from", ""))
-    return UnitsSpec(value["to"], source, ranges_deg, angles_rad, gripper != "")
-
-
-def _known_arm(arm: Any, where: str) -> str:
-    if arm not in list(ARM_MODELS):
-        raise unknown_choice("arm", arm, ARM_MODELS, f"{where}: model needs arm")
-    return str(arm)
-
-
-def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[float, float]]:
-    if value == "model":
-        model = ArmModel.load(_known_arm(arm, where))
-        limits = np.degrees(model.joint_limits_rad)
-        pairs = zip(model.joint_names, limits.tolist(), strict=True)
-        return {n: (float(lo), float(hi)) for n, (lo, hi) in pairs if not is_gripper(n)}
-    if isinstance(value, str):
+    ranges, here = value.get("ranges"), f"{where}, ranges"
+    ranges_deg: dict[str, tuple[float, float]] = {}
+    if ranges == "model":
+        model = ArmModel.load(_known_arm(arm, here))
+        limits_deg = np.degrees(model.joint_limits_rad)
+        for name, (low, high) in zip(model.joint_names, limits_deg.tolist(), strict=True):
+            if not is_gripper(name):
+                ranges_deg[name] = (float(low), float(high))
+    elif isinstance(ranges, str):
         # A LeRobot calibration file: degrees about the middle, as LeRobot's.
-        path, found = folder / value, {}
+        path = folder / ranges
         for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
             try:
                 half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
@@ -277,11 +261,19 @@ def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[f
                     "that lerobot-calibrate wrote."
                 ) from None
             angle = half * 360.0 / (_TICKS - 1.0)
-            found[str(name)] = (-angle, angle)
-        return found
-    form = "joint: [deg at -100, deg at 100]"
-    entries = mapping(value, where, form)
-    return {joint(str(k)): _pair(v, f"{where}, {k}", form) for k, v in entries.items()}
+            ranges_deg[str(name)] = (-angle, angle)
+    else:
+        form = "joint: [deg at -100, deg at 100]"
+        for name, ends in mapping(ranges, here, form).items():
+            ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
+    source = str(value.get("from", ""))
+    return UnitsSpec(value["to"], source, ranges_deg, angles_rad, gripper != "")
+
+
+def _known_arm(arm: Any, where: str) -> str:
+    if arm not in list(ARM_MODELS):
+        raise unknown_choice("arm", arm, ARM_MODELS, f"{where}: model needs arm")
+    return str(arm)
 
 
 def _pair(value: Any, where: str, form: str) -> tuple[float, float]:

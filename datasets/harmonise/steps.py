@@ -254,7 +254,15 @@ class ToTool:
         model = ArmModel.load(self.arm)
         result = {}
         for feature, vector in vectors.items():
-            places = _places(model, feature, vector.names)
+            have, wanted = [joint(n) for n in vector.names], model.joint_names
+            strange = [n for n in have if n not in wanted and not is_gripper(n)]
+            missing = [n for n in wanted if n not in have and not is_gripper(n)]
+            if strange or missing:
+                raise UnusableInputError(
+                    f"action_space: {feature} has the joints {', '.join(have)}, the arm "
+                    f"{model.name} has {', '.join(wanted)}. Rename them with joints: {{old: new}}."
+                )
+            places = [None if is_gripper(n) else have.index(n) for n in wanted]
             self.names[feature] = vector.names
             if feature == columns.STATE and len(vector.values):
                 first = vector.values[0, [k for k in places if k is not None]]
@@ -314,64 +322,37 @@ class ToJoints:
                 )
             start = np.asarray(given, dtype=np.float64)
             start = np.asarray(np.radians(start) if self.units == "deg" else start)
-        result, seeds = {}, None
+        result: dict[str, Vector] = {}
+        seeds: Numbers | None = None
         # The state first: an action is near the state it was given in.
         for feature in sorted(vectors, key=lambda name: name != columns.STATE):
-            solved = self._solved(model, vectors[feature], moved, start, seeds)
-            seeds = solved if feature == columns.STATE else seeds
-            result[feature] = self._named(model, feature, vectors[feature], moved, solved)
+            vector = vectors[feature]
+            missing = [n for n in POSE if n not in vector.names]
+            if missing:
+                raise UnusableInputError(
+                    f"action_space: joint needs {', '.join(POSE)}; there is no "
+                    f"{', '.join(missing)} among {', '.join(vector.names)}. Rename the entries "
+                    "with joints first."
+                )
+            poses = vector.values[:, [vector.names.index(n) for n in POSE]]
+            q, found = start, []
+            for k, pose in enumerate(poses):
+                q = _reach(model, pose, q if seeds is None else seeds[k], moved, k)
+                found.append(q)
+            q_rad = np.array(found).reshape(len(poses), len(moved))
+            seeds = q_rad if feature == columns.STATE else seeds
+            values = np.degrees(q_rad) if self.units == "deg" else q_rad
+            own = {joint(model.joint_names[j]): values[:, i] for i, j in enumerate(moved)}
+            fingers = [n for n in model.joint_names if is_gripper(n)]
+            if fingers and TOOL_GRIPPER in vector.names:
+                own[joint(fingers[0])] = vector.values[:, vector.names.index(TOOL_GRIPPER)]
+            names = tuple(self.names.get(feature, [n + SUFFIX for n in own]))
+            result[feature] = Vector(names, np.stack([own[joint(n)] for n in names], axis=1))
         return result
-
-    def _solved(
-        self,
-        model: ArmModel,
-        vector: Vector,
-        moved: list[int],
-        start: Numbers,
-        seeds: Numbers | None = None,
-    ) -> Numbers:
-        missing = [n for n in POSE if n not in vector.names]
-        if missing:
-            raise UnusableInputError(
-                f"action_space: joint needs {', '.join(POSE)}; there is no {', '.join(missing)} "
-                f"among {', '.join(vector.names)}. Rename the entries with joints first."
-            )
-        poses = vector.values[:, [vector.names.index(n) for n in POSE]]
-        q, result = start, []
-        for k, pose in enumerate(poses):
-            q = _reach(model, pose, q if seeds is None else seeds[k], moved, k)
-            result.append(q)
-        return np.array(result).reshape(len(poses), len(moved))
-
-    def _named(
-        self, model: ArmModel, feature: str, vector: Vector, moved: list[int], q_rad: Numbers
-    ) -> Vector:
-        values = np.degrees(q_rad) if self.units == "deg" else q_rad
-        own = {model.joint_names[j] + SUFFIX: values[:, i] for i, j in enumerate(moved)}
-        fingers = [n for n in model.joint_names if is_gripper(n)]
-        if fingers and TOOL_GRIPPER in vector.names:
-            own[fingers[0] + SUFFIX] = vector.values[:, vector.names.index(TOOL_GRIPPER)]
-        wanted = self.names.get(feature, tuple(own))
-        by_joint = {joint(n): v for n, v in own.items()}
-        return Vector(tuple(wanted), np.stack([by_joint[joint(n)] for n in wanted], axis=1))
 
     def inverse(self) -> ToTool:
         """Return the conversion back."""
         return ToTool(self.arm, self.units)
-
-
-def _places(model: ArmModel, feature: str, names: tuple[str, ...]) -> list[int | None]:
-    """Return where each joint of the model stands in a vector; None for an absent gripper."""
-    have = [joint(n) for n in names]
-    wanted = model.joint_names
-    strange = [n for n in have if n not in wanted and not is_gripper(n)]
-    missing = [n for n in wanted if n not in have and not is_gripper(n)]
-    if strange or missing:
-        raise UnusableInputError(
-            f"action_space: {feature} has the joints {', '.join(have)}, the arm {model.name} has "
-            f"{', '.join(wanted)}. Rename them with joints: {{old: new}}."
-        )
-    return [None if is_gripper(n) else have.index(n) for n in wanted]
 
 
 def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:

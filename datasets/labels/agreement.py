@@ -9,13 +9,12 @@ on few takes (docs/labels.md has the coverage of each, simulated).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
@@ -66,7 +65,40 @@ def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreeme
     found = []
     for name, said in words.items():
         groups = [tuple(said), *combinations(said, 2)] if len(said) > 2 else [tuple(said)]
-        found += [_compare(name, g, [said[a] for a in g]) for g in groups if len(g) > 1]
+        for authors in (g for g in groups if len(g) > 1):
+            common = sorted(set.intersection(*(set(said[a]) for a in authors)))
+            method = "cohen" if len(authors) == 2 else "fleiss"
+            if not common:
+                none = (math.nan, math.nan)
+                found.append(Agreement(name, authors, method, 0, math.nan, none, math.nan, none))
+                continue
+            labelled = [[said[a][uid] for a in authors] for uid in common]
+            every, codes = np.unique(labelled, return_inverse=True)
+            codes = codes.reshape(len(common), len(authors))
+            counts = np.stack([(codes == k).sum(axis=1) for k in range(len(every))], axis=1)
+            pairs = len(authors) * (len(authors) - 1)
+            raw = float((counts * (counts - 1)).sum() / pairs / len(common))
+            interval = rate(raw * len(common), len(common))
+            ends = (interval.low, interval.high)
+            kappa, kappa_interval = math.nan, (math.nan, math.nan)
+            if len(every) > 1:  # else chance alone would agree
+                # Imported here: it takes a second.
+                from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
+
+                if len(authors) > 2:
+                    kappa = float(fleiss_kappa(counts, method="fleiss"))
+                else:
+                    table = np.zeros((len(every), len(every)))
+                    np.add.at(table, (codes[:, 0], codes[:, 1]), 1)
+                    kappa = float(cohens_kappa(table, return_results=False))
+            if not math.isnan(kappa):
+                share = np.bincount(codes[:, 0]) / len(codes)  # of those who always agreed
+                chance = (raw - kappa) / (1 - kappa) if kappa < 1 else float((share**2).sum())
+                low, high = (max(-1.0, (end - chance) / (1 - chance)) for end in ends)
+                kappa_interval = low, min(high, 1.0)
+            found.append(
+                Agreement(name, authors, method, len(common), raw, ends, kappa, kappa_interval)
+            )
     return found
 
 
@@ -75,38 +107,3 @@ def main_word(value: Any, nothing: str = "") -> str:
     if isinstance(value, Mapping):
         return max(value, key=lambda name: (value[name], name), default=nothing)
     return str(value) or nothing
-
-
-def _compare(name: str, authors: tuple[str, ...], words: Sequence[dict[str, str]]) -> Agreement:
-    common = sorted(set.intersection(*(set(w) for w in words)))
-    method = "cohen" if len(authors) == 2 else "fleiss"
-    if not common:
-        none = (math.nan, math.nan)
-        return Agreement(name, authors, method, 0, math.nan, none, math.nan, none)
-    every, codes = np.unique([[w[uid] for w in words] for uid in common], return_inverse=True)
-    codes = codes.reshape(len(common), len(authors))
-    counts = np.stack([(codes == k).sum(axis=1) for k in range(len(every))], axis=1)
-    pairs = len(authors) * (len(authors) - 1)
-    raw = float((counts * (counts - 1)).sum() / pairs / len(common))
-    kappa, kappa_interval = _kappa(codes, counts), (math.nan, math.nan)
-    interval = rate(raw * len(common), len(common))
-    if not math.isnan(kappa):
-        share = np.bincount(codes[:, 0]) / len(codes)  # of those who always agreed
-        chance = (raw - kappa) / (1 - kappa) if kappa < 1 else float((share**2).sum())
-        low, high = (max(-1.0, (e - chance) / (1 - chance)) for e in (interval.low, interval.high))
-        kappa_interval = low, min(high, 1.0)
-    raw_interval = (interval.low, interval.high)
-    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, kappa_interval)
-
-
-def _kappa(codes: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
-    """Return kappa; NaN where all said one word, so that chance alone would agree."""
-    from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa  # here: it takes a second
-
-    if counts.shape[1] == 1:
-        return math.nan
-    if codes.shape[1] > 2:
-        return float(fleiss_kappa(counts, method="fleiss"))
-    table = np.zeros((counts.shape[1],) * 2)
-    np.add.at(table, (codes[:, 0], codes[:, 1]), 1)
-    return float(cohens_kappa(table, return_results=False))

@@ -110,7 +110,24 @@ def read_labels(store: LabelStore, path: Path, template: LabelEvent) -> Incoming
         UnusableInputError: a take that isn't there, a word that doesn't exist, a take with two
             values, or a label that somebody changed since the export; names line and column.
     """
-    rows, columns = _read(path)
+    try:
+        text = read_content(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnusableInputError(f"{path} is not UTF-8 ({error}). Save it as CSV UTF-8.") from None
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        columns = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in next(reader, [])]
+        rows = [  # line and cells of each
+            (reader.line_num, dict(zip(columns, (c.strip() for c in cells), strict=False)))
+            for cells in reader
+            if any(cell.strip() for cell in cells)
+        ]
+    except csv.Error as error:
+        raise UnusableInputError(f"{path}, line {reader.line_num}: {error}.") from None
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise UnusableInputError(f"{path} has the column {twice[0]} twice. Remove one.")
     if {"uid", "field", "value"} <= set(columns):
         uids = {e.info.uid for e in store.episodes}
         events, problems = [], []
@@ -136,30 +153,6 @@ def read_labels(store: LabelStore, path: Path, template: LabelEvent) -> Incoming
             f"more of {', '.join(FIELDS)}; see one with: gaploop label DIR --export=labels.csv"
         )
     return _read_takes(store, path, rows, columns, template)
-
-
-def _read(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
-    """Return (line, cells) of each row, and the columns."""
-    try:
-        text = read_content(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UnusableInputError(f"{path} is not UTF-8 ({error}). Save it as CSV UTF-8.") from None
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        columns = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in next(reader, [])]
-        rows = [
-            (reader.line_num, dict(zip(columns, (c.strip() for c in cells), strict=False)))
-            for cells in reader
-            if any(cell.strip() for cell in cells)
-        ]
-    except csv.Error as error:
-        raise UnusableInputError(f"{path}, line {reader.line_num}: {error}.") from None
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        raise UnusableInputError(f"{path} has the column {twice[0]} twice. Remove one.")
-    return rows, columns
 
 
 def _refuse(path: Path, problems: Sequence[str], rows: int) -> UnusableInputError:

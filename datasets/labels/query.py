@@ -255,14 +255,26 @@ class _Query:
     def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> list[bool]:
         if isinstance(op, ast.Is | ast.IsNot):
             raise self._error(left, "Compare with == or !=, not is.")
-        a, b = self._sides(op, left, right)
-        if isinstance(a, Literal) and isinstance(b, Literal):
+        # Which side is a field decides how a bare word on the other is read.
+        first, second = self.field(left), self.field(right)
+        is_in = isinstance(op, ast.In | ast.NotIn)
+        a: Operand
+        b: Operand
+        if second and (first is None or (is_in and second.spec.kind is not Kind.NUMBER)):
+            a, b = self._beside(second, left), second
+        elif first is None:
+            for node in (left, right):
+                self._literal(node, None)  # it may have more to say
             raise self._unknown(left)
+        elif second and first.spec.kind is second.spec.kind is Kind.NUMBER:
+            a, b = first, second
+        else:
+            a, b = first, self._beside(first, right)
         xs, ys = (
             side.values if isinstance(side, FieldOperand) else [side.value] * self.facts.count
             for side in (a, b)
         )
-        if isinstance(op, ast.In | ast.NotIn):
+        if is_in:
             if isinstance(b, Literal) and not isinstance(b.value, list):
                 reason = "After in comes a list, as in failure_mode in [slip, drift]."
                 raise self._error(right, reason)
@@ -294,18 +306,6 @@ class _Query:
                 reason = f"{x!r} and {y!r} can't be ordered: use numbers, or == and in."
                 raise self._error(left, reason) from None
         return held
-
-    def _sides(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> tuple[Operand, Operand]:
-        """Return both sides: which is a field decides how a bare word on the other is read."""
-        a, b = self.field(left), self.field(right)
-        is_in = isinstance(op, ast.In | ast.NotIn)
-        if b is not None and (a is None or (is_in and b.spec.kind is not Kind.NUMBER)):
-            return self._beside(b, left), b
-        if a is None:
-            return self._literal(left, None), self._literal(right, None)
-        if b is not None and a.spec.kind is b.spec.kind is Kind.NUMBER:
-            return a, b
-        return a, self._beside(a, right)
 
     def _beside(self, known: FieldOperand, node: ast.expr) -> Literal:
         """Return the literal that `known` is compared with, checked against its kind."""

@@ -8,7 +8,7 @@ which is the same for journals and datasets. A dataset's episode columns show wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
@@ -78,7 +78,17 @@ class LabelStore:
         self._stamp: tuple[int, ...] = (-1,)  # of the file as `refresh` read it last
         self._index()
         said = (labels.current if journal else episodes_table.said_about)(self._said)
-        self.episodes = tuple(_labelled(e, said.get(e.info.uid, {})) for e in recorded)
+        episodes = []
+        for episode in recorded:
+            about = said.get(episode.info.uid, {})
+            words: dict[str, Any] = {}
+            words |= {name: about[name] for name in ("failure_mode", "phase") if name in about}
+            if "outcome" in about:
+                words["outcome"] = Outcome(about["outcome"])
+            if "dimensions" in about:
+                words["info"] = replace(episode.info, dimensions=dict(about["dimensions"]))
+            episodes.append(replace(episode, **words))
+        self.episodes = tuple(episodes)
 
     @property
     def file(self) -> Path:
@@ -255,7 +265,7 @@ class LabelStore:
         if not whole.startswith(self._read):  # lines were put between: labels of another log
             self._read, self._lines = b"", {}
         changed = set() if self._lines else set(self._of_take)
-        for line in whole[len(self._read) :].decode(errors="replace").splitlines():
+        for line in whole[len(self._read) :].decode(errors="replace").split("\n"):
             with contextlib.suppress(UnusableInputError, *DAMAGE):
                 event = self._lines[line] = LabelEvent(**parse_json(line))
                 changed.add(event.uid)
@@ -268,16 +278,6 @@ class LabelStore:
         self._of_take: dict[str, list[LabelEvent]] = {}
         for event in self.events:
             self._of_take.setdefault(event.uid, []).append(event)
-
-
-def _labelled(episode: EpisodeRow, said: Mapping[str, Any]) -> EpisodeRow:
-    """Return an episode with labels put over what it says itself."""
-    words = {name: said[name] for name in ("failure_mode", "phase") if name in said}
-    if "outcome" in said:
-        words["outcome"] = Outcome(said["outcome"])
-    if "dimensions" in said:
-        words["info"] = replace(episode.info, dimensions=dict(said["dimensions"]))
-    return replace(episode, **words)
 
 
 def repeats(event: LabelEvent, before: LabelEvent | None) -> bool:

@@ -118,24 +118,20 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
                 samples = dataset.__getitems__(frames) if frames else []
             else:
                 samples = [dataset[frame] for frame in frames]
-            for place, frame, sample in zip(places, frames, samples, strict=True):
-                result[place] = self._fitted(number, frame, dict(sample))
+            dropped, (starts, ends) = self._dropped[number], self._spans[number]
+            for at, frame, read in zip(places, frames, samples, strict=True):
+                sample = result[at] = {k: v for k, v in read.items() if k not in dropped}
+                sample[DATASET_INDEX] = torch.tensor(number)
+                if "task_index" in sample:
+                    task = self._tasks[number][int(sample["task_index"])]
+                    sample["task_index"] = torch.tensor(task)
+                padding = sample.get("action_is_pad")
+                if padding is None or self._offsets is None:
+                    continue
+                span = int(np.searchsorted(starts, frame))
+                if span < len(starts) and int(starts[span]) == frame:
+                    sample["action_is_pad"] = padding | (frame + self._offsets >= int(ends[span]))
         return [result[i] for i in range(len(keys))]
-
-    def _fitted(self, number: int, frame: int, sample: Sample) -> Sample:
-        for name in self._dropped[number]:
-            sample.pop(name, None)
-        sample[DATASET_INDEX] = torch.tensor(number)
-        if "task_index" in sample:
-            sample["task_index"] = torch.tensor(self._tasks[number][int(sample["task_index"])])
-        padding = sample.get("action_is_pad")
-        if padding is not None and self._offsets is not None:
-            frames, ends = self._spans[number]
-            place = int(np.searchsorted(frames, frame))
-            if place < len(frames) and int(frames[place]) == frame:
-                end = int(ends[place])
-                sample["action_is_pad"] = padding | (frame + self._offsets >= end)
-        return sample
 
 
 def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> Any:
@@ -165,27 +161,29 @@ def statistics(opened: OpenMixture, shares: Floats, features: Sequence[str]) -> 
     parts = opened.take_shares(np.asarray(shares))
     kinds = opened.datasets[0].features
     exact = [n for n in features if n.startswith(LEARNED) and kinds[n].get("dtype") not in PICTURES]
-    result = _frame_stats(opened, parts, exact) if exact else {}
     rest = [n for n in features if n not in exact and n not in DEFAULT_FEATURES]
-    return result | _take_stats(opened, parts, rest)
-
-
-def _frame_stats(opened: OpenMixture, parts: Floats, names: Sequence[str]) -> Stats:
-    values: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    values: dict[str, list[NDArray[Any]]] = {name: [] for name in exact}
     weights: list[Floats] = []
+    of_takes: list[Stats] = []
     for number, info in enumerate(opened.datasets):
         mine = [(t, p) for t, p in zip(opened.takes, parts, strict=True) if t.dataset == number]
-        if not mine:
-            continue
-        table = load_frames(info.root, names, [t.episode.index for t, _ in mine])
+        if mine and exact:
+            table = load_frames(info.root, exact, [t.episode.index for t, _ in mine])
+        known = _episode_stats(info, rest)
         for take, part in mine:
-            first = int(take.episode.row.get("dataset_from_index") or 0)
-            rows = table.rows_of(take.episode.index).start + take.frames - first
-            weights.append(np.full(len(rows), part / len(rows)))
-            for name in names:
-                values[name].append(table.columns[name][rows].reshape(len(rows), -1))
-    weight = np.concatenate(weights)
-    return {n: weighted_stats(np.concatenate(v), weight) for n, v in values.items()}
+            if exact:
+                first = int(take.episode.row.get("dataset_from_index") or 0)
+                rows = table.rows_of(take.episode.index).start + take.frames - first
+                weights.append(np.full(len(rows), part / len(rows)))
+                for name in exact:
+                    values[name].append(table.columns[name][rows].reshape(len(rows), -1))
+            own = known.get(take.episode.index, {})
+            if own and part > 0:
+                count = np.array([part * _COUNTED])
+                of_takes.append({n: {**s, "count": count} for n, s in own.items()})
+    stats = aggregate_stats(of_takes) if of_takes else {}
+    weight = np.concatenate(weights or [np.empty(0)])
+    return {n: weighted_stats(np.concatenate(v), weight) for n, v in values.items()} | stats
 
 
 def weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[Any]]:
@@ -207,18 +205,6 @@ def weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[An
         place = np.minimum((below < quantile).sum(axis=0), len(values) - 1)
         stats[f"q{round(quantile * 100):02d}"] = rising[place, np.arange(values.shape[1])]
     return stats
-
-
-def _take_stats(opened: OpenMixture, parts: Floats, names: Sequence[str]) -> Stats:
-    listed: list[Stats] = []
-    for number, info in enumerate(opened.datasets):
-        known = _episode_stats(info, names)
-        for take, part in zip(opened.takes, parts, strict=True):
-            own = known.get(take.episode.index, {}) if take.dataset == number and part > 0 else {}
-            if own:
-                count = np.array([part * _COUNTED])
-                listed.append({n: {**s, "count": count} for n, s in own.items()})
-    return aggregate_stats(listed) if listed else {}
 
 
 def _episode_stats(info: layout.DatasetInfo, names: Sequence[str]) -> dict[int, Stats]:

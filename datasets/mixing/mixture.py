@@ -255,19 +255,13 @@ def _window(shares: Floats, first: int, stop: int, key: tuple[int, int]) -> tupl
     part = np.repeat(np.arange(len(shares)), high - low)
     offset = np.repeat(np.cumsum(high - low) - (high - low), high - low)
     number = np.arange(len(part)) - offset + low[part]
-    due = (number + _phase(part, number, key)) / shares[part]
+    # u is a hash of (key, part, number). The mixer is SplitMix64's (Steele, Lea, Flood 2014).
+    salt = np.uint64((key[0] * 0x9E3779B97F4A7C15 + key[1] * 0xD1B54A32D192ED03) & _MASK)
+    x = _mixed(_mixed(part.astype(np.uint64) ^ salt) + number.astype(np.uint64))
+    u = _MARGIN + (1 - 2 * _MARGIN) * (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    due = (number + u) / shares[part]
     order = np.lexsort((part, due))
     return part[order], number[order], int(low.sum())
-
-
-def _phase(part: Ints, number: Ints, key: tuple[int, int]) -> Floats:
-    """Return a number in (0, 1) for each turn, a hash of (key, part, number).
-
-    The mixer is SplitMix64's (Steele, Lea, Flood 2014).
-    """
-    salt = np.uint64((key[0] * 0x9E3779B97F4A7C15 + key[1] * 0xD1B54A32D192ED03) & _MASK)
-    x = _mixed(part.astype(np.uint64) ^ salt) + number.astype(np.uint64)
-    return _MARGIN + (1 - 2 * _MARGIN) * (_mixed(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

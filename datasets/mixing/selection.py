@@ -88,7 +88,14 @@ def wanted_frames(
             usable |= {e.index: driven[table.rows_of(e.index)] for e in rollouts}
     found = [(e, usable[e.index]) for e in chosen if usable[e.index].any()]
     if not found:
-        raise UnusableInputError(_nothing_left(info.root, episodes, select))
+        if not episodes:
+            raise UnusableInputError(f"{info.root} has no takes. Record some with gaploop record.")
+        counts = Counter(f"{e.outcome.value} {e.info.kind.value}s" for e in episodes)
+        held = ", ".join(f"{n} {what}" for what, n in counts.items())
+        raise UnusableInputError(
+            f"{info.root}: --select={select} ({SELECTIONS[select]}) leaves none of its takes "
+            f"({held}). Record demonstrations, or choose another --select."
+        )
     return found
 
 
@@ -100,14 +107,3 @@ def span_ends(usable: NDArray[np.bool_]) -> NDArray[np.int64]:
     n = len(usable)
     breaks = np.append(np.flatnonzero(~usable), n)
     return breaks[np.searchsorted(breaks, np.arange(n), side="left")]
-
-
-def _nothing_left(root: Path, episodes: Sequence[EpisodeRow], select: str) -> str:
-    if not episodes:
-        return f"{root} has no takes. Record some with gaploop record."
-    counts = Counter(f"{e.outcome.value} {e.info.kind.value}s" for e in episodes)
-    held = ", ".join(f"{n} {what}" for what, n in counts.items())
-    return (
-        f"{root}: --select={select} ({SELECTIONS[select]}) leaves none of its takes ({held}). "
-        "Record demonstrations, or choose another --select."
-    )

@@ -148,7 +148,19 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
 def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
     """Return the weight of each take: the product of what the tables give it, shape (n,)."""
     result = np.ones(len(episodes))
-    said = [_take_fields(episode) for episode in episodes] if tables else []
+    said: list[dict[str, Any]] = []  # what weights may go by
+    for episode in episodes if tables else ():
+        info = episode.info
+        fields: dict[str, Any] = {  # numbers and texts in others' columns
+            k.removeprefix("gap_"): v
+            for k, v in episode.row.items()
+            if isinstance(v, str | int | float | bool) and "/" not in k and k not in _OWN
+        }
+        fields |= info.conditions
+        fields |= {name: getattr(info, name) for name in _TEXTS}
+        fields |= {"kind": info.kind.value, "domain": info.domain.value}
+        fields |= {"outcome": episode.outcome.value, "failure_mode": episode.failure_mode}
+        said.append(fields | {"phase": episode.phase})
     for name, table in tables.items():
         where = f"weights, {name}"
         rows = table if isinstance(table, Mapping) else {}
@@ -178,20 +190,6 @@ def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTab
             raise unknown_choice("value", next(iter(rows)), seen, where)
         result *= np.array([rows.get(str(v), 1.0) for v in values])
     return result
-
-
-def _take_fields(episode: EpisodeRow) -> dict[str, Any]:
-    """Return what weights may go by: conditions, tags, and numbers and texts in others' columns."""
-    info = episode.info
-    other = {
-        k.removeprefix("gap_"): v
-        for k, v in episode.row.items()
-        if isinstance(v, str | int | float | bool) and "/" not in k and k not in _OWN
-    }
-    own = {"outcome": episode.outcome.value, "kind": info.kind.value, "domain": info.domain.value}
-    own |= {"failure_mode": episode.failure_mode, "phase": episode.phase}
-    texts = {name: getattr(info, name) for name in _TEXTS}
-    return {**other, **dict(info.conditions), **texts, **own}
 
 
 def report(opened: OpenMixture, mixture: Mixture, steps: int) -> dict[str, Any]:

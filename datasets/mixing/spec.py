@@ -75,32 +75,36 @@ def load_mixture(path: Path) -> MixtureSpec:
     given = mapping(value["sources"], f"{where}, sources", "name: folder")
     if not given:
         raise UnusableInputError(f"{where}: sources is empty. Name some: 'real: [DIR]'.")
-    sources = tuple(_source(str(k), v, path.parent, where) for k, v in given.items())
-    names = [s.name for s in sources]
+    sources = []
+    for name, source in given.items():
+        here = f"{where}, source '{name}'"
+        entry = source if isinstance(source, Mapping) else {"roots": source}
+        check_keys(entry, ("roots", "select", "where"), here, ("roots",))
+        roots = entry["roots"] if isinstance(entry["roots"], list) else [entry["roots"]]
+        if not roots or not all(isinstance(r, str) and r for r in roots):
+            raise UnusableInputError(f"{here}: roots must be folders of datasets, got {roots!r}.")
+        select = str(entry.get("select", "demonstrations"))
+        check_selection(select, f"{here}, select")
+        folders = tuple(path.parent / Path(r).expanduser() for r in roots)
+        sources.append(SourceSpec(str(name), folders, select, str(entry.get("where") or "")))
     seed = value.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UnusableInputError(f"{where}: seed {seed!r} must be a whole number, at least 0.")
-    return MixtureSpec(
-        sources,
-        _stages(value, names, where),
-        _weights(value.get("weights"), f"{where}, weights"),
-        seed,
-    )
-
-
-def _source(name: str, value: Any, folder: Path, where: str) -> SourceSpec:
-    here = f"{where}, source '{name}'"
-    if not isinstance(value, Mapping):
-        value = {"roots": value}
-    check_keys(value, ("roots", "select", "where"), here, ("roots",))
-    roots = value["roots"]
-    roots = roots if isinstance(roots, list) else [roots]
-    if not roots or not all(isinstance(r, str) and r for r in roots):
-        raise UnusableInputError(f"{here}: roots must be folders of datasets, got {roots!r}.")
-    select = str(value.get("select", "demonstrations"))
-    check_selection(select, f"{here}, select")
-    paths = tuple(folder / Path(r).expanduser() for r in roots)
-    return SourceSpec(name, paths, select, str(value.get("where") or ""))
+    stages = _stages(value, [s.name for s in sources], where)
+    weights: dict[str, WeightTable] = {}
+    given = mapping(value.get("weights"), f"{where}, weights", "field: {value: weight}")
+    for name, table in given.items():
+        here = f"{where}, weights, {name}"
+        if table == VALUE and name != DIMENSION:
+            weights[str(name)] = VALUE
+            continue
+        rows = mapping(table, here, "value: weight")
+        for dimension in rows if name == DIMENSION else ():
+            vocabulary.dimension(dimension, here)
+        weights[str(name)] = {
+            str(k): number(v, f"{here}, {k}", 0, MAX_WEIGHT) for k, v in rows.items()
+        }
+    return MixtureSpec(tuple(sources), stages, weights, seed)
 
 
 def _stages(value: Mapping[str, Any], names: Sequence[str], where: str) -> tuple[StageSpec, ...]:
@@ -138,23 +142,6 @@ def _shares(value: Any, names: Sequence[str], where: str) -> dict[str, float]:
     if not any(shares.values()):
         raise UnusableInputError(f"{where}: no source has a share above 0, such as 'real: 0.5'.")
     return shares
-
-
-def _weights(value: Any, where: str) -> dict[str, WeightTable]:
-    tables: dict[str, WeightTable] = {}
-    for name, table in mapping(value, where, "field: {value: weight}").items():
-        here = f"{where}, {name}"
-        if table == VALUE and name != DIMENSION:
-            tables[str(name)] = VALUE
-            continue
-        rows = mapping(table, here, "value: weight")
-        if name == DIMENSION:
-            for dimension in rows:
-                vocabulary.dimension(dimension, here)
-        tables[str(name)] = {
-            str(k): number(v, f"{here}, {k}", 0, MAX_WEIGHT) for k, v in rows.items()
-        }
-    return tables
 
 
 def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:

@@ -30,12 +30,11 @@ from gaploop.datasets.check.videos import (
     episodes_of_pictures,
     episodes_of_signals,
 )
-from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair import description, rows, tables
 from gaploop.datasets.repair.description import RepairAction, RepairDraft
 from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.videos import Camera, places, read_cameras, set_sizes
+from gaploop.datasets.repair.videos import places, read_cameras, set_sizes
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
@@ -189,8 +188,23 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft)
     set_sizes(draft, cameras)
-    every = {**lengths, **spoilt, **here}
-    cameras = _with_pictures(info, old, here, every, cameras, lost, options.deep)
+    every = sorted({**lengths, **spoilt, **here}.items())  # frames of all episodes there were
+    count = sum(1 for camera in cameras if camera.files)
+    pictures = {e: count * n for e, n in here.items()}
+    tried = episodes_of_pictures(pictures, episodes_of_signals(here, options.deep), options.deep)
+    for at, camera in enumerate(cameras):
+        if not camera.files:
+            continue  # says nothing about single episodes: they all stay
+        placed = places(camera, tables.known_places(old, camera.key), every, info.fps)
+        cameras[at] = replace(camera, places=placed)
+        for episode, frames in here.items():
+            if episode not in placed:
+                lost.setdefault(episode, f"pictures of {camera.key} are missing")
+                continue
+            chunk, file, start_s = placed[episode]
+            clip = EpisodeClip(episode, frames, start_s)
+            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
+                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in rows.copies(held, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -216,39 +230,3 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     tables.repair_episodes(draft, info, scan, old, episodes, cameras)
     tables.repair_stats(draft, info, scan)
     repair_labels(draft, episodes, options.labels_from)
-
-
-def _with_pictures(
-    info: DatasetInfo,
-    old: tables.OldTable,
-    lengths: Mapping[int, int],
-    every: Mapping[int, int],
-    cameras: list[Camera],
-    lost: dict[int, str],
-    deep: bool,
-) -> list[Camera]:
-    """Find each episode's pictures; those without any are added to `lost`, with why.
-
-    A camera of which no file is left says nothing about single episodes: they all stay. `lengths`
-    are the frames of episodes whose rows are whole, `every` of all that there were.
-    """
-    found = []
-    count = sum(1 for camera in cameras if camera.files)
-    pictures = {e: count * n for e, n in lengths.items()}
-    tried = episodes_of_pictures(pictures, episodes_of_signals(lengths, deep), deep)
-    for camera in cameras:
-        if not camera.files:
-            found.append(camera)
-            continue
-        known = tables.known_places(old, camera.key)
-        here = places(camera, known, sorted(every.items()), info.fps)
-        for episode, frames in lengths.items():
-            if episode not in here:
-                lost.setdefault(episode, f"pictures of {camera.key} are missing")
-                continue
-            chunk, file, start_s = here[episode]
-            clip = EpisodeClip(episode, frames, start_s)
-            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
-                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
-        found.append(replace(camera, places=here))
-    return found

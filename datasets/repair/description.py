@@ -141,32 +141,6 @@ def pair_keys(
     return {k: v for k, v in pairs.items() if v and found.count(v) == 1}
 
 
-def right_name(feature: str, column: str, *, videos: bool) -> str:
-    """Return which of two names of one thing stays."""
-    if videos:
-        return feature if feature.startswith(columns.IMAGES) else column
-    standard = feature in STANDARD or feature.startswith("gap.")
-    return feature if standard and column not in STANDARD else column
-
-
-def misnamed(features: Mapping[str, Any]) -> dict[str, str]:
-    """Return features that go by a wrong name everywhere, with the right one.
-
-    `actions` becomes `action`; `observations.state` becomes `observation.state`; a camera
-    outside `observation.images.` joins the others.
-    """
-    names = (columns.ACTION, columns.STATE)
-    meant = {
-        k: best_match(k, names)
-        for k, f in features.items()
-        if k not in STANDARD
-        and not k.startswith("gap.")
-        and f.get("dtype") not in ("video", "image", "string")
-    }
-    others = {name: [k for k in meant if meant[k] == name] for name in names}
-    return {k[0]: name for name, k in others.items() if name not in features and len(k) == 1}
-
-
 DEFAULTS: Final[dict[str, Any]] = {
     "codebase_version": "v3.0",
     "chunks_size": 1000,
@@ -200,8 +174,27 @@ def repair_info(draft: RepairDraft) -> None:
         if key not in info or not _usable(key, info[key]):
             lost += [key] if info else []
             info[key] = value
+    # Features that are described soundly, and those found only in the files.
     described = info.get("features")
-    info["features"] = _sound_features(draft.root, described)
+    table = described if isinstance(described, dict) else {}
+    features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
+    whole = bool(features) and len(features) == len(table)
+    for column in first_schema(draft.root):
+        spec, told = _described(column.type), features.get(column.name)
+        if spec and told is not None and list(told["shape"]) != spec["shape"]:
+            told |= {"shape": spec["shape"], "names": None}
+        elif spec and told is None and not whole:
+            features[column.name] = spec
+    folders = [] if whole else sorted((draft.root / "videos").glob("*"))
+    for folder in (f for f in folders if f.is_dir() and f.name not in features):
+        for path in sorted(folder.glob("*/*.mp4")):
+            with contextlib.suppress(*DAMAGE):
+                width, height = video_index(path, whole=False).size
+                names = ["height", "width", "channels"]
+                shape = [height, width, 3]
+                features[folder.name] = {"dtype": "video", "shape": shape, "names": names}
+                break
+    info["features"] = features
     lost += ["features"] if "all" not in lost and info["features"] != described else []
     rate = _rate(draft.root)
     fps = info.get("fps")
@@ -231,32 +224,6 @@ def _usable(key: str, value: Any) -> bool:
     if isinstance(default, str):
         return value == default or layout.is_template(value)
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _sound_features(root: Path, known: Any) -> dict[str, Any]:
-    """Return the features that are described soundly, and those found only in the files."""
-    table = known if isinstance(known, dict) else {}
-    features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
-    whole = bool(features) and len(features) == len(table)
-    for column in first_schema(root):
-        spec, told = _described(column.type), features.get(column.name)
-        if spec and told is not None and list(told["shape"]) != spec["shape"]:
-            told |= {"shape": spec["shape"], "names": None}
-        elif spec and told is None and not whole:
-            features[column.name] = spec
-    if whole:
-        return features
-    for folder in sorted((root / "videos").glob("*")):
-        if not folder.is_dir() or folder.name in features:
-            continue
-        for path in sorted(folder.glob("*/*.mp4")):
-            with contextlib.suppress(*DAMAGE):
-                width, height = video_index(path, whole=False).size
-                names = ["height", "width", "channels"]
-                shape = [height, width, 3]
-                features[folder.name] = {"dtype": "video", "shape": shape, "names": names}
-                break
-    return features
 
 
 def first_schema(root: Path) -> pa.Schema:
@@ -338,61 +305,68 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
     Returns:
         data column to the feature it stands for.
     """
-    features, stored = draft.info["features"], first_schema(draft.root).names
-    columns: dict[str, str] = {}
+    features, schema = draft.info["features"], first_schema(draft.root)
+    stands_for: dict[str, str] = {}
     renamed: dict[str, str] = {}
-    for feature, column in pair_keys(features, stored, videos=False).items():
-        name = right_name(feature, column, videos=False)
+    for feature, column in pair_keys(features, schema.names, videos=False).items():
+        standard = feature in STANDARD or feature.startswith("gap.")
+        name = feature if standard and column not in STANDARD else column
         if column != name:
-            columns[column] = name
+            stands_for[column] = name
         if feature != name:
             renamed[feature] = name
     folder = draft.root / "videos"
     present = sorted(p.name for p in folder.glob("*") if p.is_dir())
     for feature, name in pair_keys(features, present, videos=True).items():
-        kept = right_name(feature, name, videos=True)
+        kept = feature if feature.startswith(columns.IMAGES) else name
         if name != kept:
             (folder / name).rename(folder / kept)
             draft.did("renamed", f"videos/{name} → videos/{kept}")
         if feature != kept:
             renamed[feature] = kept
-    everywhere = misnamed(features)
+    # What goes by a wrong name everywhere: `actions`, `observations.state`.
+    names = (columns.ACTION, columns.STATE)
+    meant = {
+        k: best_match(k, names)
+        for k, f in features.items()
+        if k not in STANDARD
+        and not k.startswith("gap.")
+        and f.get("dtype") not in ("video", "image", "string")
+    }
+    others = {name: [k for k in meant if meant[k] == name] for name in names}
+    everywhere = {k[0]: n for n, k in others.items() if n not in features and len(k) == 1}
     renamed |= everywhere
-    columns |= everywhere
+    stands_for |= everywhere
     if renamed:
         _rename_features(draft, renamed)
-    for old, new in columns.items():
+    for old, new in stands_for.items():
         draft.did("renamed", f"data column {old} → {new}")
-    _describe_more(draft, {n: columns.get(n, n) for n in stored})
-    known = [k for k, f in draft.info["features"].items() if f["dtype"] != "video"]
-    dropped = [c for c in stored if columns.get(c, c) not in known]
-    if dropped:
-        raise UnusableInputError(
-            f"{draft.root.name}: data columns {', '.join(dropped)} are no features of "
-            f"{layout.INFO}, and which is meant is not clear. Rename them there."
-        )
-    return columns
-
-
-def _describe_more(draft: RepairDraft, stored: Mapping[str, str]) -> None:
-    """Describe the features that LeRobot makes itself, and columns beyond all that is described."""
+    named = {n: stands_for.get(n, n) for n in schema.names}
+    # Features that LeRobot makes itself, and columns beyond all that is described.
     features = draft.info["features"]
     more = {
         name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
         for name in columns.AUTOMATIC
         if name not in features
     }
-    known = {*stored.values(), *more}
+    known = {*named.values(), *more}
     if all(k in known or f["dtype"] == "video" for k, f in features.items()):
-        schema = first_schema(draft.root)
-        for column, name in stored.items():
-            spec = _described(schema.field(column).type)
+        for column in schema:
+            spec, name = _described(column.type), named[column.name]
             if spec and name not in features:
                 more.setdefault(name, spec)
     if more:
         features |= more
         draft.save()
         draft.did("rebuilt_info", f"{layout.INFO}: features {', '.join(more)} described")
+    known = {k for k, f in features.items() if f["dtype"] != "video"}
+    dropped = [column for column, name in named.items() if name not in known]
+    if dropped:
+        raise UnusableInputError(
+            f"{draft.root.name}: data columns {', '.join(dropped)} are no features of "
+            f"{layout.INFO}, and which is meant is not clear. Rename them there."
+        )
+    return stands_for
 
 
 def rename_features(draft: RepairDraft, renamed: Mapping[str, str]) -> None:

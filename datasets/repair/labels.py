@@ -48,11 +48,45 @@ def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Pa
         and all(r.get(n) is not None for n in columns.EPISODE_COLUMNS)
     }
     if labels_from is not None:
-        _bring(draft, labels_from, given, episodes)
+        if not any(e.take for e in episodes):
+            raise UnusableInputError(
+                f"--labels_from={labels_from}: the frames have no column {columns.TAKE}, by which "
+                "labels find their recordings. Label the episodes anew: gaploop label --help"
+            )
+        if not any(e.take in given for e in episodes):
+            raise UnusableInputError(
+                f"--labels_from={labels_from} knows none of the {len(episodes)} takes. "
+                f"Name {_SAYS}."
+            )
+        new = bring_events(labels_from, draft.root, {e.take for e in episodes})
+        if new:
+            draft.did("brought_labels", f"{layout.LABELS}: {new} events from {labels_from}")
+        brought = 0
+        for uid in (str(given[e.take]["gap_uid"]) for e in episodes if e.take in given):
+            record, target = telemetry_path(labels_from, uid), telemetry_path(draft.root, uid)
+            if record.is_file() and not target.exists():
+                staging.link_or_copy(record, target)
+                brought += 1
+        if brought:
+            text = f"{layout.TELEMETRY}: {brought} records from {labels_from}"
+            draft.did("brought_telemetry", text)
+    # Where no columns name a take whose hash the rows carry, its telemetry or labels may.
+    records = (draft.root / layout.TELEMETRY).glob("*.zarr.zip")
+    uids = {path.name.removesuffix(".zarr.zip") for path in records}
+    with contextlib.suppress(*DAMAGE):
+        events = labels.read(draft.root / layout.LABELS)
+        uids |= {event.uid for event in events if is_plain_name(event.uid)}
+    named = {columns.take_hash(uid): uid for uid in uids}
     rows = []
     for at, (episode, row) in enumerate(zip(episodes, old, strict=True)):
         known = own.get(episode.take) or given.get(episode.take)
-        uid = str(known["gap_uid"]) if known else _uid(draft, episode, row, at)
+        uid = str(row.get("gap_uid") or "")
+        if known:
+            uid = str(known["gap_uid"])
+        elif episode.take in named:
+            uid = named[episode.take]
+        elif not is_plain_name(uid) or (episode.take and columns.take_hash(uid) != episode.take):
+            uid = layout.foreign_uid({"episode_index": at, "length": len(episode), **row})
         default = columns.default_row(TakeInfo(uid, kind=TakeKind.IMPORT), Outcome.UNLABELLED)
         rows.append({**default, **_usable(known or row)})
     files = layout.episode_files(draft.root)
@@ -79,48 +113,6 @@ def _source_rows(source: Path) -> dict[int, Row]:
     if not found:
         raise UnusableInputError(f"--labels_from={source} has no gap columns. Name {_SAYS}.")
     return {columns.take_hash(row["gap_uid"]): row for row in found}
-
-
-def _bring(
-    draft: RepairDraft, source: Path, given: Mapping[int, Row], episodes: Sequence[Whole]
-) -> None:
-    """Bring label events and telemetry of the takes that are there."""
-    if not any(e.take for e in episodes):
-        raise UnusableInputError(
-            f"--labels_from={source}: the frames have no column {columns.TAKE}, by which "
-            "labels find their recordings. Label the episodes anew: gaploop label --help"
-        )
-    if not any(e.take in given for e in episodes):
-        raise UnusableInputError(
-            f"--labels_from={source} knows none of the {len(episodes)} takes. Name {_SAYS}."
-        )
-    new = bring_events(source, draft.root, {e.take for e in episodes})
-    if new:
-        draft.did("brought_labels", f"{layout.LABELS}: {new} events from {source}")
-    brought = 0
-    for uid in (str(given[e.take]["gap_uid"]) for e in episodes if e.take in given):
-        record, target = telemetry_path(source, uid), telemetry_path(draft.root, uid)
-        if record.is_file() and not target.exists():
-            staging.link_or_copy(record, target)
-            brought += 1
-    if brought:
-        draft.did("brought_telemetry", f"{layout.TELEMETRY}: {brought} records from {source}")
-
-
-def _uid(draft: RepairDraft, episode: Whole, row: Mapping[str, Any], at: int) -> str:
-    """Return the uid whose hash the rows carry, if anything names it; else one of its own."""
-    records = sorted((draft.root / layout.TELEMETRY).glob("*.zarr.zip"))
-    known = {path.name.removesuffix(".zarr.zip") for path in records}
-    with contextlib.suppress(*DAMAGE):
-        events = labels.read(draft.root / layout.LABELS)
-        known |= {event.uid for event in events if is_plain_name(event.uid)}
-    for uid in known:
-        if episode.take and columns.take_hash(uid) == episode.take:
-            return uid
-    own = str(row.get("gap_uid") or "")
-    if is_plain_name(own) and (not episode.take or columns.take_hash(own) == episode.take):
-        return own
-    return layout.foreign_uid({"episode_index": at, "length": len(episode), **row})
 
 
 def _usable(row: Mapping[str, Any]) -> Row:

@@ -11,7 +11,7 @@ Sources: the Parquet format (parquet.thrift, 2.10) and Thrift's compact protocol
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -175,7 +175,14 @@ def salvage(path: Path, schema: pa.Schema) -> pa.Table:
     data = path.read_bytes()
     if data[:4] != MAGIC:
         raise UnusableInputError(f"{path} is no Parquet file.")
-    footer, leaves = _template(schema)
+    # The footer of a file of the schema, and the schema's leaves.
+    footer = _footer(schema.empty_table())
+    one_row = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)
+    [row_group] = _footer(one_row)[4][1][1]
+    metas = [chunk[3][1] for chunk in row_group[1][1][1]]
+    same = [{1: meta[1], 2: (LIST, (I32, list(_ENCODINGS))), 3: meta[3]} for meta in metas]
+    widths = [w for field in schema for w in _widths(field.type)]
+    leaves = [_Leaf(meta, width) for meta, width in zip(same, widths, strict=True)]
     tables: list[pa.Table] = []
     at, codecs = 4, list(_CODECS)
     while (group := _group(data, at, leaves)) is not None:
@@ -192,17 +199,6 @@ def salvage(path: Path, schema: pa.Schema) -> pa.Table:
     if not tables:
         raise UnusableInputError(f"{path}: no row group of it is whole.")
     return pa.concat_tables(tables)
-
-
-def _template(schema: pa.Schema) -> tuple[Struct, list[_Leaf]]:
-    """Return the footer of a file of the schema, and the schema's leaves."""
-    widths = [w for field in schema for w in _widths(field.type)]
-    one_row = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)
-    [group] = _footer(one_row)[4][1][1]
-    metas = [chunk[3][1] for chunk in group[1][1][1]]
-    same = [{1: meta[1], 2: (LIST, (I32, list(_ENCODINGS))), 3: meta[3]} for meta in metas]
-    leaves = [_Leaf(meta, width) for meta, width in zip(same, widths, strict=True)]
-    return _footer(schema.empty_table()), leaves
 
 
 def _footer(table: pa.Table) -> Struct:
@@ -224,27 +220,22 @@ def _widths(kind: pa.DataType) -> list[int]:
     return [width]
 
 
-def _pages(data: bytes, at: int) -> Iterator[_Page]:
-    """Yield pages from `at` on, up to the first that isn't whole or isn't a page."""
+def _group(data: bytes, at: int, leaves: list[_Leaf]) -> list[list[_Page]] | None:
+    """Return the pages of each column of the row group at `at`; None where it isn't whole."""
+    pages: list[_Page] = []  # as many as one row group can have: its end isn't marked
+    dictionaries = 0
     while at < len(data):
         try:
             fields, body = decode(data, at)
             kind, raw, stored = (fields[number][1] for number in (1, 2, 3))
-            values = next(iter(fields[_HEADERS[kind]][1].values()))[1]
+            in_it = next(iter(fields[_HEADERS[kind]][1].values()))[1]
             end = body + stored
             if not (0 <= stored <= _MAX_PAGE and 0 <= raw <= _MAX_PAGE and end <= len(data)):
-                return
-            yield _Page(kind, at, end, int(values), raw + body - at)
+                break
+            page = _Page(kind, at, end, int(in_it), raw + body - at)
         except (LookupError, ValueError, TypeError, AttributeError, StopIteration):
-            return
+            break  # not whole, or no page
         at = end
-
-
-def _group(data: bytes, at: int, leaves: list[_Leaf]) -> list[list[_Page]] | None:
-    """Return the pages of each column of the row group at `at`; None where it isn't whole."""
-    pages: list[_Page] = []
-    dictionaries = 0
-    for page in _pages(data, at):  # as many as one row group can have; its end isn't marked
         dictionaries += page.kind == DICTIONARY_PAGE
         if dictionaries > len(leaves):
             break

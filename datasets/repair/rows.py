@@ -110,11 +110,21 @@ def _salvaged(path: Path, draft: RepairDraft) -> pa.Table | None:
                 break
         return pa.concat_tables(groups) if groups else None
     # Without a footer: its columns are another file's (`path` itself has none), or those described.
-    fields = [
-        pa.field(name, _arrow_type(spec))
-        for name, spec in draft.info["features"].items()
-        if spec["dtype"] not in ("video", "language")
-    ]
+    fields = []
+    for name, spec in draft.info["features"].items():
+        dtype, shape = str(spec["dtype"]), list(spec["shape"])
+        if dtype in ("video", "language"):
+            continue
+        if dtype == "image":  # as Hugging Face stores pictures
+            kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+            shape = [1]
+        elif dtype == "string":
+            kind = pa.string()
+        else:
+            kind = pa.bool_() if dtype == "bool" else pa.from_numpy_dtype(np.dtype(dtype))
+        for size in reversed(shape if shape != [1] else []):
+            kind = pa.list_(kind, size)
+        fields.append(pa.field(name, kind))
     for schema in (first_schema(draft.root), pa.schema(fields)):
         with contextlib.suppress(*DAMAGE):
             return parquet_salvage.salvage(path, schema)
@@ -333,16 +343,3 @@ def rewrite_files(
         replace_table(path, table, groups.tolist())
         text = f"{path.relative_to(draft.root)}: rows of {len(groups)} episodes in order, counted "
         draft.did("rewrote_data", f"{text}anew")
-
-
-def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:
-    dtype, shape = str(spec["dtype"]), list(spec["shape"])
-    if dtype == "image":  # as Hugging Face stores pictures
-        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kind = pa.string() if dtype == "string" else pa.bool_() if dtype == "bool" else None
-    kind = kind or pa.from_numpy_dtype(np.dtype(dtype))
-    if shape == [1]:
-        return kind
-    for size in reversed(shape):
-        kind = pa.list_(kind, size)
-    return kind

@@ -174,19 +174,41 @@ def repair_episodes(
     cameras: Sequence[Camera],
 ) -> None:
     """Write the episode table anew where it isn't right; data files are in order already."""
-    columns = _due_columns(info, episodes, cameras)
+    n, lengths = len(episodes), np.array([len(e) for e in episodes], dtype=np.int64)
+    stops = np.cumsum(lengths)
+    homes = np.array([numbers_of(e.home) for e in episodes], dtype=np.int64).reshape(n, 2)
+    columns = {  # every one that isn't a statistic, in LeRobot's order and types
+        "episode_index": pa.array(np.arange(n)),
+        "tasks": pa.array([list(e.tasks) for e in episodes], pa.list_(pa.string())),
+        "length": pa.array(lengths),
+        "data/chunk_index": pa.array(homes[:, 0]),
+        "data/file_index": pa.array(homes[:, 1]),
+        "dataset_from_index": pa.array(stops - lengths),
+        "dataset_to_index": pa.array(stops),
+    }
+    for camera in cameras:
+        here = [camera.places[e.old] for e in episodes if e.old in camera.places]
+        if len(here) < n:
+            continue  # a camera without videos: what the table says of it stays
+        chunk, file, start = zip(*here, strict=True)
+        name = f"videos/{camera.key}"
+        columns |= {
+            f"{name}/chunk_index": pa.array(chunk, pa.int64()),
+            f"{name}/file_index": pa.array(file, pa.int64()),
+            f"{name}/from_timestamp": pa.array(start, pa.float64()),
+            f"{name}/to_timestamp": pa.array(np.array(start) + lengths / info.fps, pa.float64()),
+        }
     kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
-    wrong = set(range(len(episodes)))
+    wrong = set(range(n))
     if kept and "stats/action/mean" in old.table.column_names:
         rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
-        lengths = np.array([len(e) for e in episodes], dtype=np.float64)
         moments = scan.moments if scan is not None else {}
-        differing = differing_episodes(rows, moments, lengths, kept)
+        differing = differing_episodes(rows, moments, lengths.astype(np.float64), kept)
         wrong = wrong - set(kept) | {kept[i] for i in differing}
     if not wrong and _is_right(old, episodes, columns):
         return
     parts = []
-    right = [i for i in range(len(episodes)) if i not in wrong]
+    right = [i for i in range(n) if i not in wrong]
     if right:
         parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
     if wrong:
@@ -195,7 +217,7 @@ def repair_episodes(
     table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
     order = list(dict.fromkeys([*old.table.column_names, *columns, *table.column_names]))
     shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
-    whole = pa.table({n: columns[n] if n in columns else table[n] for n in order})
+    whole = pa.table({c: columns[c] if c in columns else table[c] for c in order})
     write_episodes(draft.root, whole.combine_chunks())
     more = f", statistics of {len(wrong)} computed anew" if wrong else ""
     draft.did("rebuilt_episodes", f"{layout.EPISODES}: {len(whole)} episodes{more}")
@@ -229,38 +251,6 @@ def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa
         elif table[name].to_pylist() != column.to_pylist():
             return False
     return True
-
-
-def _due_columns(
-    info: DatasetInfo, episodes: Sequence[Whole], cameras: Sequence[Camera]
-) -> dict[str, pa.Array]:
-    """Return every column that isn't a statistic, in LeRobot's order and types."""
-    n = len(episodes)
-    lengths = np.array([len(e) for e in episodes], dtype=np.int64)
-    stops = np.cumsum(lengths)
-    numbers = np.array([numbers_of(e.home) for e in episodes], dtype=np.int64).reshape(n, 2)
-    columns = {
-        "episode_index": pa.array(np.arange(n)),
-        "tasks": pa.array([list(e.tasks) for e in episodes], pa.list_(pa.string())),
-        "length": pa.array(lengths),
-        "data/chunk_index": pa.array(numbers[:, 0]),
-        "data/file_index": pa.array(numbers[:, 1]),
-        "dataset_from_index": pa.array(stops - lengths),
-        "dataset_to_index": pa.array(stops),
-    }
-    for camera in cameras:
-        here = [camera.places[e.old] for e in episodes if e.old in camera.places]
-        if len(here) < n:
-            continue  # a camera without videos: what the table says of it stays
-        chunk, file, start = zip(*here, strict=True)
-        name = f"videos/{camera.key}"
-        columns |= {
-            f"{name}/chunk_index": pa.array(chunk, pa.int64()),
-            f"{name}/file_index": pa.array(file, pa.int64()),
-            f"{name}/from_timestamp": pa.array(start, pa.float64()),
-            f"{name}/to_timestamp": pa.array(np.array(start) + lengths / info.fps, pa.float64()),
-        }
-    return columns
 
 
 def _fresh_rows(

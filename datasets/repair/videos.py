@@ -109,7 +109,12 @@ def places(
         for episode, frames in lengths
         if episode in known and camera.holds(known[episode], frames, fps)
     }
-    muddled = _muddled(found, dict(lengths), fps)
+    frames_of = dict(lengths)
+    spans = sorted((place[:2], place[2] * fps, frames_of[e]) for e, place in found.items())
+    between = any(abs(at - round(at)) > TIMESTAMP_TOLERANCE_S * fps for _, at, _ in spans)
+    muddled = between or any(  # one begins between two pictures, or they overlap
+        a[0] == b[0] and round(a[1]) + a[2] > round(b[1]) for a, b in itertools.pairwise(spans)
+    )
     if len(found) == len(lengths) and not muddled:
         return found
     in_order = _in_order(camera, lengths, fps)
@@ -123,15 +128,6 @@ def places(
         for e, place in found.items()
     )
     return {**in_order, **found} if agrees else found
-
-
-def _muddled(found: Mapping[int, Place], lengths: Mapping[int, int], fps: float) -> bool:
-    """Say whether stretches overlap, or begin between two pictures."""
-    spans = sorted((place[:2], place[2] * fps, lengths[e]) for e, place in found.items())
-    between = any(abs(at - round(at)) > TIMESTAMP_TOLERANCE_S * fps for _, at, _ in spans)
-    return between or any(
-        a[0] == b[0] and round(a[1]) + a[2] > round(b[1]) for a, b in itertools.pairwise(spans)
-    )
 
 
 def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) -> dict[int, Place]:

@@ -23,7 +23,6 @@ from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import NEEDED
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
 from gaploop.datasets.check.gaps import gap_faults
-from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.survey.sources import Metadata, read_info
 from gaploop.datasets.survey.stream import BLOCK_ROWS, INDEX, blocks, in_order
 
@@ -99,6 +98,8 @@ def _overview(source: Metadata, rows: int) -> Overview:
         for name, code in ((layout.STATS, "missing_stats"), (layout.TASKS, "missing_tasks")):
             if info.total_episodes and name not in source.files:
                 say(code, name, f"{name} is missing.")
+        folders = {"data": info.data_name}
+        folders |= {f"videos/{key}": partial(info.video_name, key) for key in info.video_keys}
         for block in blocks(source, None, rows):
             names = set(block.column_names)
             usable = [n for n in NEEDED if n in names and pa.types.is_integer(block[n].type)]
@@ -113,11 +114,15 @@ def _overview(source: Metadata, rows: int) -> Overview:
             bad = (last - first != length) | (length < 1) | (first != before)
             text = "the row range in the episode table doesn't follow the one before"
             blame("bad_rows", layout.EPISODES, text, index[bad])
-            for key in info.video_keys:
-                if not set(_place(f"videos/{key}")) <= names:
-                    text = f"no column says in which file their {key} is"
+            for folder, name_of in folders.items():
+                pair = [f"{folder}/chunk_index", f"{folder}/file_index"]
+                if set(pair) <= names:
+                    for row in block.select(pair).group_by(pair).aggregate([]).to_pylist():
+                        if None not in row.values():
+                            files.add(name_of(row[pair[0]], row[pair[1]]))
+                elif folder != "data":
+                    text = f"no column says in which file their {folder.partition('/')[2]} is"
                     blame("no_video_columns", layout.EPISODES, text, index)
-            files |= _files(info, block)
             if "gap_uid" in names:
                 for code, name, text, which in gap_faults(block):
                     blame(code, f"{layout.EPISODES}: {name}", text, which)
@@ -156,21 +161,3 @@ def _overview(source: Metadata, rows: int) -> Overview:
     return Overview(
         source.name, episodes, frames, fps, robot, tuple(findings), held, np.concatenate(hashes)
     )
-
-
-def _place(key: str) -> list[str]:
-    return [f"{key}/chunk_index", f"{key}/file_index"]
-
-
-def _files(info: DatasetInfo, block: pa.Table) -> set[str]:
-    """Return the data and video files that episodes name."""
-    found = set()
-    names = {"data": info.data_name}
-    names |= {f"videos/{key}": partial(info.video_name, key) for key in info.video_keys}
-    for key, name_of in names.items():
-        pair = _place(key)
-        if set(pair) <= set(block.column_names):
-            for row in block.select(pair).group_by(pair).aggregate([]).to_pylist():
-                if None not in row.values():
-                    found.add(name_of(row[pair[0]], row[pair[1]]))
-    return found

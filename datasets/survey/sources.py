@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -176,7 +176,12 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
     for name in names:
         path = Path(name)
         if path.is_dir():
-            local = {str(root): LocalMetadata(root) for root in _below(path)}
+            local: dict[str, Metadata] = {}
+            for here, folders, _ in os.walk(path):
+                if (Path(here) / layout.INFO).is_file():
+                    local[str(Path(here))] = LocalMetadata(Path(here))
+                    folders[:] = []
+                folders[:] = sorted(f for f in folders if not f.startswith("."))
             if not local:
                 raise UnusableInputError(
                     f"{path}: neither a dataset nor a folder above one (none has {layout.INFO})."
@@ -193,14 +198,6 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
                 f"as {HUB}OWNER/NAME."
             )
     return list(found.values())
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for here, folders, _ in os.walk(folder):
-        if (Path(here) / layout.INFO).is_file():
-            folders[:] = []
-            yield Path(here)
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
 
 
 def read_info(source: Metadata) -> DatasetInfo:

@@ -92,28 +92,24 @@ def understand(text: str, sources: Sequence[Metadata]) -> Query:
     try:
         return Query(text, _columns(text, known), known)
     except UnusableInputError:
-        known |= _condition_names(sources)
-        return Query(text, _columns(text, known), known)
+        names = set(known)
+    for source in sources:
+        try:
+            for block in blocks(source, ["gap_conditions"]):
+                if "gap_conditions" in block.column_names:
+                    for conditions in block["gap_conditions"].unique().to_pylist():
+                        value = parse_json(conditions or "{}")
+                        names |= set(value) if isinstance(value, dict) else set()
+        except DAMAGE:
+            continue  # what can't be read is reported by the search itself
+    known = frozenset(names)
+    return Query(text, _columns(text, known), known)
 
 
 def _columns(text: str, known: frozenset[str]) -> tuple[str, ...]:
     asked = _Asked()
     matching(text, replace(Facts.of_table(asked, 1.0), known=known))
     return tuple(asked.names)
-
-
-def _condition_names(sources: Iterable[Metadata]) -> frozenset[str]:
-    names: set[str] = set()
-    for source in sources:
-        try:
-            for block in blocks(source, ["gap_conditions"]):
-                if "gap_conditions" in block.column_names:
-                    for text in block["gap_conditions"].unique().to_pylist():
-                        value = parse_json(text or "{}")
-                        names |= set(value) if isinstance(value, dict) else set()
-        except DAMAGE:
-            continue  # what can't be read is reported by the search itself
-    return frozenset(names)
 
 
 def blocks(

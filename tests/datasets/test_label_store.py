@@ -288,3 +288,15 @@ def test_a_dataset_of_plain_lerobot_gets_columns_and_uids_that_stay(root: Path) 
     assert [e.info.uid for e in store.episodes] == uids == column(root, "uid")
     store.say([word(uids[2], "success")])
     assert column(root, "outcome") == ["unlabelled", "unlabelled", "success"]
+
+
+def test_a_line_ends_at_its_line_break_alone(journal: Path) -> None:
+    """Notes of another tool held U+2028 as it is: refreshing took it for the line's end."""
+    store = open_labelled(journal)
+    uid = store.episodes[0].info.uid
+    line = word(uid, "failure").to_line().replace('"note": ""', '"note": "a\u2028b"')
+    with store.file.open("a", encoding="utf-8") as stream:
+        stream.write(f"{line}\n")
+    assert store.refresh() >= {uid}
+    assert store.events == open_labelled(journal).events
+    assert store.events[-1].note == "a\u2028b"
