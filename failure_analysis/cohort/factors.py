@@ -128,7 +128,35 @@ def factor_table(
     design = make_design(gathered(rows), references)
     beta, covariance = fit_logistic(design.matrix, design.successes, design.trials)
     left_out = _left_out(design, beta)
-    effects = [_effect(design, beta, covariance, left_out, pair) for pair in sorted(design.columns)]
+    effects = []
+    for (factor, level), column in sorted(design.columns.items()):
+        reference = design.references[factor]
+        base, other = design.at(factor, reference), design.at(factor, level)
+        weight = design.trials * design.is_at(factor, level)
+        value, gradient = difference_of_rates(beta, base, other, weight)
+        se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
+        se_log_odds = math.sqrt(float(covariance[column, column]))
+        freedom, note = math.inf, ""
+        with_level = min(design.clusters_at(factor, at) for at in (level, reference))
+        if left_out and with_level < LEAST_WITH_LEVEL:
+            note = (
+                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
+                "between clusters may be the cause"
+            )
+        elif left_out:
+            betas = [b for b in left_out if b is not None and np.isfinite(b[column])]
+            # Coefficients that the left-out cluster took along count as zero.
+            moved = [difference_of_rates(np.nan_to_num(b), base, other, weight)[0] for b in betas]
+            se = max(se, _jackknife(moved))
+            se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
+            freedom = with_level - 1
+        reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+        log_odds = float(beta[column])
+        odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
+        p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
+        difference = Estimate(value, max(value - reach * se, -1.0), min(value + reach * se, 1.0))
+        counts = design.count(factor, level)
+        effects.append(Effect(factor, level, *counts, difference, Estimate(*odds), p, p, note))
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
     return FactorTable(
@@ -138,51 +166,6 @@ def factor_table(
         {f: (level, rate(*design.count(f, level))) for f, level in design.references.items()},
         design.aside,
         len(left_out),
-    )
-
-
-def _effect(
-    design: DesignMatrix,
-    beta: FloatArray,
-    covariance: FloatArray,
-    left_out: Sequence[FloatArray | None],
-    pair: tuple[str, str],
-) -> Effect:
-    factor, level = pair
-    column, reference = design.columns[pair], design.references[factor]
-    base, other = design.at(factor, reference), design.at(factor, level)
-    weight = design.trials * design.is_at(factor, level)
-    value, gradient = difference_of_rates(beta, base, other, weight)
-    se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
-    se_log_odds = math.sqrt(float(covariance[column, column]))
-    freedom, note = math.inf, ""
-    if left_out:
-        with_level = min(design.clusters_at(factor, at) for at in (level, reference))
-        if with_level >= LEAST_WITH_LEVEL:
-            betas = [b for b in left_out if b is not None and np.isfinite(b[column])]
-            # Coefficients that the left-out cluster took along count as zero.
-            moved = [difference_of_rates(np.nan_to_num(b), base, other, weight)[0] for b in betas]
-            se = max(se, _jackknife(moved))
-            se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
-            freedom = with_level - 1
-        else:
-            note = (
-                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
-                "between clusters may be the cause"
-            )
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-    log_odds = float(beta[column])
-    odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
-    p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
-    return Effect(
-        factor,
-        level,
-        *design.count(factor, level),
-        Estimate(value, max(value - reach * se, -1.0), min(value + reach * se, 1.0)),
-        Estimate(*odds),
-        p,
-        p,
-        note,
     )
 
 
@@ -290,7 +273,14 @@ def make_design(
     for row in merged:
         for factor, level in row.levels.items():
             counts[factor][level] += row.trials
-    usual = {f: _reference(f, n, (references or {}).get(f, "")) for f, n in counts.items()}
+    usual: dict[str, str] = {}
+    for factor, tried in counts.items():
+        asked = (references or {}).get(factor, "")
+        if asked and asked not in tried:
+            raise unknown_choice("level", asked, tried, f"--reference, factor {factor}")
+        by_word = {level.lower(): level for level in sorted(tried)}
+        known = [by_word[word] for word in USUAL if word in by_word]
+        usual[factor] = asked or (known or [max(sorted(tried), key=tried.__getitem__)])[0]
     for factor in references or {}:
         if factor not in counts:
             raise unknown_choice("factor", factor, counts, "--reference")
@@ -321,16 +311,6 @@ def make_design(
         {f: usual[f] for f in kept},
         aside,
     )
-
-
-def _reference(factor: str, counts: Counter[str], asked: str) -> str:
-    if asked:
-        if asked not in counts:
-            raise unknown_choice("level", asked, counts, f"--reference, factor {factor}")
-        return asked
-    by_word = {level.lower(): level for level in sorted(counts)}
-    found = [by_word[word] for word in USUAL if word in by_word]
-    return found[0] if found else min(counts, key=lambda level: (-counts[level], level))
 
 
 def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:

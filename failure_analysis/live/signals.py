@@ -236,11 +236,10 @@ class _Speeds:
 
     def _add(self, row: FloatArray) -> None:
         self._rows.append(row)
-        if len(self._rows) == self._rows.maxlen:
-            velocity = (row - self._rows[0]) * (self._rate_hz / (2 * self._half))
-            self._look(velocity, *self._marks[0])
-
-    def _look(self, velocity: FloatArray, t_s: float, same: bool) -> None:
+        if len(self._rows) < 2 * self._half + 1:
+            return
+        velocity = (row - self._rows[0]) * (self._rate_hz / (2 * self._half))
+        t_s, same = self._marks[0]
         fastest = float(np.abs(velocity[0]).max())
         if fastest > STILL_RAD_S:
             self._moved_s = t_s
@@ -296,7 +295,13 @@ class _SceneSoFar:
         if len(environment) != SCENE_SIZE:
             return
         visible = bool(environment[5] > 0.5)
-        self._count(bool(environment[5] < 0.5))
+        hidden = bool(environment[5] < 0.5)
+        self._frames += 1
+        self._hidden += hidden
+        self._losses += hidden and self._was_visible
+        self._was_visible = not hidden
+        self._run = self._run + 1 if hidden else 0
+        self._longest = max(self._longest, self._run)
         tool_m = tool_places(read_rad[None], self._joints)
         if tool_m is None or np.isnan(short_rad):
             return
@@ -315,11 +320,3 @@ class _SceneSoFar:
             "headway_stall_s": way.stalled_s if way else np.nan,
             "way_lost_m": way.lost_m if way else np.nan,
         }
-
-    def _count(self, hidden: bool) -> None:
-        self._frames += 1
-        self._hidden += hidden
-        self._losses += hidden and self._was_visible
-        self._was_visible = not hidden
-        self._run = self._run + 1 if hidden else 0
-        self._longest = max(self._longest, self._run)
