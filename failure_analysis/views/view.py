@@ -85,7 +85,23 @@ class ArmMotion:
     @cached_property
     def lag_samples(self) -> float:
         """Delay from command to reading [samples]; NaN where nothing moved enough to tell."""
-        return _lag(self.sent_velocity_rad_s, self.velocity_rad_s, round(0.5 * self.rate_hz))
+        # The delay that explains the answer best, by cross-correlation over all joints.
+        sent, answer = self.sent_velocity_rad_s, self.velocity_rad_s
+        n = len(sent)
+        longest = min(round(0.5 * self.rate_hz), n // 3)
+        if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
+            return float("nan")
+        size = 1 << (2 * n - 1).bit_length()
+        spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
+        match = np.fft.irfft(spectrum, size, axis=0)[: longest + 1].sum(axis=1)
+        best = int(np.argmax(match))
+        if match[best] <= 0:
+            return float("nan")
+        if not 0 < best < longest:
+            return float(best)
+        left, middle, right = match[best - 1 : best + 2]
+        bend = left - 2 * middle + right
+        return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)
 
     @cached_property
     def residual_rad(self) -> FloatArray:
@@ -320,32 +336,11 @@ def _filled(values: FloatArray) -> FloatArray:
 
 def runs(flags: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where stretches in which `flags`, shape (n,), hold begin, and where they are over."""
-
     edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
     return edges[::2], edges[1::2]
 
 
 def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
-
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
     return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
-
-
-def _lag(sent: FloatArray, answer: FloatArray, longest: int) -> float:
-    """Delay that explains the answer best, by cross-correlation over all joints [samples]."""
-    n = len(sent)
-    longest = min(longest, n // 3)
-    if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
-        return float("nan")
-    size = 1 << (2 * n - 1).bit_length()
-    spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
-    match = np.fft.irfft(spectrum, size, axis=0)[: longest + 1].sum(axis=1)
-    best = int(np.argmax(match))
-    if match[best] <= 0:
-        return float("nan")
-    if not 0 < best < longest:
-        return float(best)
-    left, middle, right = match[best - 1 : best + 2]
-    bend = left - 2 * middle + right
-    return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)
