@@ -54,13 +54,17 @@ class TokenGate:
             return
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin", "")
-        name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
+        try:
+            name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
+            asked_by = urlsplit(origin).netloc
+        except ValueError:  # one of them is no address
+            host = name = asked_by = ""
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(PARAMETER, [""])[0]
         in_address = scope.get("method") == "GET" and self._is_token(given)
         refusal = ""
         if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
             refusal = "This page is served to this machine only."
-        elif origin and urlsplit(origin).netloc != host:
+        elif origin and asked_by != host:
             refusal = "Another page has no business here."
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(name)
