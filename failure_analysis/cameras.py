@@ -363,7 +363,8 @@ class CameraReference:
                 f"{usual_w}x{usual_h}" + (": cropped or stretched" if cropped else ""),
                 h * w / (usual_h * usual_w),
             ))  # fmt: skip
-        alike = {n: matches(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
+        moves = {n: moved(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
+        alike = {n: move.match if move else 0.0 for n, move in moves.items()}
         best = max(alike, key=lambda n: alike[n])
         if best != name and alike[best] >= max(LEAST_MATCHES, 2 * alike[name]):
             message = f"camera {name} shows what {best} showed in training: swapped or renamed"
@@ -459,12 +460,6 @@ def moved(usual: Image, picture: Image) -> Similarity | None:
     shift = np.asarray(matrix[:, :2] @ middle + matrix[:, 2] - middle, dtype=np.float64)
     turn = float(np.arctan2(matrix[1, 0], matrix[0, 0]))
     return Similarity(float(count), shift, scale, turn)
-
-
-def matches(usual: Image, picture: Image) -> float:
-    """Return how many features lie alike in two pictures; 0 where they don't show one place."""
-    found = moved(usual, picture)
-    return 0.0 if found is None else found.match
 
 
 @functools.lru_cache(maxsize=64)

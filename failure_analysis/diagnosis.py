@@ -30,8 +30,12 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import Attribution, EvidenceModel, shipped_model
-from gaploop.failure_analysis.attribution.posterior import attribute
+from gaploop.failure_analysis.attribution.model import (
+    Attribution,
+    EvidenceModel,
+    attribute,
+    shipped_model,
+)
 from gaploop.failure_analysis.attribution.station_labels import (
     LEAST_LABELS,
     recalibrated,

@@ -217,7 +217,16 @@ def evidence_base(
     tier = Tier.LEROBOT
     if failed and all(t.telemetry.arms() for t in failed):
         tier = Tier.TELEMETRY if "scene" in lacking else Tier.SCENE
-    kind = reference_kind(reference, failed)
+    # Where what is usual comes from. Takes that name no station, as those of plain datasets, are
+    # taken to be of the same one: a robot's own demonstrations are what there is.
+    here, origins = {t.info.station for t in failed}, reference.origins
+    kind = ReferenceKind.GAP_FREE
+    if not reference.takes:
+        kind = ReferenceKind.NONE
+    elif origins and all(o.domain is Domain.SIM for o in origins):
+        kind = ReferenceKind.SIMULATED
+    elif not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins):
+        kind = ReferenceKind.STATION
     blind = {d for source, needs in _NEEDS.items() if source in lacking for d in needs}
     if kind in (ReferenceKind.STATION, ReferenceKind.NONE):
         blind |= set(STATIC)
@@ -226,24 +235,8 @@ def evidence_base(
         kind,
         tuple(said for source, said in _HAD.items() if source not in lacking) if failed else (),
         tuple(d for d in D if d in blind) if failed else (),
-        bool(reference.origins)
+        bool(origins)
         and reference.name != OWN_TAKES
-        and all(o.kind is not TakeKind.ROLLOUT for o in reference.origins)
+        and all(o.kind is not TakeKind.ROLLOUT for o in origins)
         and all(t.info.kind is not TakeKind.DEMONSTRATION for t in failed),
     )
-
-
-def reference_kind(reference: Reference, failed: Sequence[Take]) -> ReferenceKind:
-    """Return where what is usual comes from, seen from the takes that failed.
-
-    Takes that name no station, as those of plain datasets, are taken to be of the same one: a
-    robot's own demonstrations are what there is.
-    """
-    if not reference.takes:
-        return ReferenceKind.NONE
-    here = {t.info.station for t in failed}
-    origins = reference.origins
-    if origins and all(o.domain is Domain.SIM for o in origins):
-        return ReferenceKind.SIMULATED
-    own = not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins)
-    return ReferenceKind.STATION if own else ReferenceKind.GAP_FREE

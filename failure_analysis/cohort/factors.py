@@ -297,30 +297,28 @@ def make_design(
         if both.shape[1] * TRIALS_PER_LEVEL > trials.sum():
             aside[factor] = "too few trials to allow for it as well"
         elif np.linalg.matrix_rank(both) < both.shape[1]:
-            aside[factor] = f"changed together with {_partner(block, kept)}"
+            # With one of the factors that are in, or with them taken together only.
+            ones = np.ones((len(block), 1))
+            pairs = {f: np.column_stack([ones, theirs, block]) for f, theirs in kept.items()}
+            partner = [f for f, m in pairs.items() if np.linalg.matrix_rank(m) < m.shape[1]]
+            aside[factor] = "changed together with " + (
+                f"{partner[0]}: what one costs can't be told from what the other does"
+                if partner
+                else f"{', '.join(kept)} taken together: it can't be told from them"
+            )
         else:
             kept[factor], matrix = block, both
-    pairs = [(factor, level) for factor in kept for level in others[factor]]
+    columns = [(factor, level) for factor in kept for level in others[factor]]
     return DesignMatrix(
         tuple(r.levels for r in merged),
         tuple(r.cluster for r in merged),
         matrix,
         np.array([r.successes for r in merged], dtype=np.float64),
         trials,
-        {pair: column for column, pair in enumerate(pairs, 1)},
+        {pair: column for column, pair in enumerate(columns, 1)},
         {f: usual[f] for f in kept},
         aside,
     )
-
-
-def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:
-    """Return with what a factor changed together, and what that means."""
-    ones = np.ones(len(block))
-    for other, theirs in kept.items():
-        both = np.column_stack([ones, theirs, block])
-        if np.linalg.matrix_rank(both) < both.shape[1]:
-            return f"{other}: what one costs can't be told from what the other does"
-    return f"{', '.join(kept)} taken together: it can't be told from them"
 
 
 def fit_logistic(

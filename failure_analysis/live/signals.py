@@ -158,10 +158,13 @@ class _Jump:
 
 
 class _Shakes:
-    """Motion above 2.5 Hz."""
+    """Motion above 2.5 Hz, by the filter of `signals.motion.shaking_rad_s` sample by sample."""
 
     def __init__(self, width: int, rate_hz: float) -> None:
-        self._rate_hz, self._filters = rate_hz, _HighPass(rate_hz, 2 * width)
+        self._rate_hz = rate_hz
+        b, a = high_pass_filter(round(rate_hz, 6))
+        self._b, self._a = b.tolist(), a.tolist()
+        self._first, self._second = np.zeros(2 * width), np.zeros(2 * width)
         self._signs = np.r_[np.ones(width), -np.ones(width)]
         self._last: FloatArray | None = None
         self._sum, self._count = 0.0, 0
@@ -169,7 +172,10 @@ class _Shakes:
     def push(self, read: FloatArray, sent: FloatArray) -> None:
         row = np.concatenate((read, sent))
         last = row if self._last is None else self._last
-        fast = self._filters.step((row - last) * self._rate_hz)
+        speed, b, a = (row - last) * self._rate_hz, self._b, self._a
+        fast = b[0] * speed + self._first  # direct form II, transposed
+        self._first = b[1] * speed - a[1] * fast + self._second
+        self._second = b[2] * speed - a[2] * fast
         self._sum += float((fast * fast) @ self._signs)
         self._count += 1
         self._last = row
@@ -261,22 +267,6 @@ class _Speeds:
             "idle_end_s": self._first_s + duration_s - self._moved_s,
             "repeat_share": self._repeats / self._moving if self._moving >= 20 else np.nan,
         }
-
-
-class _HighPass:
-    """The filter of `signals.motion.shaking_rad_s`, one sample at a time."""
-
-    def __init__(self, rate_hz: float, width: int) -> None:
-        b, a = high_pass_filter(round(rate_hz, 6))
-        self._b, self._a = b.tolist(), a.tolist()
-        self._first, self._second = np.zeros(width), np.zeros(width)
-
-    def step(self, x: FloatArray) -> FloatArray:
-        b, a = self._b, self._a
-        y = b[0] * x + self._first  # direct form II, transposed
-        self._first = b[1] * x - a[1] * y + self._second
-        self._second = b[2] * x - a[2] * y
-        return np.asarray(y)
 
 
 class _SceneSoFar:

@@ -187,7 +187,26 @@ class TakeView:
     @cached_property
     def motion(self) -> ArmMotion | None:
         """The arm's commands and readings, or None where the take has none."""
-        return _from_telemetry(self.take) or _from_frames(self.take)
+        record, frames, info = self.take.telemetry, self.take.frames, self.take.info
+        found: ArmMotion | None = None
+        for arm in sorted(record.arms(), key=lambda name: name != "follower"):
+            sent, position = record.stack(arm, "sent_rad"), record.stack(arm, "position_rad")
+            if len(record) >= 10 and np.isfinite(sent).any() and np.isfinite(position).any():
+                current = record.stack(arm, "current_a")
+                found = _motion(record.t_s, sent, position, current, record.joints(arm))
+                break
+        if found is not None or len(frames) < 10 or not frames.state.size or not frames.sent.size:
+            return found
+        commands, readings = angles_rad(frames.sent, info), angles_rad(frames.state, info)
+        if commands is None or readings is None:
+            return None
+        columns = answering(commands, readings)
+        if columns is None:
+            return None
+        commanded, answers = columns
+        names = tuple(info.joint_names[k].removesuffix(".pos") for k in answers)
+        read, unknown = readings[:, answers], np.full((len(frames), len(answers)), np.nan)
+        return _motion(frames.t_s, commands[:, commanded], read, unknown, names)
 
     @cached_property
     def tool(self) -> ToolPath | None:
@@ -275,35 +294,6 @@ class TakeView:
             ("policy", self.policy, "the policy wasn't asked; --policy.path names it"),
         )
         return {source: why for source, channel, why in channels if channel is None}
-
-
-def _from_telemetry(take: Take) -> ArmMotion | None:
-    record = take.telemetry
-    if len(record) < 10:
-        return None
-    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
-        sent, position = record.stack(arm, "sent_rad"), record.stack(arm, "position_rad")
-        if np.isfinite(sent).any() and np.isfinite(position).any():
-            return _motion(
-                record.t_s, sent, position, record.stack(arm, "current_a"), record.joints(arm)
-            )
-    return None
-
-
-def _from_frames(take: Take) -> ArmMotion | None:
-    frames = take.frames
-    if len(frames) < 10 or not frames.state.size or not frames.sent.size:
-        return None
-    sent, position = angles_rad(frames.sent, take.info), angles_rad(frames.state, take.info)
-    if sent is None or position is None:
-        return None
-    columns = answering(sent, position)
-    if columns is None:
-        return None
-    commanded, answers = columns
-    names = tuple(take.info.joint_names[k].removesuffix(".pos") for k in answers)
-    position = position[:, answers]
-    return _motion(frames.t_s, sent[:, commanded], position, np.full_like(position, np.nan), names)
 
 
 def _motion(
