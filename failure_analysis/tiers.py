@@ -157,27 +157,23 @@ class EvidenceBase:
         if self.blind_to:
             blind = ", ".join(words(d.value) for d in self.blind_to)
             found.append(f"Can't be ruled out: {blind}.")
-        return [*found, *(f"More: {step}" for step in self.more())]
+        # The commands that would bring better evidence, cheapest first.
+        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
+            found.append(
+                "More: --reference=DIR of takes that the policy does well in, in simulation: "
+                "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+            )
+        if self.tier is not Tier.TWIN:
+            found.append(
+                "More: measure the station in three minutes (gaploop probe, then gaploop identify) "
+                "and diagnose with --twin=station_twin.yaml --policy.path=POLICY."
+            )
+        return found
 
     def with_twin(self, measured: Collection[str]) -> EvidenceBase:
         """Return it with failures reproduced in a twin in which these dimensions were measured."""
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         return replace(self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind)
-
-    def more(self) -> list[str]:
-        """Return the commands that would bring better evidence, cheapest first."""
-        steps = []
-        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
-            steps.append(
-                "--reference=DIR of takes that the policy does well in, in simulation: gaploop "
-                "rollout --robot.type=so101_sim --policy.path=POLICY."
-            )
-        if self.tier is not Tier.TWIN:
-            steps.append(
-                "measure the station in three minutes (gaploop probe, then gaploop identify) and "
-                "diagnose with --twin=station_twin.yaml --policy.path=POLICY."
-            )
-        return steps
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.evidence` of a diagnosis."""

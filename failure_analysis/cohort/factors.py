@@ -249,9 +249,6 @@ def make_design(
     """Return the design of some trials, as of `factor_table`; their order doesn't matter.
 
     Factors are told apart first come first; the others are set aside with the reason.
-
-    Raises:
-        UnusableInputError: no trials, or a reference that isn't there.
     """
     names = list(rows[0].levels) if rows else []
     sums: dict[tuple[tuple[str, ...], str], list[int]] = {}

@@ -47,7 +47,6 @@ class Trials:
         levels: factor to its level in these trials, such as lighting to dim.
         cluster: trials of one cluster aren't independent; "" where nothing is known.
         t0_ns: when they began [ns since 1970, UTC], 0 if unknown.
-        uid: the take, where it is one.
     """
 
     levels: Mapping[str, str]

@@ -36,12 +36,9 @@ STREAMED: Final = (
 
 
 class LiveSignals:
-    """A sink that keeps the cheap signals of the take so far.
+    """A sink that keeps the cheap signals of the take so far; `joints` as ticks' arrays have them.
 
-    Args:
-        joints: the arm's joint names, in the order of the ticks' arrays.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
+    The loop turns at `control_hz`, the policy sees `fps` frames a second.
     """
 
     def __init__(self, joints: Sequence[str], control_hz: float, fps: float) -> None:

@@ -87,7 +87,6 @@ class PlanContext:
         folder: where the plan is written; what its commands make goes there.
         twin: the station's; None where it wasn't measured.
         record_with: options by which takes are recorded at the station, as they are typed.
-        takes: folders with takes of the station.
         machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
 

@@ -333,6 +333,24 @@ def _items(
     ask: Ask,
 ) -> list[PlanItem]:
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
+    mine = [t for t in failures.named if t.top == dimension.value]
+    why = (
+        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
+        f"{len(failures.takes) - len(failures.named)} abstained)."
+    )
+    modes = Counter(t.mode for t in mine).most_common(2)
+    if modes:
+        why += f" Seen as {', '.join(f'{words(mode)} ({n})' for mode, n in modes)}."
+    # Typical: the evidence that most often stands first for this dimension, in the middle take.
+    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
+    if dimension is GapDimension.TASK_SPECIFICATION:
+        signals = {"end_distance_m"}
+    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in mine]
+    seen = [e for e in firsts if e is not None]
+    if seen:
+        name = Counter(e.signal for e in seen).most_common(1)[0][0]
+        same = sorted((e for e in seen if e.signal == name), key=lambda e: (e.value, e.message))
+        why += f" Typical: {same[len(same) // 2].message}."
     curve, remedy = ask.curves[dimension], REMEDIES[dimension]
     fixed = estimate(outlook.fixed(dimension, quota.takes), 3)
     verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
@@ -342,7 +360,7 @@ def _items(
         dimension=dimension,
         takes=0,
         remedy=COLLECT if demonstrate else remedy.instead,
-        why=f"{_why_words(dimension, share, failures)} {verdict}".rstrip(),
+        why=f"{why} {verdict}".rstrip(),
         protocol=remedy.protocol if demonstrate else remedy.steps,
         share=round(share, 4),
         sensors=remedy.sensors,
@@ -373,29 +391,6 @@ def _items(
             )
             found.append(item)
     return found
-
-
-def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
-    mine = [t for t in failures.named if t.top == dimension.value]
-    text = (
-        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
-        f"{len(failures.takes) - len(failures.named)} abstained)."
-    )
-    modes = Counter(t.mode for t in mine).most_common(2)
-    if modes:
-        seen = [f"{mode.replace('_', ' ')} ({n})" for mode, n in modes]
-        text += f" Seen as {', '.join(seen)}."
-    # Typical: the evidence that most often stands first for this dimension, in the middle take.
-    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
-    if dimension is GapDimension.TASK_SPECIFICATION:
-        signals = {"end_distance_m"}
-    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in mine]
-    found = [e for e in firsts if e is not None]
-    if not found:
-        return text
-    name = Counter(e.signal for e in found).most_common(1)[0][0]
-    same = sorted((e for e in found if e.signal == name), key=lambda e: (e.value, e.message))
-    return f"{text} Typical: {same[len(same) // 2].message}."
 
 
 def _verdict_words(

@@ -45,13 +45,7 @@ class TakeList(Element, component="take_list.js"):
         self.on("window", lambda event: self._move(int(event.args)))
 
     def show(self, total: int, selected: str, place: int, nothing: str = "") -> None:
-        """Show a list anew.
-
-        Args:
-            selected: uid of the one that is open.
-            place: where that one stands; scrolled to.
-            nothing: said where there is no row.
-        """
+        """Show a list anew, scrolled to the uid `selected` at its place, or what says `nothing`."""
         self._total = total
         if not self._first <= place < self._first + WINDOW - WINDOW // 4:
             self._first = max(0, min(place - WINDOW // 3, total - WINDOW))
@@ -439,9 +433,7 @@ class ReviewPage:
         self._refused = None
         self._filter = by
         self._place = {uid: n for n, uid in enumerate(self._uids)}
-        if self._uid in self._place:
-            self._list_again()
-        elif self._uids:
+        if self._uids and self._uid not in self._place:
             self.open(self._uids[0])
         else:
             self._list_again()

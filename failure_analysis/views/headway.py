@@ -30,7 +30,6 @@ class Headway:
         way_m: way left from the tool over the object to the target [m].
         lost_m: most that it has risen above its least [m].
         gained_s: when it last came down by `GAIN_M` [s].
-        holding: something is held now.
     """
 
     way_m: float = np.nan

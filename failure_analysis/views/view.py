@@ -36,7 +36,6 @@ class ArmMotion:
         sent_rad: joint commands after safety [rad], shape (n, n_joints).
         position_rad: joint readings [rad], shape (n, n_joints).
         current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
-        rate_hz: samples per second.
     """
 
     t_s: FloatArray
