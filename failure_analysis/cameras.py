@@ -186,11 +186,17 @@ class UsualCamera:
         for kind, cells, words in (
             ("dirt", soft & ~other, "is blurred"), ("cover", other, "shows something else"),
         ):  # fmt: skip
-            where = _spot(cells)
-            if where is not None:
-                covers = float(where.mean())
-                message = f"camera {name}: {covers:.0%} of the picture {words}, {_place(where)}"
-                found.append(CameraFinding(name, kind, message, covers))
+            _, labels, stats, _ = cv2.connectedComponentsWithStats(cells.astype(np.uint8))
+            sizes = stats[1:, cv2.CC_STAT_AREA]  # of connected patches of cells
+            if not len(sizes) or sizes.max() < SPOT_CELLS:
+                continue
+            where = labels == 1 + int(np.argmax(sizes))
+            row, column = (float(np.mean(axis)) / CELLS for axis in np.nonzero(where))
+            down = "upper " if row < 1 / 3 else "lower " if row > 2 / 3 else ""
+            across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
+            covers = float(where.mean())
+            message = f"camera {name}: {covers:.0%} of the picture {words}, {down}{across}"
+            found.append(CameraFinding(name, kind, message, covers))
         return found
 
 
@@ -357,7 +363,8 @@ class CameraReference:
                 f"{usual_w}x{usual_h}" + (": cropped or stretched" if cropped else ""),
                 h * w / (usual_h * usual_w),
             ))  # fmt: skip
-        alike = {n: matches(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
+        moves = {n: moved(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
+        alike = {n: move.match if move else 0.0 for n, move in moves.items()}
         best = max(alike, key=lambda n: alike[n])
         if best != name and alike[best] >= max(LEAST_MATCHES, 2 * alike[name]):
             message = f"camera {name} shows what {best} showed in training: swapped or renamed"
@@ -455,12 +462,6 @@ def moved(usual: Image, picture: Image) -> Similarity | None:
     return Similarity(float(count), shift, scale, turn)
 
 
-def matches(usual: Image, picture: Image) -> float:
-    """Return how many features lie alike in two pictures; 0 where they don't show one place."""
-    found = moved(usual, picture)
-    return 0.0 if found is None else found.match
-
-
 @functools.lru_cache(maxsize=64)
 def _features(pixels: bytes) -> tuple[FloatArray, NDArray[np.float32]]:
     """Return places, shape (n, 2), and descriptors, shape (n, 128), of a picture's features."""
@@ -493,25 +494,6 @@ def _apart(picture: Image, usual: Image) -> FloatArray:
     )
     gain = np.median(np.divide(then, now), axis=(0, 1))
     return np.asarray(np.abs(now * gain - then).max(axis=2))
-
-
-def _spot(cells: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """Return the largest connected patch of cells; None where none is large enough."""
-    count, labels, stats, _ = cv2.connectedComponentsWithStats(cells.astype(np.uint8))
-    if count < 2:
-        return None
-    largest = 1 + int(np.argmax(stats[1:, cv2.CC_STAT_AREA]))
-    big = stats[largest, cv2.CC_STAT_AREA] >= SPOT_CELLS
-    return np.asarray(labels == largest) if big else None
-
-
-def _place(where: NDArray[np.bool_]) -> str:
-    row, column = (
-        float(np.mean(axis)) / n for axis, n in zip(np.nonzero(where), where.shape, strict=True)
-    )
-    down = "upper " if row < 1 / 3 else "lower " if row > 2 / 3 else ""
-    across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
-    return down + across
 
 
 def describe_move(move: Similarity) -> str:

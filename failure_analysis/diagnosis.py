@@ -30,8 +30,12 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import Attribution, EvidenceModel, shipped_model
-from gaploop.failure_analysis.attribution.posterior import attribute
+from gaploop.failure_analysis.attribution.model import (
+    Attribution,
+    EvidenceModel,
+    attribute,
+    shipped_model,
+)
 from gaploop.failure_analysis.attribution.station_labels import (
     LEAST_LABELS,
     recalibrated,
@@ -257,7 +261,13 @@ def diagnose(
             failures.append(_MeasuredFailure.of(view, usual))
             if on_take is not None:
                 on_take(take)
-    judge, labels = _station_model(model or shipped_model(), failures, usual, causes or {})
+    judge, labels = model or shipped_model(), 0
+    labelled = [(f, causes[f.take.info.uid]) for f in failures
+                if f.failed and causes and f.take.info.uid in causes]  # fmt: skip
+    if judge is not None and usual.takes and len(labelled) >= LEAST_LABELS:
+        rows = [features(f.measured, usual, f.call.mode)[0] for f, _ in labelled]
+        targets = weighted_targets([cause for _, cause in labelled])
+        judge, labels = recalibrated(judge, np.array(rows), targets), len(labelled)
     base = evidence_base([f.take for f in failures], [f.measured.unseen for f in failures], usual)
     found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
     summary = summarise(found, every, usual)
@@ -327,22 +337,6 @@ def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
     rows = [(t.dimensions, t.none) for t in takes if t.failed]
     causes = (*(d.value for d in GapDimension), NONE)
     return {c: float(p) for c, p in zip(causes, pooled(rows), strict=True)}
-
-
-def _station_model(
-    model: EvidenceModel | None,
-    failures: Sequence[_MeasuredFailure],
-    reference: Reference,
-    causes: Mapping[str, Mapping[str, float]],
-) -> tuple[EvidenceModel | None, int]:
-    """Return the model corrected by what engineers say of these takes, and how many they are."""
-    labelled = [(f, causes[f.take.info.uid]) for f in failures
-                if f.failed and f.take.info.uid in causes]  # fmt: skip
-    if model is None or not reference.takes or len(labelled) < LEAST_LABELS:
-        return model, 0
-    rows = [features(f.measured, reference, f.call.mode)[0] for f, _ in labelled]
-    targets = weighted_targets([cause for _, cause in labelled])
-    return recalibrated(model, np.array(rows), targets), len(labelled)
 
 
 def _conclude(

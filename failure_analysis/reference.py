@@ -92,9 +92,7 @@ class Reference:
 
     Attributes:
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
-        force: what the set's force windows say, for force logs.
         force_classes: classes of force windows, where there were labels to learn them from.
-        currents: what the set's motor currents say, for current logs.
         origins: where its takes were recorded; empty where nobody noted it.
     """
 

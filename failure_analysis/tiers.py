@@ -157,27 +157,23 @@ class EvidenceBase:
         if self.blind_to:
             blind = ", ".join(words(d.value) for d in self.blind_to)
             found.append(f"Can't be ruled out: {blind}.")
-        return [*found, *(f"More: {step}" for step in self.more())]
+        # The commands that would bring better evidence, cheapest first.
+        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
+            found.append(
+                "More: --reference=DIR of takes that the policy does well in, in simulation: "
+                "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+            )
+        if self.tier is not Tier.TWIN:
+            found.append(
+                "More: measure the station in three minutes (gaploop probe, then gaploop identify) "
+                "and diagnose with --twin=station_twin.yaml --policy.path=POLICY."
+            )
+        return found
 
     def with_twin(self, measured: Collection[str]) -> EvidenceBase:
         """Return it with failures reproduced in a twin in which these dimensions were measured."""
         blind = tuple(d for d in self.blind_to if d.value not in measured)
         return replace(self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind)
-
-    def more(self) -> list[str]:
-        """Return the commands that would bring better evidence, cheapest first."""
-        steps = []
-        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
-            steps.append(
-                "--reference=DIR of takes that the policy does well in, in simulation: gaploop "
-                "rollout --robot.type=so101_sim --policy.path=POLICY."
-            )
-        if self.tier is not Tier.TWIN:
-            steps.append(
-                "measure the station in three minutes (gaploop probe, then gaploop identify) and "
-                "diagnose with --twin=station_twin.yaml --policy.path=POLICY."
-            )
-        return steps
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.evidence` of a diagnosis."""
@@ -217,7 +213,16 @@ def evidence_base(
     tier = Tier.LEROBOT
     if failed and all(t.telemetry.arms() for t in failed):
         tier = Tier.TELEMETRY if "scene" in lacking else Tier.SCENE
-    kind = reference_kind(reference, failed)
+    # Where what is usual comes from. Takes that name no station, as those of plain datasets, are
+    # taken to be of the same one: a robot's own demonstrations are what there is.
+    here, origins = {t.info.station for t in failed}, reference.origins
+    kind = ReferenceKind.GAP_FREE
+    if not reference.takes:
+        kind = ReferenceKind.NONE
+    elif origins and all(o.domain is Domain.SIM for o in origins):
+        kind = ReferenceKind.SIMULATED
+    elif not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins):
+        kind = ReferenceKind.STATION
     blind = {d for source, needs in _NEEDS.items() if source in lacking for d in needs}
     if kind in (ReferenceKind.STATION, ReferenceKind.NONE):
         blind |= set(STATIC)
@@ -226,24 +231,8 @@ def evidence_base(
         kind,
         tuple(said for source, said in _HAD.items() if source not in lacking) if failed else (),
         tuple(d for d in D if d in blind) if failed else (),
-        bool(reference.origins)
+        bool(origins)
         and reference.name != OWN_TAKES
-        and all(o.kind is not TakeKind.ROLLOUT for o in reference.origins)
+        and all(o.kind is not TakeKind.ROLLOUT for o in origins)
         and all(t.info.kind is not TakeKind.DEMONSTRATION for t in failed),
     )
-
-
-def reference_kind(reference: Reference, failed: Sequence[Take]) -> ReferenceKind:
-    """Return where what is usual comes from, seen from the takes that failed.
-
-    Takes that name no station, as those of plain datasets, are taken to be of the same one: a
-    robot's own demonstrations are what there is.
-    """
-    if not reference.takes:
-        return ReferenceKind.NONE
-    here = {t.info.station for t in failed}
-    origins = reference.origins
-    if origins and all(o.domain is Domain.SIM for o in origins):
-        return ReferenceKind.SIMULATED
-    own = not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins)
-    return ReferenceKind.STATION if own else ReferenceKind.GAP_FREE

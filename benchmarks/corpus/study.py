@@ -18,8 +18,7 @@ from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel
-from gaploop.failure_analysis.attribution.posterior import by_rules
+from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel, by_rules
 from gaploop.failure_analysis.attribution.rules import rule_evidence
 from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.reference import Reference

@@ -1,4 +1,7 @@
-"""The learned model: a log-linear posterior over causes, calibrated, that names, or abstains.
+"""Why a take failed: a posterior over the nine gap dimensions and "none of these".
+
+The learned model gives it, log-linear and calibrated, where the take has the channels that the
+model was made for and the station a reference; the rules alone give it elsewhere.
 
 Shares are a softmax of `weights @ features / temperature`, less a doubt for each cause: how often
 evidence that points there isn't to be trusted at all. One cause is named where it is likely alone,
@@ -7,8 +10,9 @@ two where they are likely together. `python -m benchmarks attribution` rebuilds 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,9 +23,11 @@ import numpy as np
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import GapDimension
+from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.signals.registry import Evidence
+from gaploop.failure_analysis.attribution.rules import SHOWN, RuleEvidence, rule_evidence
+from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 
 SCHEMA: Final = "gaploop.attribution.v2"
 SHIPPED: Final = "model_so101_cell.json"
@@ -225,3 +231,51 @@ def shipped_model() -> EvidenceModel | None:
     """Return the model that ships, if this build has one."""
     path = Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED)))
     return load_model(path) if path.exists() else None
+
+
+NONE_SCORE: Final = 1.2
+"""What unexplained failures score: as much as a signal some 5 spreads from usual."""
+ABSTAIN_SCORE: Final = 1.0
+ABSTAIN_MARGIN: Final = 0.15
+NEEDED: Final = ("motion", "scene", "images")
+"""Sources without any of which the model would judge by what it lacks."""
+
+
+def attribute(
+    measured: TakeSignals,
+    reference: Reference,
+    mode: FailureMode | None,
+    model: EvidenceModel | None = None,
+) -> Attribution:
+    """Return the posterior over gap dimensions for one failed take; without model by the rules."""
+    why = "no model"
+    if model is not None:
+        lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
+        blind = len(lacking) > 1 or "motion" in measured.unseen
+        why = ", ".join(lacking) if blind else ""
+        why = why if reference.takes else "no take that went well says what is usual"
+    if why or model is None:
+        return by_rules(rule_evidence(measured, reference, mode), why)
+    row, rules = features.features(measured, reference, mode)
+    judged = model.judge(row)
+    order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.dimensions[d]))}
+    ranked = sorted(rules.evidence, key=lambda pair: order[pair[0]])
+    firsts = dict(reversed(ranked))  # the strongest of each dimension
+    rest = [e for d, e in ranked if e is not firsts[d]]
+    shown = [*(firsts[d] for d in order if d in firsts), *rest][:SHOWN]
+    return replace(judged, evidence=tuple(shown))
+
+
+def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
+    """Return the posterior by the rules alone; `why` says why no model judged."""
+    weights = {name: math.exp(score) - 1.0 for name, score in rules.left.items()}
+    total = sum(weights.values()) + math.exp(NONE_SCORE)
+    shares = {name: weight / total for name, weight in weights.items()}
+    first, second = sorted(shares, key=lambda d: -shares[d])[:2]
+    close = shares[first] - shares[second] < ABSTAIN_MARGIN
+    none = math.exp(NONE_SCORE) / total
+    abstained = max(rules.left.values()) < ABSTAIN_SCORE or close or none > shares[first]
+    evidence = tuple(e for _, e in rules.evidence[:SHOWN])
+    named = () if abstained else (first,)
+    by = f"rules: {why}" if why else "rules"
+    return Attribution(shares, 1.0 - sum(shares.values()), named, (), evidence, by)

@@ -182,8 +182,23 @@ def rule_evidence(
     aimed &= not reference.z("release_target_m", let_go) > QUIET_Z
     if mode is FailureMode.MISPLACEMENT and aimed:
         # The gripper held the object all along and opened over the target, to no avail.
-        moved, task = _moved_evidence(measured), _task_evidence(measured)
-        indirect += [moved] if moved else []
+        rests = measured["end_distance_m"]
+        if AIMED_M < rests < MOVED_M:  # it clung, or slid, when let go
+            message = f"let go over the target, the object rests {rests * 1000:.0f} mm from it"
+            rule = Rule(D.CONTACT_DYNAMICS, "end_distance_m")
+            strength = math.log1p((rests - AIMED_M) / MOVED_STEP_M)
+            indirect.append(_Hit(rule, strength, Evidence("end_distance_m", rests, "m", message)))
+        unseen = math.isnan(rests)
+        name, away = ("release_target_m", let_go) if unseen else ("end_distance_m", rests)
+        if away < RESTS_M[name]:  # it is where it was meant to be
+            message = (
+                f"every other signal is usual and the object rests {away * 1000:.0f} mm from the "
+                "target, yet the take was judged a failure"
+            )
+            beside = 0.0 if unseen else max(away - AIMED_M, 0.0) / (RESTS_M[name] - AIMED_M)
+            strength = TASK_STRENGTH * (UNSEEN_SHARE if unseen else 1.0 - beside)
+            rule = Rule(D.TASK_SPECIFICATION, name)
+            task = _Hit(rule, strength, Evidence(name, away, "m", message))
     # A channel that is faulty itself explains what is seen through it; direct evidence for another
     # dimension explains indirect evidence.
     faults: dict[str, float] = {}
@@ -233,31 +248,3 @@ def _scores(hits: list[_Hit]) -> dict[GapDimension, float]:
         if strengths:
             scores[name] = min(strengths[0] + SECOND_RULES * sum(strengths[1:]), 1.4 * CAP)
     return scores
-
-
-def _moved_evidence(measured: TakeSignals) -> _Hit | None:
-    """Held and opened over the target, yet it rests beside: it clung, or slid, when let go."""
-    away = measured["end_distance_m"]
-    if not AIMED_M < away < MOVED_M:
-        return None
-    message = f"let go over the target, the object rests {away * 1000:.0f} mm from it"
-    rule = Rule(GapDimension.CONTACT_DYNAMICS, "end_distance_m")
-    strength = math.log1p((away - AIMED_M) / MOVED_STEP_M)
-    return _Hit(rule, strength, Evidence("end_distance_m", away, "m", message))
-
-
-def _task_evidence(measured: TakeSignals) -> _Hit | None:
-    """The object was put where it was meant to be, and the take was judged a failure."""
-    rests, let_go = measured["end_distance_m"], measured["release_target_m"]
-    unseen = math.isnan(rests)
-    name, away = ("release_target_m", let_go) if unseen else ("end_distance_m", rests)
-    if not away < RESTS_M[name]:
-        return None
-    message = (
-        f"every other signal is usual and the object rests {away * 1000:.0f} mm from the target, "
-        "yet the take was judged a failure"
-    )
-    beside = 0.0 if unseen else max(away - AIMED_M, 0.0) / (RESTS_M[name] - AIMED_M)
-    strength = TASK_STRENGTH * (UNSEEN_SHARE if unseen else 1.0 - beside)
-    rule = Rule(GapDimension.TASK_SPECIFICATION, name)
-    return _Hit(rule, strength, Evidence(name, away, "m", message))

@@ -78,14 +78,32 @@ def score(cases: Sequence[Case], seed: int = 0) -> dict[str, Figure]:
     told = [c for c in single if c.said.named]
     certain = [*single, *none]
     sets = [c for c in certain if c.said.candidates]
+    right = np.array([c.said.top == c.truth for c in single])
+    truth = np.array([CAUSES.index(c.truth) for c in single])
+
+    def mean_over_dimensions(drawn: NDArray[np.int64]) -> float:
+        counts = np.bincount(truth[drawn], minlength=len(CAUSES))
+        hits = np.bincount(truth[drawn], weights=right[drawn], minlength=len(CAUSES))
+        return float(np.mean(hits[counts > 0] / counts[counts > 0]))
+
+    sure = np.array([c.said.shares.max() for c in certain])
+    true = np.array([c.said.top == c.truth for c in certain])
+    by_chance = Figure(None, None, 0)
+    if certain:  # what a perfectly calibrated posterior of these shares would score by counting
+        rng = np.random.default_rng(0)
+        tries = [
+            expected_calibration_error(sure, rng.random(len(sure)) < sure) for _ in range(REDRAWN)
+        ]
+        low, high = np.percentile(tries, (2.5, 97.5))
+        by_chance = Figure(float(np.mean(tries)), (float(low), float(high)), len(certain))
     return {
         "top1": _mean(single, lambda c: c.said.top == c.truth, seed),
-        "top1_by_dimension": _macro(single, seed),
+        "top1_by_dimension": _resampled(single, mean_over_dimensions, seed),
         "named": _mean(single, lambda c: bool(c.said.named), seed),
         "right_of_named": _mean(told, lambda c: c.said.named == c.causes, seed),
         "right_of_all": _mean(single, lambda c: c.said.named == c.causes, seed),
-        "ece": _ece(certain, seed),
-        "ece_if_calibrated": _ece_floor(certain),
+        "ece": _resampled(certain, lambda n: expected_calibration_error(sure[n], true[n]), seed),
+        "ece_if_calibrated": by_chance,
         "mixed_safe": _mean(mixed, lambda c: not c.said.named or c.said.named == c.causes, seed),
         "mixed_both_named": _mean(mixed, lambda c: c.said.named == c.causes, seed),
         "mixed_top_is_one": _mean(mixed, lambda c: c.said.top in c.causes, seed),
@@ -101,42 +119,6 @@ type Measure = Callable[[NDArray[np.int64]], float]
 def _mean(cases: Sequence[Case], value: Callable[[Case], float], seed: int) -> Figure:
     values = np.array([float(value(c)) for c in cases])
     return _resampled(cases, lambda drawn: float(values[drawn].mean()), seed)
-
-
-def _macro(cases: Sequence[Case], seed: int) -> Figure:
-    """Mean over the dimensions of the share that is right."""
-    right = np.array([c.said.top == c.truth for c in cases])
-    truth = np.array([CAUSES.index(c.truth) for c in cases])
-
-    def measure(drawn: NDArray[np.int64]) -> float:
-        counts = np.bincount(truth[drawn], minlength=len(CAUSES))
-        hits = np.bincount(truth[drawn], weights=right[drawn], minlength=len(CAUSES))
-        return float(np.mean(hits[counts > 0] / counts[counts > 0]))
-
-    return _resampled(cases, measure, seed)
-
-
-def _ece(cases: Sequence[Case], seed: int) -> Figure:
-    sure, right = _certainty(cases)
-    return _resampled(
-        cases, lambda drawn: expected_calibration_error(sure[drawn], right[drawn]), seed
-    )
-
-
-def _ece_floor(cases: Sequence[Case]) -> Figure:
-    """What a perfectly calibrated posterior of these shares would score, by chance of counting."""
-    if not cases:
-        return Figure(None, None, 0)
-    sure, _ = _certainty(cases)
-    rng = np.random.default_rng(0)
-    tries = [expected_calibration_error(sure, rng.random(len(sure)) < sure) for _ in range(REDRAWN)]
-    low, high = np.percentile(tries, (2.5, 97.5))
-    return Figure(float(np.mean(tries)), (float(low), float(high)), len(cases))
-
-
-def _certainty(cases: Sequence[Case]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    sure = np.array([c.said.shares.max() for c in cases])
-    return sure, np.array([c.said.top == c.truth for c in cases])
 
 
 def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
@@ -173,32 +155,31 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
     Raises:
         UnusableInputError: the file is missing, or a line can't be used.
     """
-    return dict(_prediction(line, where) for line, where in _lines(path))
+    found = {}
+    for line, where in _lines(path):
+        try:
+            value = parse_json(line)
+            shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+            named = frozenset(dimension(k, where).value for k in value["named"])
+            every = [*(shares.get(d.value, 0.0) for d in GapDimension), float(value["none"])]
+            candidates = frozenset(str(c) for c in value.get("candidates", ()))
+            key = str(value["id"])
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{where}: not a prediction ({error}). It needs id, dimensions, none and named."
+            ) from None
+        if not 0.99 <= sum(every) <= 1.01 or min(every) < 0:
+            raise UnusableInputError(
+                f"{where}: shares sum to {sum(every):.3f}. Dimensions and none must sum to 1."
+            )
+        found[key] = Prediction(np.array(every) / sum(every), named, candidates)
+    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
             yield line, f"{path}, line {number}"
-
-
-def _prediction(line: str, where: str) -> tuple[str, Prediction]:
-    try:
-        value = parse_json(line)
-        shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
-        named = frozenset(dimension(k, where).value for k in value["named"])
-        every = [*(shares.get(d.value, 0.0) for d in GapDimension), float(value["none"])]
-        candidates = frozenset(str(c) for c in value.get("candidates", ()))
-        key = str(value["id"])
-    except DAMAGE as error:
-        raise UnusableInputError(
-            f"{where}: not a prediction ({error}). It needs id, dimensions, none and named."
-        ) from None
-    if not 0.99 <= sum(every) <= 1.01 or min(every) < 0:
-        raise UnusableInputError(
-            f"{where}: shares sum to {sum(every):.3f}. Dimensions and none must sum to 1."
-        )
-    return key, Prediction(np.array(every) / sum(every), named, candidates)
 
 
 def read_truth(path: Path) -> dict[str, dict[str, Any]]:

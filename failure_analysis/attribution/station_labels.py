@@ -1,7 +1,4 @@
-"""A station's own labels: what engineers say caused its failures, and a model corrected by it.
-
-The shipped weights are the prior; a few dozen labels move what they contradict.
-"""
+"""A station's own labels: what engineers say caused its failures, and a model corrected by it."""
 
 from __future__ import annotations
 

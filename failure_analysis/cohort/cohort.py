@@ -54,10 +54,33 @@ class CohortStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types, for `summary.across` of a diagnosis and for `factors.json`."""
+        table: dict[str, Any] = {"trials": 0, "effects": []}
+        if self.table is not None:
+            references = self.table.references
+            effects = [
+                {
+                    **_json(effect, "factor", "level"),
+                    "reference": references[effect.factor][0],
+                    **_json(
+                        effect, "successes", "trials", "rate", "difference", "odds_ratio", "p",
+                        "p_family", "verdict", "note",
+                    ),
+                }
+                for effect in self.table.effects
+            ]  # fmt: skip
+            table = {
+                **_json(self.table, "successes", "trials", "rate", "clusters"),
+                "references": {
+                    f: {"level": level, "rate": _estimate_json(rate)}
+                    for f, (level, rate) in references.items()
+                },
+                "effects": effects,
+                "not_judged": dict(self.table.aside),
+            }
         return {
             "schema": SCHEMA,
             "counted": self.counted,
-            **(_table_json(self.table) if self.table else {"trials": 0, "effects": []}),
+            **table,
             "sim_gap": {domain: _matched_json(gap) for domain, gap in self.gaps.items()},
             "change": None if self.change is None else _json(
                 self.change, "flagged", "p", "at_ns", "uid", "before", "after", "difference",
@@ -151,28 +174,6 @@ def _estimate_json(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _table_json(table: FactorTable) -> dict[str, Any]:
-    return {
-        **_json(table, "successes", "trials", "rate", "clusters"),
-        "references": {
-            f: {"level": level, "rate": _estimate_json(rate)}
-            for f, (level, rate) in table.references.items()
-        },
-        "effects": [
-            {
-                **_json(effect, "factor", "level"),
-                "reference": table.references[effect.factor][0],
-                **_json(
-                    effect, "successes", "trials", "rate", "difference", "odds_ratio", "p",
-                    "p_family", "verdict", "note",
-                ),
-            }
-            for effect in table.effects
-        ],
-        "not_judged": dict(table.aside),
-    }  # fmt: skip
-
-
 def _matched_json(found: Matched) -> dict[str, Any]:
     return {
         "difference": _estimate_json(found.difference),
@@ -191,19 +192,6 @@ def effect_words(effect: Effect, reference: str) -> str:
         f"{effect.verdict} ({effect.successes}/{effect.trials})"
     )
     return f"{said}; {effect.note}" if effect.note else said
-
-
-def table_lines(table: FactorTable) -> Iterator[str]:
-    """Yield what each condition does to success, the costliest first."""
-    yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"
-    shown = [e for e in table.effects if e.verdict != "not shown"]
-    shown += [e for e in table.effects if e.verdict == "not shown"][: max(0, SHOWN - len(shown))]
-    for effect in sorted(shown, key=lambda e: e.difference.value):
-        yield "  " + effect_words(effect, table.references[effect.factor][0])
-    if len(table.effects) > len(shown):
-        yield f"  … and {len(table.effects) - len(shown)} more, not shown to matter"
-    for factor, why in table.aside.items():
-        yield f"  {words(factor)}: not judged, {why}"
 
 
 def gap_words(domain: str, gap: Matched) -> str:
@@ -239,11 +227,20 @@ def naming_command(group: Group, where: str) -> str:
 
 
 def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
-    """Yield what takes say together."""
+    """Yield what takes say together; of conditions, the costliest first."""
     if cohort.table is None:
         yield "no take says how it ended: nothing to compare"
         return
-    yield from table_lines(cohort.table)
+    table = cohort.table
+    yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"
+    shown = [e for e in table.effects if e.verdict != "not shown"]
+    shown += [e for e in table.effects if e.verdict == "not shown"][: max(0, SHOWN - len(shown))]
+    for effect in sorted(shown, key=lambda e: e.difference.value):
+        yield "  " + effect_words(effect, table.references[effect.factor][0])
+    if len(table.effects) > len(shown):
+        yield f"  … and {len(table.effects) - len(shown)} more, not shown to matter"
+    for factor, why in table.aside.items():
+        yield f"  {words(factor)}: not judged, {why}"
     for domain, gap in cohort.gaps.items():
         yield gap_words(domain, gap)
     if cohort.change is not None:

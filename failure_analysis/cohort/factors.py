@@ -128,7 +128,35 @@ def factor_table(
     design = make_design(gathered(rows), references)
     beta, covariance = fit_logistic(design.matrix, design.successes, design.trials)
     left_out = _left_out(design, beta)
-    effects = [_effect(design, beta, covariance, left_out, pair) for pair in sorted(design.columns)]
+    effects = []
+    for (factor, level), column in sorted(design.columns.items()):
+        reference = design.references[factor]
+        base, other = design.at(factor, reference), design.at(factor, level)
+        weight = design.trials * design.is_at(factor, level)
+        value, gradient = difference_of_rates(beta, base, other, weight)
+        se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
+        se_log_odds = math.sqrt(float(covariance[column, column]))
+        freedom, note = math.inf, ""
+        with_level = min(design.clusters_at(factor, at) for at in (level, reference))
+        if left_out and with_level < LEAST_WITH_LEVEL:
+            note = (
+                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
+                "between clusters may be the cause"
+            )
+        elif left_out:
+            betas = [b for b in left_out if b is not None and np.isfinite(b[column])]
+            # Coefficients that the left-out cluster took along count as zero.
+            moved = [difference_of_rates(np.nan_to_num(b), base, other, weight)[0] for b in betas]
+            se = max(se, _jackknife(moved))
+            se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
+            freedom = with_level - 1
+        reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+        log_odds = float(beta[column])
+        odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
+        p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
+        difference = Estimate(value, max(value - reach * se, -1.0), min(value + reach * se, 1.0))
+        counts = design.count(factor, level)
+        effects.append(Effect(factor, level, *counts, difference, Estimate(*odds), p, p, note))
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
     return FactorTable(
@@ -138,51 +166,6 @@ def factor_table(
         {f: (level, rate(*design.count(f, level))) for f, level in design.references.items()},
         design.aside,
         len(left_out),
-    )
-
-
-def _effect(
-    design: DesignMatrix,
-    beta: FloatArray,
-    covariance: FloatArray,
-    left_out: Sequence[FloatArray | None],
-    pair: tuple[str, str],
-) -> Effect:
-    factor, level = pair
-    column, reference = design.columns[pair], design.references[factor]
-    base, other = design.at(factor, reference), design.at(factor, level)
-    weight = design.trials * design.is_at(factor, level)
-    value, gradient = difference_of_rates(beta, base, other, weight)
-    se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
-    se_log_odds = math.sqrt(float(covariance[column, column]))
-    freedom, note = math.inf, ""
-    if left_out:
-        with_level = min(design.clusters_at(factor, at) for at in (level, reference))
-        if with_level >= LEAST_WITH_LEVEL:
-            betas = [b for b in left_out if b is not None and np.isfinite(b[column])]
-            # Coefficients that the left-out cluster took along count as zero.
-            moved = [difference_of_rates(np.nan_to_num(b), base, other, weight)[0] for b in betas]
-            se = max(se, _jackknife(moved))
-            se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
-            freedom = with_level - 1
-        else:
-            note = (
-                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
-                "between clusters may be the cause"
-            )
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-    log_odds = float(beta[column])
-    odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
-    p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
-    return Effect(
-        factor,
-        level,
-        *design.count(factor, level),
-        Estimate(value, max(value - reach * se, -1.0), min(value + reach * se, 1.0)),
-        Estimate(*odds),
-        p,
-        p,
-        note,
     )
 
 
@@ -266,9 +249,6 @@ def make_design(
     """Return the design of some trials, as of `factor_table`; their order doesn't matter.
 
     Factors are told apart first come first; the others are set aside with the reason.
-
-    Raises:
-        UnusableInputError: no trials, or a reference that isn't there.
     """
     names = list(rows[0].levels) if rows else []
     sums: dict[tuple[tuple[str, ...], str], list[int]] = {}
@@ -290,7 +270,14 @@ def make_design(
     for row in merged:
         for factor, level in row.levels.items():
             counts[factor][level] += row.trials
-    usual = {f: _reference(f, n, (references or {}).get(f, "")) for f, n in counts.items()}
+    usual: dict[str, str] = {}
+    for factor, tried in counts.items():
+        asked = (references or {}).get(factor, "")
+        if asked and asked not in tried:
+            raise unknown_choice("level", asked, tried, f"--reference, factor {factor}")
+        by_word = {level.lower(): level for level in sorted(tried)}
+        known = [by_word[word] for word in USUAL if word in by_word]
+        usual[factor] = asked or (known or [max(sorted(tried), key=tried.__getitem__)])[0]
     for factor in references or {}:
         if factor not in counts:
             raise unknown_choice("factor", factor, counts, "--reference")
@@ -307,40 +294,28 @@ def make_design(
         if both.shape[1] * TRIALS_PER_LEVEL > trials.sum():
             aside[factor] = "too few trials to allow for it as well"
         elif np.linalg.matrix_rank(both) < both.shape[1]:
-            aside[factor] = f"changed together with {_partner(block, kept)}"
+            # With one of the factors that are in, or with them taken together only.
+            ones = np.ones((len(block), 1))
+            pairs = {f: np.column_stack([ones, theirs, block]) for f, theirs in kept.items()}
+            partner = [f for f, m in pairs.items() if np.linalg.matrix_rank(m) < m.shape[1]]
+            aside[factor] = "changed together with " + (
+                f"{partner[0]}: what one costs can't be told from what the other does"
+                if partner
+                else f"{', '.join(kept)} taken together: it can't be told from them"
+            )
         else:
             kept[factor], matrix = block, both
-    pairs = [(factor, level) for factor in kept for level in others[factor]]
+    columns = [(factor, level) for factor in kept for level in others[factor]]
     return DesignMatrix(
         tuple(r.levels for r in merged),
         tuple(r.cluster for r in merged),
         matrix,
         np.array([r.successes for r in merged], dtype=np.float64),
         trials,
-        {pair: column for column, pair in enumerate(pairs, 1)},
+        {pair: column for column, pair in enumerate(columns, 1)},
         {f: usual[f] for f in kept},
         aside,
     )
-
-
-def _reference(factor: str, counts: Counter[str], asked: str) -> str:
-    if asked:
-        if asked not in counts:
-            raise unknown_choice("level", asked, counts, f"--reference, factor {factor}")
-        return asked
-    by_word = {level.lower(): level for level in sorted(counts)}
-    found = [by_word[word] for word in USUAL if word in by_word]
-    return found[0] if found else min(counts, key=lambda level: (-counts[level], level))
-
-
-def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:
-    """Return with what a factor changed together, and what that means."""
-    ones = np.ones(len(block))
-    for other, theirs in kept.items():
-        both = np.column_stack([ones, theirs, block])
-        if np.linalg.matrix_rank(both) < both.shape[1]:
-            return f"{other}: what one costs can't be told from what the other does"
-    return f"{', '.join(kept)} taken together: it can't be told from them"
 
 
 def fit_logistic(

@@ -47,7 +47,6 @@ class Trials:
         levels: factor to its level in these trials, such as lighting to dim.
         cluster: trials of one cluster aren't independent; "" where nothing is known.
         t0_ns: when they began [ns since 1970, UTC], 0 if unknown.
-        uid: the take, where it is one.
     """
 
     levels: Mapping[str, str]
@@ -184,23 +183,23 @@ def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...
             raise unknown_choice("column", name, names, f"{path}")
     counts = (columns.successes, columns.trials)
     factors = columns.factors or [n for n in names if n not in counts]
-    return tuple(_row(row, columns, factors, f"{path}, row {n}") for n, row in enumerate(rows, 2))
-
-
-def _row(row: Mapping[str, Any], columns: Columns, factors: Sequence[str], where: str) -> Trials:
-    said = str(row[columns.successes]).strip().lower()
-    try:
-        trials = int(row[columns.trials]) if columns.trials else 1
-        successes = int(said) if columns.trials else _SUCCESS[said]
-    except (TypeError, ValueError, KeyError):
-        raise UnusableInputError(
-            f"{where}: {said!r} isn't a count of successes (or, without --columns.trials, one of "
-            f"{', '.join(_SUCCESS)})."
-        ) from None
-    if not 0 <= successes <= trials:
-        raise UnusableInputError(f"{where}: {successes} successes in {trials} trials can't be.")
-    levels = {name: str(row[name] or NOMINAL).strip() for name in factors}
-    return Trials(levels, successes, trials, str(row[columns.cluster]) if columns.cluster else "")
+    found = []
+    for n, row in enumerate(rows, 2):
+        where, said = f"{path}, row {n}", str(row[columns.successes]).strip().lower()
+        try:
+            trials = int(row[columns.trials]) if columns.trials else 1
+            successes = int(said) if columns.trials else _SUCCESS[said]
+        except (TypeError, ValueError, KeyError):
+            raise UnusableInputError(
+                f"{where}: {said!r} isn't a count of successes (or, without --columns.trials, one "
+                f"of {', '.join(_SUCCESS)})."
+            ) from None
+        if not 0 <= successes <= trials:
+            raise UnusableInputError(f"{where}: {successes} successes in {trials} trials can't be.")
+        levels = {name: str(row[name] or NOMINAL).strip() for name in factors}
+        cluster = str(row[columns.cluster]) if columns.cluster else ""
+        found.append(Trials(levels, successes, trials, cluster))
+    return tuple(found)
 
 
 def without(rows: Sequence[Trials], factors: Collection[str]) -> tuple[Trials, ...]:

@@ -71,33 +71,45 @@ def group_unexplained(
     takes = sorted(takes, key=lambda t: t.uid)
     if not takes:
         return ()
-    names, values = _standardised(takes, usual)
-    label = _split(values)
-    first = {k: takes[int(np.flatnonzero(label == k)[0])].uid for k in set(label)}
-    order = sorted(first, key=lambda k: (-int(np.sum(label == k)), first[k]))
-    return tuple(
-        _group(chr(ord("A") + n), takes, label == k, names, values) for n, k in enumerate(order)
-    )
-
-
-def _standardised(
-    takes: Sequence[Unexplained], usual: Mapping[str, UsualValue]
-) -> tuple[list[str], FloatArray]:
-    """Return signal names and values in spreads from usual, shape (n_takes, n_signals)."""
-    specs = registry()
-    raw = np.array([[t.measured[name] for name in specs] for t in takes])
-    names, columns = [], []
-    for column, name in zip(raw.T, specs, strict=True):
+    # Signals that enough takes have, in spreads from usual, shape (n_takes, n_signals).
+    specs, columns = [], []
+    for name, spec in registry().items():
+        column = np.array([t.measured[name] for t in takes])
         if np.isfinite(column).mean() < SEEN_SHARE:
             continue
         nominal = usual.get(name)
         middle = nominal.mean if nominal else float(np.nanmedian(column))
         spread = nominal.std if nominal else float(np.nanstd(column))
-        scaled = (column - middle) / max(spread, specs[name].floor)
-        scaled = np.clip(scaled, -FURTHEST, FURTHEST)
-        names.append(name)
+        scaled = np.clip((column - middle) / max(spread, spec.floor), -FURTHEST, FURTHEST)
+        specs.append(spec)
         columns.append(np.where(np.isfinite(scaled), scaled, np.nanmedian(scaled)))
-    return names, np.array(columns).T.reshape(len(takes), len(names))
+    values = np.array(columns).T.reshape(len(takes), len(specs))
+    label = _split(values)
+    first = {k: takes[int(np.flatnonzero(label == k)[0])].uid for k in set(label)}
+    found = []
+    for n, k in enumerate(sorted(first, key=lambda k: (-int(np.sum(label == k)), first[k]))):
+        mine = label == k
+        centre = np.median(values[mine], axis=0)
+        rest = np.median(values[~mine], axis=0) if not mine.all() else np.zeros(len(specs))
+        inside = [t for t, m in zip(takes, mine, strict=True) if m]
+        outside = [t for t, m in zip(takes, mine, strict=True) if not m]
+        apart = np.abs(centre - rest)
+        traits = []
+        for place in np.argsort(-apart, kind="stable")[:SIGNALS_SAID]:
+            if apart[place] < SAID_FROM:
+                continue
+            spec = specs[place]
+            trait = spec.describe(float(np.nanmedian([t.measured[spec.name] for t in inside])))
+            others = [t.measured[spec.name] for t in outside]
+            if others and np.isfinite(others).any():
+                there = spec.show(float(np.nanmedian(others)))
+                trait += f"; {there} in the other unexplained failures"
+            traits.append(trait)
+        distance = np.linalg.norm(values[mine] - centre, axis=1)
+        uids = tuple(inside[i].uid for i in np.argsort(distance, kind="stable"))
+        modes = sorted(Counter(t.mode for t in inside).items(), key=lambda p: (-p[1], p[0]))
+        found.append(Group(chr(ord("A") + n), uids, tuple(traits), dict(modes)))
+    return tuple(found)
 
 
 def _split(values: FloatArray) -> Labels:
@@ -134,32 +146,3 @@ def _tightest(values: FloatArray) -> tuple[float, Labels]:
         if score > best:
             best, label = score, tried
     return best, label
-
-
-def _group(
-    name: str, takes: Sequence[Unexplained], mine: NDArray[np.bool_], names: Sequence[str],
-    values: FloatArray,
-) -> Group:  # fmt: skip
-    centre = np.median(values[mine], axis=0)
-    rest = np.median(values[~mine], axis=0) if not mine.all() else np.zeros(len(names))
-    apart = np.abs(centre - rest)
-    inside = [t for t, m in zip(takes, mine, strict=True) if m]
-    outside = [t for t, m in zip(takes, mine, strict=True) if not m]
-    traits = []
-    for k in np.argsort(-apart, kind="stable")[:SIGNALS_SAID]:
-        if apart[k] >= SAID_FROM:
-            spec = registry()[names[k]]
-            trait = spec.describe(float(np.nanmedian([t.measured[spec.name] for t in inside])))
-            others = [t.measured[spec.name] for t in outside]
-            if others and np.isfinite(others).any():
-                there = spec.show(float(np.nanmedian(others)))
-                trait += f"; {there} in the other unexplained failures"
-            traits.append(trait)
-    distance = np.linalg.norm(values[mine] - centre, axis=1)
-    modes = Counter(t.mode for t in inside)
-    return Group(
-        name,
-        tuple(inside[k].uid for k in np.argsort(distance, kind="stable")),
-        tuple(traits),
-        dict(sorted(modes.items(), key=lambda pair: (-pair[1], pair[0]))),
-    )

@@ -36,12 +36,9 @@ STREAMED: Final = (
 
 
 class LiveSignals:
-    """A sink that keeps the cheap signals of the take so far.
+    """A sink that keeps the cheap signals of the take so far; `joints` as ticks' arrays have them.
 
-    Args:
-        joints: the arm's joint names, in the order of the ticks' arrays.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
+    The loop turns at `control_hz`, the policy sees `fps` frames a second.
     """
 
     def __init__(self, joints: Sequence[str], control_hz: float, fps: float) -> None:
@@ -158,10 +155,13 @@ class _Jump:
 
 
 class _Shakes:
-    """Motion above 2.5 Hz."""
+    """Motion above 2.5 Hz, by the filter of `signals.motion.shaking_rad_s` sample by sample."""
 
     def __init__(self, width: int, rate_hz: float) -> None:
-        self._rate_hz, self._filters = rate_hz, _HighPass(rate_hz, 2 * width)
+        self._rate_hz = rate_hz
+        b, a = high_pass_filter(round(rate_hz, 6))
+        self._b, self._a = b.tolist(), a.tolist()
+        self._first, self._second = np.zeros(2 * width), np.zeros(2 * width)
         self._signs = np.r_[np.ones(width), -np.ones(width)]
         self._last: FloatArray | None = None
         self._sum, self._count = 0.0, 0
@@ -169,7 +169,10 @@ class _Shakes:
     def push(self, read: FloatArray, sent: FloatArray) -> None:
         row = np.concatenate((read, sent))
         last = row if self._last is None else self._last
-        fast = self._filters.step((row - last) * self._rate_hz)
+        speed, b, a = (row - last) * self._rate_hz, self._b, self._a
+        fast = b[0] * speed + self._first  # direct form II, transposed
+        self._first = b[1] * speed - a[1] * fast + self._second
+        self._second = b[2] * speed - a[2] * fast
         self._sum += float((fast * fast) @ self._signs)
         self._count += 1
         self._last = row
@@ -236,11 +239,10 @@ class _Speeds:
 
     def _add(self, row: FloatArray) -> None:
         self._rows.append(row)
-        if len(self._rows) == self._rows.maxlen:
-            velocity = (row - self._rows[0]) * (self._rate_hz / (2 * self._half))
-            self._look(velocity, *self._marks[0])
-
-    def _look(self, velocity: FloatArray, t_s: float, same: bool) -> None:
+        if len(self._rows) < 2 * self._half + 1:
+            return
+        velocity = (row - self._rows[0]) * (self._rate_hz / (2 * self._half))
+        t_s, same = self._marks[0]
         fastest = float(np.abs(velocity[0]).max())
         if fastest > STILL_RAD_S:
             self._moved_s = t_s
@@ -264,22 +266,6 @@ class _Speeds:
         }
 
 
-class _HighPass:
-    """The filter of `signals.motion.shaking_rad_s`, one sample at a time."""
-
-    def __init__(self, rate_hz: float, width: int) -> None:
-        b, a = high_pass_filter(round(rate_hz, 6))
-        self._b, self._a = b.tolist(), a.tolist()
-        self._first, self._second = np.zeros(width), np.zeros(width)
-
-    def step(self, x: FloatArray) -> FloatArray:
-        b, a = self._b, self._a
-        y = b[0] * x + self._first  # direct form II, transposed
-        self._first = b[1] * x - a[1] * y + self._second
-        self._second = b[2] * x - a[2] * y
-        return np.asarray(y)
-
-
 class _SceneSoFar:
     """Headway and dropouts of the tracker, frame by frame."""
 
@@ -296,7 +282,13 @@ class _SceneSoFar:
         if len(environment) != SCENE_SIZE:
             return
         visible = bool(environment[5] > 0.5)
-        self._count(bool(environment[5] < 0.5))
+        hidden = bool(environment[5] < 0.5)
+        self._frames += 1
+        self._hidden += hidden
+        self._losses += hidden and self._was_visible
+        self._was_visible = not hidden
+        self._run = self._run + 1 if hidden else 0
+        self._longest = max(self._longest, self._run)
         tool_m = tool_places(read_rad[None], self._joints)
         if tool_m is None or np.isnan(short_rad):
             return
@@ -315,11 +307,3 @@ class _SceneSoFar:
             "headway_stall_s": way.stalled_s if way else np.nan,
             "way_lost_m": way.lost_m if way else np.nan,
         }
-
-    def _count(self, hidden: bool) -> None:
-        self._frames += 1
-        self._hidden += hidden
-        self._losses += hidden and self._was_visible
-        self._was_visible = not hidden
-        self._run = self._run + 1 if hidden else 0
-        self._longest = max(self._longest, self._run)

@@ -234,9 +234,17 @@ def current_mode(
     arm = drives(view.take)
     if arm is None or usual is None:
         return None, ()
-    stopped = _stopped(arm, usual, view.take.info.uid)
-    if stopped is not None:
-        return FailureMode.COLLISION, (stopped,)
+    tail = arm.still[-4:]
+    if tail.sum() >= STOPPED_SAMPLES:
+        shares = [usual.share_alike(row, view.take.info.uid) for row in arm.current_a[-4:][tail]]
+        share = float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan")
+        if share < RARE_REST:
+            message = (
+                f"the arm stands still at the end with motor currents like only {share:.0%} of the "
+                "set's rests: something stopped it on its way"
+            )
+            stopped = Evidence("rest_like_share", share, "share", message)
+            return FailureMode.COLLISION, (stopped,)
     load = arm.load_a
     message = (
         f"the lifting motors draw {load:.1f} A at most "
@@ -246,21 +254,3 @@ def current_mode(
     if load < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
         return FailureMode.SLIP, (evidence,)
     return None, (evidence,)
-
-
-def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Evidence | None:
-    tail = arm.still[-4:]
-    if tail.sum() < STOPPED_SAMPLES:
-        return None
-    rests = arm.current_a[-4:][tail]
-    shares = [usual.share_alike(row, uid) for row in rests]
-    if not np.isfinite(shares).any():
-        return None
-    share = float(np.nanmean(shares))
-    if share >= RARE_REST:
-        return None
-    message = (
-        f"the arm stands still at the end with motor currents like only {share:.0%} of the set's "
-        "rests: something stopped it on its way"
-    )
-    return Evidence("rest_like_share", share, "share", message)

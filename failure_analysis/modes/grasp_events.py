@@ -67,7 +67,10 @@ def grasp_events(
     closings = grasps(motion)
     if not closings:
         return GraspEvents()
-    if not reads_jaws(motion):
+    jaws = [(motion.position_rad[:, k], motion.sent_rad[:, k]) for k in motion.grippers]
+    if not any(
+        np.ptp(read) > 0.05 * np.ptp(sent) and not np.array_equal(read, sent) for read, sent in jaws
+    ):  # no opening was read at all, apart from its command
         return _by_tracker(view, closings, measured)
     if load_share is not None:
         effort = np.abs(load_share)
@@ -127,14 +130,6 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     idle = spans(motion.t_s, inside & (effort < IDLE_SHARE), least_s=0.05)
     lost_s = idle[0][0] if idle else math.nan
     return replace(grasp, short_rad=1.01 * HELD_RAD, lost_s=lost_s)
-
-
-def reads_jaws(motion: ArmMotion) -> bool:
-    """Say whether a gripper's opening was read at all, apart from its command."""
-    jaws = ((motion.position_rad[:, k], motion.sent_rad[:, k]) for k in motion.grippers)
-    return any(
-        np.ptp(read) > 0.05 * np.ptp(sent) and not np.array_equal(read, sent) for read, sent in jaws
-    )
 
 
 def _released(grasp: Grasp, measured: TakeSignals) -> Event:

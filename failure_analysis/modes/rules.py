@@ -59,19 +59,15 @@ class ModeCall:
 def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
     """Return the failure mode of a take that failed, or may have."""
     motions = tuple(m for m in arms(view) if moves(m))
-    if motions:
-        return _first_of(view, motions, measured)
-    if view.wrench is not None:
+    if not motions and view.wrench is not None:
         mode, evidence = force_mode(view, reference.force, reference.force_classes)
         return ModeCall(mode, None, evidence)
-    if view.currents_a is not None:
+    if not motions and view.currents_a is not None:
         mode, evidence = current_mode(view, reference.currents)
         return ModeCall(mode, None, evidence)
-    return ModeCall(None, None)
-
-
-def _first_of(view: TakeView, motions: tuple[ArmMotion, ...], measured: TakeSignals) -> ModeCall:
-    """Return the first event of any arm that the attempt didn't recover from."""
+    if not motions:
+        return ModeCall(None, None)
+    # The first event of any arm that the attempt didn't recover from.
     every = [_Arm(m, load_share(view, m), view, measured) for m in motions]
     candidates = [(event, arm) for arm in every for event in arm.events()]
     # How the take ended, too: out of time, at a standstill, or stopped from outside.
@@ -123,17 +119,12 @@ class _Arm:
         if held.lifted_s is not None:
             late_s = held.lifted_s + SETTLE_S
             lasting += [c for c in self.touched if c.at_s < since_s and c.end_s > late_s]
-        found = [*held.events, *(c for c in self.touched if not self._outlived(c))]
-        found += [drifted] if drifted is not None else []
+        # A contact that a hold went through, to an end of its own, ended nothing.
+        ends_s = [e.at_s for e in held.events
+                  if e.mode in (M.SLIP, M.MISPLACEMENT) and e.at_s >= since_s]  # fmt: skip
+        found = [*held.events, *([drifted] if drifted is not None else [])]
+        found += [c for c in self.touched if not any(c.end_s + SETTLE_S < end for end in ends_s)]
         return [*(event for event in found if event.at_s >= since_s), *lasting]
-
-    def _outlived(self, contact: Event) -> bool:
-        """Say whether a hold went on through the contact, to an end of its own."""
-        since_s = self.held.gripped_s
-        if since_s is None or contact.at_s < since_s:
-            return False
-        ends = [e.at_s for e in self.held.events if e.mode in (M.SLIP, M.MISPLACEMENT)]
-        return any(contact.end_s + SETTLE_S < end for end in ends if end >= since_s)
 
     def phase(self, event: Event) -> Phase:
         fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}

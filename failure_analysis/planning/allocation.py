@@ -176,27 +176,21 @@ def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain
     """
     if curve.responds >= OPEN_RESPONSE:
         return 0
+    from scipy.stats import binom  # here: `--help` needs no statistics
+
     steps = np.arange(most + 1, dtype=float)
     fixed = fixed_shares(steps) * points  # (most + 1, grid)
     belief = curve.probability.ravel()
     best, chosen = float(fixed[takes] @ belief - least_gain * takes), 0
+    seen = np.arange(PILOT_ROLLOUTS + 1)
     for pilot in (n for n in PILOT_TAKES if n < takes):
-        value = _with_pilot(fixed, belief, pilot, points / 100.0, least_gain)
+        # The value of recording so many, looking, and then choosing freely.
+        rate = np.clip(1.0 - points / 100.0 + fixed[pilot] / 100.0, 0.0, 1.0)
+        joint = binom.pmf(seen[:, None], PILOT_ROLLOUTS, rate[None, :]) * belief  # (seen, grid)
+        going_on = joint @ fixed[pilot:].T  # (seen, further takes), weighted by P(seen)
+        spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, most + 1)
+        looking = least_gain * ROLLOUT_PRICE * PILOT_ROLLOUTS
+        value = float((going_on - spent).max(axis=1).sum() - looking)
         if value > best:
             best, chosen = value, pilot
     return chosen
-
-
-def _with_pilot(
-    fixed: FloatArray, belief: FloatArray, pilot: int, failing: float, least_gain: float
-) -> float:
-    """Return the value [points] of recording `pilot` takes, looking, and then choosing freely."""
-    from scipy.stats import binom  # here: `--help` needs no statistics
-
-    seen = np.arange(PILOT_ROLLOUTS + 1)
-    rate = np.clip(1.0 - failing + fixed[pilot] / 100.0, 0.0, 1.0)
-    joint = binom.pmf(seen[:, None], PILOT_ROLLOUTS, rate[None, :]) * belief  # (seen, grid)
-    going_on = joint @ fixed[pilot:].T  # (seen, further takes), weighted by P(seen)
-    spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, fixed.shape[0])
-    looking = least_gain * ROLLOUT_PRICE * PILOT_ROLLOUTS
-    return float((going_on - spent).max(axis=1).sum() - looking)

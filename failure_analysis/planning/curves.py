@@ -199,41 +199,35 @@ def updated(curves: Mapping[GapDimension, Curve], trial: Trial) -> dict[GapDimen
     """Return the curves that a trial tells about, moved by it.
 
     Where a campaign recorded takes for several dimensions, each is judged with the others'
-    contribution drawn from their own curves.
+    contribution drawn from their own curves. Rollouts of one trained policy aren't independent
+    samples of what training gives: they count as many as n / (1 + (n - 1) rho) would (Kish's
+    design effect).
     """
+    from scipy.stats import beta  # here: `--help` needs no statistics
+
     told = [d for d, n in sorted(trial.takes.items()) if n and trial.shares.get(d, 0.0) > 0]
     rng = np.random.default_rng(0)
     gains = {}
     for d in told:
         a, tau = curves[d].draw(rng, DRAWS)
         gains[d] = trial.shares[d] * fixed_share(a, tau, np.asarray(float(trial.takes[d])))
-    moved = {}
-    for d in told:
-        rest = [gains[o] for o in told if o != d]
-        moved[d] = _posterior(curves[d], trial, d, np.sum(rest, axis=0) if rest else np.zeros(1))
-    return moved
-
-
-def _posterior(curve: Curve, trial: Trial, dimension: GapDimension, others: FloatArray) -> Curve:
-    """Return the posterior of one curve; `others` are draws of what other dimensions fixed.
-
-    Rollouts of one trained policy aren't independent samples of what training gives: they count
-    as many as n / (1 + (n - 1) rho) would (Kish's design effect).
-    """
-    from scipy.stats import beta  # here: `--help` needs no statistics
-
-    own = trial.shares[dimension] * fixed_shares(np.array([float(trial.takes[dimension])]))[0]
-    fixed = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
     # 15 equally likely values of the rate before (Jeffreys' prior).
     done, n = trial.before
     before = beta.ppf((np.arange(15) + 0.5) / 15, done + 0.5, n - done + 0.5)
-    rate = np.clip(before + (1.0 - before) * fixed[:, :, None], CLIP, 1.0 - CLIP)
     done, n = trial.after
     weight = 1.0 / (1.0 + (n - 1) * TRAINING_CORRELATION)
-    log_likelihood = weight * (done * np.log(rate) + (n - done) * np.log1p(-rate))
-    likelihood = np.exp(log_likelihood).mean(axis=(1, 2))
-    posterior = curve.probability * likelihood.reshape(curve.probability.shape)
-    return Curve(posterior / posterior.sum())
+    moved = {}
+    for d in told:
+        rest = [gains[o] for o in told if o != d]
+        others = np.sum(rest, axis=0) if rest else np.zeros(1)
+        own = trial.shares[d] * fixed_shares(np.array([float(trial.takes[d])]))[0]
+        fixed = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
+        rate = np.clip(before + (1.0 - before) * fixed[:, :, None], CLIP, 1.0 - CLIP)
+        log_likelihood = weight * (done * np.log(rate) + (n - done) * np.log1p(-rate))
+        likelihood = np.exp(log_likelihood).mean(axis=(1, 2))
+        posterior = curves[d].probability * likelihood.reshape(curves[d].probability.shape)
+        moved[d] = Curve(posterior / posterior.sum())
+    return moved
 
 
 @dataclass(frozen=True)
@@ -336,21 +330,16 @@ def load_trials(path: Path) -> tuple[Trial, ...]:
             f"{path} is not a {SCHEMA} file. Name the curves.json of an earlier gaploop plan."
         )
     try:
-        return tuple(_read_trial(entry, str(path)) for entry in value["trials"])
+        found = []
+        for entry in value["trials"]:
+            before, after = ((int(done), int(n)) for done, n in (entry["before"], entry["after"]))
+            if not (0 <= before[0] <= before[1] and 0 <= after[0] <= after[1]):
+                raise ValueError(f"{entry['id']}: more successes than rollouts")
+            takes = {dimension(d, str(path)): int(n) for d, n in entry["takes"].items()}
+            shares = {dimension(d, str(path)): float(s) for d, s in entry["shares"].items()}
+            found.append(Trial(str(entry["id"]), takes, shares, before, after))
+        return tuple(found)
     except DAMAGE as error:
         raise UnusableInputError(
             f"{path} is damaged ({error!r}). Make it again with gaploop plan --results."
         ) from None
-
-
-def _read_trial(value: Mapping[str, Any], where: str) -> Trial:
-    before, after = ((int(done), int(n)) for done, n in (value["before"], value["after"]))
-    if not (0 <= before[0] <= before[1] and 0 <= after[0] <= after[1]):
-        raise ValueError(f"{value['id']}: more successes than rollouts")
-    return Trial(
-        str(value["id"]),
-        {dimension(d, where): int(n) for d, n in value["takes"].items()},
-        {dimension(d, where): float(s) for d, s in value["shares"].items()},
-        before,
-        after,
-    )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
 
-from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
-from gaploop.failure_analysis.planning.failures import Prospect
+from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
@@ -103,7 +102,31 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
     if plan.measure:
         lines += ["## Measure first", "", "```bash", *plan.measure, "```", ""]
     for item in plan.items:
-        lines += _item_lines(item)
+        title, _, do, takes, *_ = summary_cells(item)
+        spans = {
+            name: [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in vs]
+            for name, vs in item.vary.items()
+        }
+        fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
+        others = [
+            f"{words(o.remedy)}: {figures(o.gain_points, digits=1)} points for "
+            + time_words(o.hours)
+            + (f", {o.machine_hours:g} h of a machine" if o.machine_hours else "")
+            for o in item.alternatives
+        ]
+        facts = [
+            ("Why", item.why),
+            ("How", item.protocol),
+            ("Takes", takes if item.takes else ""),
+            ("Set up", fixed if item.takes else ""),
+            ("Spread over", ", ".join(f"{name}: {', '.join(vs)}" for name, vs in spans.items())),
+            ("Record with", ", ".join(item.sensors) if item.takes else ""),
+            ("Cheap test", item.test),
+            ("Weighed against", "; ".join(others)),
+        ]
+        said = [f"**{name}.** {value}" for name, value in facts if value]
+        lines += [f"## {title}: {do}", "", "  \n".join(said), ""]
+        lines += ["```bash", *item.commands, "```", ""] if item.commands else []
     lines += [
         f"Points are of {plan.gain_of}; brackets are 95 % intervals. Plan {plan.id} from diagnosis "
         f"{plan.diagnosis}.",
@@ -132,37 +155,6 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _item_lines(item: PlanItem) -> list[str]:
-    title, _, do, takes, *_ = summary_cells(item)
-    spans = {
-        name: [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
-        for name, values in item.vary.items()
-    }
-    setups = ", ".join(f"{name}: {', '.join(shown)}" for name, shown in spans.items())
-    fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
-    facts = [
-        ("Why", item.why),
-        ("How", item.protocol),
-        ("Takes", takes if item.takes else ""),
-        ("Set up", fixed if item.takes else ""),
-        ("Spread over", setups),
-        ("Record with", ", ".join(item.sensors) if item.takes else ""),
-        ("Cheap test", item.test),
-        ("Weighed against", "; ".join(map(_alternative, item.alternatives))),
-    ]
-    lines = [f"**{name}.** {value}" for name, value in facts if value]
-    typed = ["```bash", *item.commands, "```", ""] if item.commands else []
-    return [f"## {title}: {do}", "", "  \n".join(lines), "", *typed]
-
-
-def _alternative(other: Alternative) -> str:
-    machine = f", {other.machine_hours:g} h of a machine" if other.machine_hours else ""
-    return (
-        f"{words(other.remedy)}: {figures(other.gain_points, digits=1)} points for "
-        f"{time_words(other.hours)}{machine}"
-    )
-
-
 def plan_answer(plan: Plan) -> list[tuple[str, str]]:
     """Return what to do and what it costs, in a sentence each."""
     instead = [i for i in plan.items if not i.takes and i.remedy in INSTEAD]
@@ -177,23 +169,21 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
 
 def _cost(plan: Plan) -> str:
     """Return what the takes cost and bring, in a sentence; "" for a plan without takes."""
-    cost = "; ".join(_costs(plan)) if plan.takes else ""
-    return cost[0].upper() + cost[1:] + "." if cost else ""
-
-
-def _costs(plan: Plan) -> Iterator[str]:
+    costs = []
     if plan.hours is not None and plan.hours.mean >= 1:
-        yield f"{_span(plan.hours)} hours of recording"
+        costs.append(f"{_span(plan.hours)} hours of recording")
     elif plan.hours is not None:
         now, low, high = (round(60 * v) for v in (plan.hours.mean, plan.hours.low, plan.hours.high))
-        yield f"{now} [{low}, {high}] minutes of recording"
+        costs.append(f"{now} [{low}, {high}] minutes of recording")
     elif plan.minutes:
-        yield f"about {plan.minutes:.0f} minutes of recording"
+        costs.append(f"about {plan.minutes:.0f} minutes of recording")
     if plan.cost is not None:
-        yield f"{_span(plan.cost)} {plan.currency}".rstrip()
+        costs.append(f"{_span(plan.cost)} {plan.currency}".rstrip())
     if plan.gain_points is not None:
         of = f" of {plan.gain_of}" if plan.gain_of else ""
-        yield f"expected gain {_span(plan.gain_points)} points{of}"
+        costs.append(f"expected gain {_span(plan.gain_points)} points{of}")
+    said = "; ".join(costs) if plan.takes else ""
+    return said[0].upper() + said[1:] + "." if said else ""
 
 
 def _span(value: ExpectedValue) -> str:
@@ -239,25 +229,22 @@ def prospect_figure(planned: Planned) -> Any:
     with new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:
         figure, grid = drawn
         for axes, prospect in zip(grid[0], prospects, strict=False):
-            _panel(axes, prospect, now, plan)
+            mean, low, high = (now + prospect.gain[:, k] for k in range(3))
+            collected = prospect.planned > 0
+            axes.fill_between(prospect.takes, low, high, color=PALE, alpha=0.7, linewidth=0)
+            axes.plot(prospect.takes, mean, color=ACCENT if collected else SOFT)
+            axes.axhline(now, color=SOFT, linewidth=0.8, linestyle=":")
+            item = next(i for i in plan.items if i.dimension is prospect.dimension)
+            title = f"{words(prospect.dimension.value)}\n{item.share:.0%} of failures"
+            axes.set_title(title, fontsize=10)
+            at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
+            if collected:
+                at, said = float(prospect.planned), f" {prospect.planned} takes"
+                axes.axvline(at, color=INK, linewidth=0.8)
+            axes.text(at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=INK)
+            axes.set_xlabel("takes")
+            axes.yaxis.label.set_color(SOFT)
             axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
         known = plan.success_now is not None
         grid[0][0].set_ylabel("success [%]" if known else "failures fixed [%]")
         return figure
-
-
-def _panel(axes: Any, prospect: Prospect, now: float, plan: Plan) -> None:
-    mean, low, high = (now + prospect.gain[:, k] for k in range(3))
-    collected = prospect.planned > 0
-    axes.fill_between(prospect.takes, low, high, color=PALE, alpha=0.7, linewidth=0)
-    axes.plot(prospect.takes, mean, color=ACCENT if collected else SOFT)
-    axes.axhline(now, color=SOFT, linewidth=0.8, linestyle=":")
-    item = next(i for i in plan.items if i.dimension is prospect.dimension)
-    axes.set_title(f"{words(prospect.dimension.value)}\n{item.share:.0%} of failures", fontsize=10)
-    at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
-    if collected:
-        at, said = float(prospect.planned), f" {prospect.planned} takes"
-        axes.axvline(at, color=INK, linewidth=0.8)
-    axes.text(at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=INK)
-    axes.set_xlabel("takes")
-    axes.yaxis.label.set_color(SOFT)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -51,11 +51,23 @@ class Failures:
         """Return the failures that a diagnosis is about."""
         outcomes: Mapping[str, int] = diagnosis.summary.get("outcomes", {})
         failed = max(int(outcomes.get(Outcome.FAILURE.value, 0)), len(diagnosis.takes))
+        reproduction = diagnosis.summary.get("reproduction", {})
+        alike = reproduction.get("reproduces") and reproduction["failing"]["station"] is not None
+        measured: dict[GapDimension, Estimate] = {}
+        for row in reproduction["costs"] if alike else ():
+            if row["cause"] in set(GapDimension):  # its mechanisms' errors add up
+                value, low, high = row["points"]
+                d = GapDimension(row["cause"])
+                so_far = measured.get(d, Estimate(0.0, 0.0, 0.0))
+                below = math.hypot(so_far.value - so_far.low, value - low)
+                above = math.hypot(so_far.high - so_far.value, high - value)
+                mean = so_far.value + value
+                measured[d] = Estimate(mean, mean - below, mean + above)
         return cls(
             tuple(sorted(diagnosis.takes, key=lambda t: (posterior(t), t.uid))),
             failed,
             int(outcomes.get(Outcome.SUCCESS.value, 0)),
-            _measured(diagnosis.summary.get("reproduction", {})),
+            measured,
         )
 
     @property
@@ -113,23 +125,6 @@ class Failures:
         counts = shared + (1.0 - SHARED_ERRORS) * self.posteriors.sum(axis=0)
         weights = rng.standard_gamma(counts + PSEUDO_TAKES / len(CAUSES))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _measured(reproduction: Mapping[str, Any]) -> dict[GapDimension, Estimate]:
-    """Return what each dimension costs by `summary.reproduction`; mechanisms' errors add up."""
-    if not reproduction.get("reproduces") or reproduction["failing"]["station"] is None:
-        return {}
-    found: dict[GapDimension, Estimate] = {}
-    for row in reproduction["costs"]:
-        if row["cause"] in set(GapDimension):
-            value, low, high = row["points"]
-            d = GapDimension(row["cause"])
-            sum_ = found.get(d, Estimate(0.0, 0.0, 0.0))
-            below = math.hypot(sum_.value - sum_.low, value - low)
-            above = math.hypot(sum_.high - sum_.value, high - value)
-            mean = sum_.value + value
-            found[d] = Estimate(mean, mean - below, mean + above)
-    return found
 
 
 def posterior(take: TakeDiagnosis) -> tuple[float, ...]:

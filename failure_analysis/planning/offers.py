@@ -87,7 +87,6 @@ class PlanContext:
         folder: where the plan is written; what its commands make goes there.
         twin: the station's; None where it wasn't measured.
         record_with: options by which takes are recorded at the station, as they are typed.
-        takes: folders with takes of the station.
         machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
 
@@ -174,27 +173,22 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     around one, too: they stand for the station.
     """
     recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
+    differs = about.twin.mechanisms if about.twin is not None else ()
+    here = [m for m in differs if m.startswith(f"{dimension.value}.")]
+    possible = ["compensate"] if here == [DELAY] else []
+    geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
+    if geometry or any(m in LIGHT for m in here):
+        possible.append("recalibrate")
+    if here:
+        possible.append("resimulate")
+    elif dimension in RANGES and differs:
+        possible.append("randomise")
     found = []
-    for remedy in _possible(dimension, about.twin, images):
+    for remedy in possible:
         if (fixed := fixed_by(remedy, dimension, images)) is not None:
             machine_h = machine_hours(about, images, recorded.get(remedy))
             found.append(RemedyOffer(remedy, fixed[0], OPERATOR_H, machine_h, fixed[1]))
     return tuple(found)
-
-
-def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Iterator[str]:
-    differs = twin.mechanisms if twin is not None else ()
-    here = [m for m in differs if m.startswith(f"{dimension.value}.")]
-    if here == [DELAY]:
-        yield "compensate"
-    if any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images:
-        yield "recalibrate"
-    if any(m in LIGHT for m in here):
-        yield "recalibrate"
-    if here:
-        yield "resimulate"
-    elif dimension in RANGES and differs:
-        yield "randomise"
 
 
 def measuring(about: PlanContext, source: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ noise and clutter it is assumed that they don't.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -120,19 +120,14 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     shares = {d: share for share, d in ranked if share >= LEAST_SHARE}
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
-    weighed = {d: _weighed(d, quota, failures, outlook, ask) for d, quota in quotas.items()}
-    instead = _instead(weighed, ask)
+    priced, instead = _weigh(quotas, failures, outlook, ask)
     left = _quotas(failures, [d for d in shares if d not in instead], ask)
     quotas = {d: left.get(d, DimensionQuota(Decision.INSTEAD)) for d in shares}
     plan_id = uuid7()
     items = []
     for dimension, share in shares.items():
-        quota, others = quotas[dimension], weighed[dimension]
-        found = _items(plan_id, dimension, share, quota, failures, outlook, ask)
-        if dimension in instead:
-            found = [_with_offer(found[0], instead[dimension], outlook)]
-        items += [_against(item, others) for item in found]
-    items = _with_commands(items, ask)
+        items += _items(plan_id, dimension, share, quotas[dimension], failures, outlook, ask)
+    items = _carried_out(items, priced, instead, outlook, ask)
     gain = sum((outlook.gain(d, quota.takes) for d, quota in quotas.items()), np.zeros(DRAWS))
     gain += sum((outlook.gain_of(d, o.fixed) for d, o in instead.items()), np.zeros(DRAWS))
     takes = {d: quota.takes for d, quota in quotas.items()}
@@ -164,129 +159,100 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
         stop=_stop_words(quotas, ask.least_gain, diagnosis.summary),
-        notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
+        notes=_notes(failures, diagnosis.summary, items, ask),
         measure=measure,
     )
     return Planned(plan, outlook)
 
 
-type Weighed = tuple[tuple[RemedyOffer, ...], tuple[Alternative, ...]]
-"""What commands offer against a dimension, and every remedy priced, collecting too."""
+def _weigh(
+    quotas: Mapping[GapDimension, DimensionQuota], failures: Failures, outlook: Outlook, ask: Ask
+) -> tuple[dict[GapDimension, tuple[Alternative, ...]], dict[GapDimension, RemedyOffer]]:
+    """Return every remedy by dimension, priced, and the commands that are run instead of recording.
 
-
-def _weighed(
-    dimension: GapDimension, quota: DimensionQuota, failures: Failures, outlook: Outlook, ask: Ask
-) -> Weighed:
-    """Return the remedies there are against a dimension, with what each brings and costs."""
-    found = offers(dimension, ask.about, ask.image_policy) if ask.about else ()
-    priced = []
-    for offer in found:
-        gain = estimate(outlook.gain_of(dimension, offer.fixed), 1)
-        priced.append(Alternative(offer.remedy, gain, offer.hours, offer.machine_hours))
-    if quota.takes and found:
-        changes = _changes(dimension, quota.takes, failures, ask)
-        rng = np.random.default_rng(4)
-        hours = ask.effort.draw_hours({dimension: quota.takes}, changes, rng, DRAWS)
-        gain = estimate(outlook.gain(dimension, quota.takes), 1)
-        priced.append(Alternative(COLLECT, gain, estimate(hours, 3)))
-    return found, tuple(priced)
-
-
-def _instead(weighed: Mapping[GapDimension, Weighed], ask: Ask) -> dict[GapDimension, RemedyOffer]:
-    """Return the remedy of each dimension for which a command brings most for an operator's hour.
-
-    Takes in a twin show all that differs there: once they are recorded for one dimension, the
-    others get them for nothing.
+    Those are where a command brings most for an operator's hour. Takes in a twin show all that
+    differs there: once they are recorded for one dimension, the others get them for nothing.
     """
     limit_h = ask.budget.hours
-    chosen: dict[GapDimension, RemedyOffer] = {}
-    for dimension, (found, priced) in weighed.items():
+    offered = {d: offers(d, ask.about, ask.image_policy) if ask.about else () for d in quotas}
+    priced: dict[GapDimension, tuple[Alternative, ...]] = {}
+    instead: dict[GapDimension, RemedyOffer] = {}
+    for d, quota in quotas.items():
+        ways = []
+        for offer in offered[d]:
+            gain = estimate(outlook.gain_of(d, offer.fixed), 1)
+            ways.append(Alternative(offer.remedy, gain, offer.hours, offer.machine_hours))
+        if quota.takes and ways:
+            changes = _changes(d, quota.takes, failures, ask)
+            rng = np.random.default_rng(4)
+            hours = ask.effort.draw_hours({d: quota.takes}, changes, rng, DRAWS)
+            gain = estimate(outlook.gain(d, quota.takes), 1)
+            ways.append(Alternative(COLLECT, gain, estimate(hours, 3)))
+        priced[d] = tuple(ways)
         worth = [
-            p
-            for p in priced
-            if p.gain_points.mean >= LEAST_POINTS
-            and (p.remedy == COLLECT or limit_h is None or p.hours.mean <= limit_h)
+            way
+            for way in ways
+            if way.gain_points.mean >= LEAST_POINTS
+            and (way.remedy == COLLECT or limit_h is None or way.hours.mean <= limit_h)
         ]
-        best = max(worth, key=lambda p: p.points_per_hour, default=None)
+        best = max(worth, key=lambda way: way.points_per_hour, default=None)
         if best is not None and best.remedy != COLLECT:
-            chosen[dimension] = next(o for o in found if o.remedy == best.remedy)
-    if any(offer.remedy == RESIMULATE for offer in chosen.values()):
-        for dimension in chosen:
-            same = [o for o in weighed[dimension][0] if o.remedy == RESIMULATE]
-            chosen[dimension] = same[0] if same else chosen[dimension]
-    return chosen
+            instead[d] = next(o for o in offered[d] if o.remedy == best.remedy)
+    if any(offer.remedy == RESIMULATE for offer in instead.values()):
+        for d in instead:
+            same = [o for o in offered[d] if o.remedy == RESIMULATE]
+            instead[d] = same[0] if same else instead[d]
+    return priced, instead
 
 
-def _with_offer(item: PlanItem, offer: RemedyOffer, outlook: Outlook) -> PlanItem:
-    """Return an item that is done by command instead of recording."""
-    fixed = estimate(offer.fixed, 3)
-    basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
-    why = (
-        f"{item.why} To {offer.remedy} is expected to fix {fixed.mean:.0%} [{fixed.low:.0%}, "
-        f"{fixed.high:.0%}] of these failures ({basis})."
-    )
-    return replace(
-        item,
-        remedy=offer.remedy,
-        why=why,
-        protocol=STEPS[offer.remedy],
-        gain_points=estimate(outlook.gain_of(item.dimension, offer.fixed), 1),
-        hours=offer.hours,
-        machine_hours=offer.machine_hours,
-    )
-
-
-def _against(item: PlanItem, weighed: Weighed) -> PlanItem:
-    """Return an item with what else was weighed, and by how much it is ahead of that."""
-    priced = {p.remedy: p for p in weighed[1]}
-    mine = priced.pop(item.remedy, None)
-    if mine is None or not priced:
-        return replace(item, alternatives=tuple(priced.values()))
-    best = max(priced.values(), key=lambda p: p.points_per_hour)
-    ahead = mine.gain_points.mean - best.gain_points.mean
-    said = (
-        f" An operator's hour brings {mine.points_per_hour:.0f} points; to {best.remedy} "
-        f"{best.points_per_hour:.0f} (to {item.remedy} brings {ahead:+.1f} points in all)."
-    )
-    return replace(item, why=item.why + said, alternatives=tuple(priced.values()))
-
-
-def _with_commands(items: Sequence[PlanItem], ask: Ask) -> list[PlanItem]:
-    """Return the items with the commands that carry them out; what serves several stands once."""
-    if ask.about is None:
-        return list(items)
-    said: set[str] = set()
+def _carried_out(
+    items: Sequence[PlanItem],
+    priced: Mapping[GapDimension, Sequence[Alternative]],
+    instead: Mapping[GapDimension, RemedyOffer],
+    outlook: Outlook,
+    ask: Ask,
+) -> list[PlanItem]:
+    """Return the items with what is done instead, what else was weighed, and their commands."""
     found = []
+    typed: set[str] = set()
     for item in items:
+        why = item.why
+        if (offer := instead.get(item.dimension)) is not None:
+            fixed = estimate(offer.fixed, 3)
+            basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
+            why += (
+                f" To {offer.remedy} is expected to fix {fixed.mean:.0%} [{fixed.low:.0%}, "
+                f"{fixed.high:.0%}] of these failures ({basis})."
+            )
+            item = replace(
+                item,
+                remedy=offer.remedy,
+                protocol=STEPS[offer.remedy],
+                gain_points=estimate(outlook.gain_of(item.dimension, offer.fixed), 1),
+                hours=offer.hours,
+                machine_hours=offer.machine_hours,
+            )
+        others = {way.remedy: way for way in priced[item.dimension]}
+        mine = others.pop(item.remedy, None)
+        if mine is not None and others:
+            best = max(others.values(), key=lambda way: way.points_per_hour)
+            ahead = mine.gain_points.mean - best.gain_points.mean
+            why += (
+                f" An operator's hour brings {mine.points_per_hour:.0f} points; to {best.remedy} "
+                f"{best.points_per_hour:.0f} (to {item.remedy} brings {ahead:+.1f} points in all)."
+            )
+        item = replace(item, why=why, alternatives=tuple(others.values()))
         lines: tuple[str, ...] = ()
-        if item.takes or item.remedy != COLLECT:
+        if ask.about is not None and (item.takes or item.remedy != COLLECT):
             lines = commands(item.remedy, item.dimension, ask.about, ask.image_policy)
-        again = bool(lines) and lines[0] in said
-        said.update(lines)
-        if again:
+        if lines and lines[0] in typed:  # what serves several stands once
             serves = f"{item.protocol} The commands above serve this, too."
-            item = replace(item, protocol=serves, hours=None if not item.takes else item.hours,
-                           machine_hours=0.0)  # fmt: skip
-        found.append(item if again else replace(item, commands=lines))
+            hours = item.hours if item.takes else None
+            found.append(replace(item, protocol=serves, hours=hours, machine_hours=0.0))
+        else:
+            found.append(replace(item, commands=lines))
+        typed.update(lines)
     return found
-
-
-def _command_notes(items: Sequence[PlanItem], ask: Ask) -> Iterator[str]:
-    """Yield what is lacking for a plan that runs by commands."""
-    if ask.about is None:
-        return
-    no_twin = ask.about.twin is None and bool(items)
-    if no_twin:
-        yield (
-            "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
-            "remedies without an operator are weighed, too."
-        )
-    if (no_twin or any(item.takes for item in items)) and not ask.about.record_with:
-        yield (
-            "To have measuring and collecting as commands, say how takes are recorded here: "
-            "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "
-            "--takes=DIR of what was diagnosed."
-        )
 
 
 def _quotas(
@@ -367,6 +333,24 @@ def _items(
     ask: Ask,
 ) -> list[PlanItem]:
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
+    mine = [t for t in failures.named if t.top == dimension.value]
+    why = (
+        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
+        f"{len(failures.takes) - len(failures.named)} abstained)."
+    )
+    modes = Counter(t.mode for t in mine).most_common(2)
+    if modes:
+        why += f" Seen as {', '.join(f'{words(mode)} ({n})' for mode, n in modes)}."
+    # Typical: the evidence that most often stands first for this dimension, in the middle take.
+    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
+    if dimension is GapDimension.TASK_SPECIFICATION:
+        signals = {"end_distance_m"}
+    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in mine]
+    seen = [e for e in firsts if e is not None]
+    if seen:
+        name = Counter(e.signal for e in seen).most_common(1)[0][0]
+        same = sorted((e for e in seen if e.signal == name), key=lambda e: (e.value, e.message))
+        why += f" Typical: {same[len(same) // 2].message}."
     curve, remedy = ask.curves[dimension], REMEDIES[dimension]
     fixed = estimate(outlook.fixed(dimension, quota.takes), 3)
     verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
@@ -376,7 +360,7 @@ def _items(
         dimension=dimension,
         takes=0,
         remedy=COLLECT if demonstrate else remedy.instead,
-        why=f"{_why_words(dimension, share, failures)} {verdict}".rstrip(),
+        why=f"{why} {verdict}".rstrip(),
         protocol=remedy.protocol if demonstrate else remedy.steps,
         share=round(share, 4),
         sensors=remedy.sensors,
@@ -407,29 +391,6 @@ def _items(
             )
             found.append(item)
     return found
-
-
-def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
-    mine = [t for t in failures.named if t.top == dimension.value]
-    text = (
-        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
-        f"{len(failures.takes) - len(failures.named)} abstained)."
-    )
-    modes = Counter(t.mode for t in mine).most_common(2)
-    if modes:
-        seen = [f"{mode.replace('_', ' ')} ({n})" for mode, n in modes]
-        text += f" Seen as {', '.join(seen)}."
-    # Typical: the evidence that most often stands first for this dimension, in the middle take.
-    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
-    if dimension is GapDimension.TASK_SPECIFICATION:
-        signals = {"end_distance_m"}
-    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in mine]
-    found = [e for e in firsts if e is not None]
-    if not found:
-        return text
-    name = Counter(e.signal for e in found).most_common(1)[0][0]
-    same = sorted((e for e in found if e.signal == name), key=lambda e: (e.value, e.message))
-    return f"{text} Typical: {same[len(same) // 2].message}."
 
 
 def _verdict_words(
@@ -497,8 +458,9 @@ def _stop_words(
 
 
 def _notes(
-    failures: Failures, summary: Mapping[str, Any], effort: RecordingEffort
+    failures: Failures, summary: Mapping[str, Any], items: Sequence[PlanItem], ask: Ask
 ) -> tuple[str, ...]:
+    effort = ask.effort
     n, named = len(failures.takes), len(failures.named)
     unseen: Mapping[str, int] = summary.get("unseen", {})
     channels = ""
@@ -535,4 +497,18 @@ def _notes(
         )
     if summary.get("sim_to_sim"):
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
+    if ask.about is None:
+        return tuple(notes)
+    no_twin = ask.about.twin is None and bool(items)
+    if no_twin:
+        notes.append(
+            "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
+            "remedies without an operator are weighed, too."
+        )
+    if (no_twin or any(item.takes for item in items)) and not ask.about.record_with:
+        notes.append(
+            "To have measuring and collecting as commands, say how takes are recorded here: "
+            "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "
+            "--takes=DIR of what was diagnosed."
+        )
     return tuple(notes)

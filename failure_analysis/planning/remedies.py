@@ -182,60 +182,34 @@ def setups_for(
     it stands. Where failures differ in the condition that matters for the dimension, takes follow
     them; where nothing is known of it, they are spread over what the station can set up.
     """
-    remedy = REMEDIES[dimension]
-    shared = common_conditions(failures, conditions)
-    masses = mass_by_value(failures, conditions, dimension, remedy.split_by)
-    names = [*remedy.vary]
-    if not masses and remedy.split_by in NAMED_CONDITIONS and remedy.split_by not in names:
-        names.insert(0, remedy.split_by)
-    if len(masses) > 1:
-        names = [n for n in names if n != remedy.split_by]
-    vary = {n: _values(n, station) for n in names if n not in shared and _values(n, station)}
-    if len(masses) < 2:
-        return (SetupTakes(shared, vary),)
-    name = remedy.split_by
-    return tuple(
-        SetupTakes({**shared, name: value}, vary, mass, f":{name}={value}")
-        for value, mass in masses
-    )
-
-
-def _values(name: str, station: Station) -> tuple[Any, ...]:
-    return tuple(v for v in every_value(name, station) if (name, v) != ("human", NOBODY))
-
-
-def mass_by_value(
-    failures: Failures,
-    conditions: Mapping[str, Mapping[str, Any]],
-    dimension: GapDimension,
-    name: str,
-) -> list[tuple[Any, float]]:
-    """Return how much of a dimension's failures fell under each value of a condition.
-
-    The largest first; shares sum to 1 unless there are none. Failures whose conditions aren't known
-    are left out.
-    """
-    column, values = CAUSES.index(dimension), {}
-    mass: Counter[str] = Counter()
+    remedy, name = REMEDIES[dimension], REMEDIES[dimension].split_by
+    known = [conditions[t.uid] for t in failures.takes if t.uid in conditions]
+    shared = {
+        n: value
+        for n, value in sorted(known[0].items() if known else ())
+        if all(n in other and other[n] == value for other in known)
+    }
+    # How much of the dimension's failures fell under each value of the condition, as far as known.
+    mass, values = Counter[str](), dict[str, Any]()
     for take, row in zip(failures.takes, failures.posteriors, strict=True):
         if name in conditions.get(take.uid, {}):
             value = conditions[take.uid][name]
             values[repr(value)] = value
-            mass[repr(value)] += row[column]
+            mass[repr(value)] += row[CAUSES.index(dimension)]
     total = sum(mass.values())
-    ranked = sorted(mass.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [(values[key], m / total) for key, m in ranked] if total > 0 else []
-
-
-def common_conditions(
-    failures: Failures, conditions: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the conditions that were the same in every failure."""
-    known = [conditions[t.uid] for t in failures.takes if t.uid in conditions]
-    if not known:
-        return {}
-    return {
-        name: value
-        for name, value in sorted(known[0].items())
-        if all(name in other and other[name] == value for other in known)
+    ranked = sorted(mass.items(), key=lambda pair: (-pair[1], pair[0])) if total > 0 else []
+    names = [*remedy.vary]
+    if not ranked and name in NAMED_CONDITIONS and name not in names:
+        names.insert(0, name)
+    if len(ranked) > 1:
+        names = [n for n in names if n != name]
+    every = {
+        n: tuple(v for v in every_value(n, station) if (n, v) != ("human", NOBODY)) for n in names
     }
+    vary = {n: found for n, found in every.items() if n not in shared and found}
+    if len(ranked) < 2:
+        return (SetupTakes(shared, vary),)
+    return tuple(
+        SetupTakes({**shared, name: values[key]}, vary, m / total, f":{name}={values[key]}")
+        for key, m in ranked
+    )

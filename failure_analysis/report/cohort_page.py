@@ -89,7 +89,23 @@ def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
         said = [text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
         yield section("Gap to simulation", "The same circumstances in both.", said)
     if cohort.change is not None or len(cohort.versions) > 1:
-        yield _time_section(cohort)
+        blocks: list[Markup] = []
+        if cohort.change is not None:
+            sentence = _sentence(change_words(cohort.change))
+            kind = "good" if cohort.change.difference.value > 0 else "bad"
+            blocks.append(notice(sentence, kind) if cohort.change.flagged else text(sentence))
+        if len(cohort.versions) > 1:
+            rows = [
+                (
+                    version.policy,
+                    f"{percent(version.rate)} of {version.trials}",
+                    points(version.since_before.difference) if version.since_before else "–",
+                    "changed" if version.flagged else "",
+                )
+                for version in cohort.versions
+            ]
+            blocks.append(table(("policy", "success", "beside the version before", ""), rows))
+        yield section("Over time and policy versions", "", blocks)
 
 
 def _sentence(said: str) -> str:
@@ -103,8 +119,21 @@ def where_section(result: FactorTable) -> Section:
         "trials would have had at the usual level, all else as it was. Coloured: shown, at "
         f"{FALSE_ALARM:.0%} for all of them together."
     )
-    shown = _shown(result)
-    blocks = [_difference_bars(shown, result)] if shown else []
+    shown, rows = _shown(result), list[BarRow]()
+    for effect in shown:
+        d = effect.difference
+        at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
+        sentence = (
+            f"{points(d)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
+            f"{at_reference:.0%} as at {result.references[effect.factor][0]}"
+        )
+        name = f"{words(effect.factor)}: {effect.level}"
+        rows.append(BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict]))
+    blocks = []
+    if rows:
+        left, right = min(r.low for r in rows), max(r.high for r in rows)
+        reach = min(max(0.1, -left, right) * 1.05, 1.0)
+        blocks.append(bars(rows, (-reach, min(reach, max(0.1, right))), filled=False))
     rest = [e for e in result.effects if e not in shown]
     if rest:
         lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
@@ -124,42 +153,6 @@ def where_section(result: FactorTable) -> Section:
 def _shown(result: FactorTable) -> list[Effect]:
     ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:SHOWN]
     return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
-
-
-def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
-    def row(effect: Effect) -> BarRow:
-        name = f"{words(effect.factor)}: {effect.level}"
-        d = effect.difference
-        at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
-        sentence = (
-            f"{points(d)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
-            f"{at_reference:.0%} as at {result.references[effect.factor][0]}"
-        )
-        return BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict])
-
-    ends = [v for e in effects for v in (e.difference.low, e.difference.high)]
-    reach = min(max(0.1, *(abs(v) for v in ends)) * 1.05, 1.0)
-    return bars([row(e) for e in effects], (-reach, min(reach, max(0.1, *ends))), filled=False)
-
-
-def _time_section(cohort: CohortStatistics) -> Section:
-    blocks: list[Markup] = []
-    if cohort.change is not None:
-        said = _sentence(change_words(cohort.change))
-        kind = "good" if cohort.change.difference.value > 0 else "bad"
-        blocks.append(notice(said, kind) if cohort.change.flagged else text(said))
-    if len(cohort.versions) > 1:
-        rows = [
-            (
-                version.policy,
-                f"{percent(version.rate)} of {version.trials}",
-                points(version.since_before.difference) if version.since_before else "–",
-                "changed" if version.flagged else "",
-            )
-            for version in cohort.versions
-        ]
-        blocks.append(table(("policy", "success", "beside the version before", ""), rows))
-    return section("Over time and policy versions", "", blocks)
 
 
 def groups_section(

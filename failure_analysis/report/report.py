@@ -72,26 +72,45 @@ def diagnosis_report(
     if cohort is not None:
         sections += cohort_sections(cohort)
     if diagnosis.takes:
-        sections += [_mode_section(diagnosis), _dimension_section(diagnosis)]
+        rows, columns, counts = _modes(diagnosis)
+        if columns == ["unknown"]:
+            found = [(words(mode), counts[mode, "unknown"]) for mode in rows]
+            block, title = table(("mode", "takes"), found, numbers=(1,)), "What: failure modes"
+            sections.append(section(title, "", [block]))
+        else:
+            title = "What and when: failure modes by phase"
+            sections.append(section(title, "Failed takes.", [heat(rows, columns, counts)]))
+        sections.append(_dimension_section(diagnosis))
         if diagnosis.cameras is not None:
             sections.append(_cameras_section(diagnosis.cameras))
         if "reproduction" in summary:
             sections.append(_reproduction_section(summary["reproduction"]))
-        sections.append(_surety_section(diagnosis))
+        taken = summary["reference"]["takes"]
+        usual = f"What is usual: {summary['reference']['name']}"
+        surety = [text(usual + (f" ({taken} takes)." if taken else "."))]
+        if by := summary.get("attributed_by"):
+            judges = ", ".join(f"{k} ({n})" for k, n in by.items())
+            surety.append(text(f"Causes judged by {judges}."))
+        for line in summary.get("evidence", {}).get("says", ()):
+            surety.append(notice(line) if line.startswith("Warning") else text(line))
+        if unseen := summary.get("unseen"):
+            reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
+            surety.append(notice(f"Could not be seen: {reasons}."))
+        sections.append(section("How sure", "", surety))
         if plan is not None:
             sections.append(plan_section(plan))
     if cohort is not None and cohort.groups:
         sections.append(groups_section(cohort.groups, diagnosis.source, pictures or {}))
     if diagnosis.takes:
         sections.append(evidence_section(diagnosis, pictures or {}))
-        rows: list[Sequence[Any]] = [
+        meant: list[Sequence[Any]] = [
             (words(d.value), DIMENSIONS[d].definition, DIMENSIONS[d].evidence, DIMENSIONS[d].remedy)
             for d in GapDimension
             if summary["dimensions"][d.value] >= LEAST_SHARE
         ]
         head = ("dimension", "definition", "evidence", "remedy")
         nothing = text("No dimension reaches a tenth of the failures.")
-        meanings = table(head, rows) if rows else nothing
+        meanings = table(head, meant) if meant else nothing
         sections.append(section("What the dimensions mean", "", [meanings]))
     footer = f"Diagnosis {diagnosis.id} of {diagnosis.source or 'takes'}. Made by gaploop diagnose."
     return page("Diagnosis", sections, subtitle=subtitle, footer=footer)
@@ -122,7 +141,13 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
             for (mode, phase), n in kinds.most_common(3)
         )
         rows.append(("What", what + (" and others." if len(kinds) > 3 else ".")))
-        rows += [("Why", _why(diagnosis)), ("How sure", _how_sure(diagnosis))]
+        n, left = len(diagnosis.takes), diagnosis.summary["abstained"]
+        sure = f"{left} of {n} failures have no clear cause, and none is guessed."
+        sure = sure if left else f"Each of the {n} failures has a clear cause."
+        sure += f" {n} failures are few: read the intervals." if n < 20 else ""
+        if "reproduction" in diagnosis.summary:
+            sure += f" {diagnosis.summary['reproduction']['says'][-1]}"
+        rows += [("Why", _why(diagnosis)), ("How sure", sure)]
         rows += plan_answer(plan) if plan is not None else []
     else:
         rows.append(("Why", "No failure to explain."))
@@ -146,32 +171,6 @@ def _why(diagnosis: Diagnosis) -> str:
         return "No single cause explains a tenth of the failures."
     sentence = ", ".join(causes)
     return f"{station} {sentence[0].upper()}{sentence[1:]} of the failures.".strip()
-
-
-def _how_sure(diagnosis: Diagnosis) -> str:
-    n, left = len(diagnosis.takes), diagnosis.summary["abstained"]
-    few = f" {n} failures are few: read the intervals." if n < 20 else ""
-    if "reproduction" in diagnosis.summary:
-        few += f" {diagnosis.summary['reproduction']['says'][-1]}"
-    if not left:
-        return f"Each of the {n} failures has a clear cause.{few}"
-    return f"{left} of {n} failures have no clear cause, and none is guessed.{few}"
-
-
-def _surety_section(diagnosis: Diagnosis) -> Section:
-    summary = diagnosis.summary
-    counts = summary["reference"]["takes"]
-    usual = f"What is usual: {summary['reference']['name']}"
-    rows = [text(usual + (f" ({counts} takes)." if counts else "."))]
-    if by := summary.get("attributed_by"):
-        judges = ", ".join(f"{k} ({n})" for k, n in by.items())
-        rows.append(text(f"Causes judged by {judges}."))
-    for line in summary.get("evidence", {}).get("says", ()):
-        rows.append(notice(line) if line.startswith("Warning") else text(line))
-    if unseen := summary.get("unseen"):
-        reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
-        rows.append(notice(f"Could not be seen: {reasons}."))
-    return section("How sure", "", rows)
 
 
 def _cause_shares(diagnosis: Diagnosis) -> dict[str, Estimate]:
@@ -269,15 +268,6 @@ def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[st
     if any(phase == "unknown" for _, phase in counts):
         phases.append("unknown")
     return [mode for mode, _ in modes.most_common()], phases, counts
-
-
-def _mode_section(diagnosis: Diagnosis) -> Section:
-    rows, columns, counts = _modes(diagnosis)
-    if columns == ["unknown"]:
-        found = [(words(mode), counts[mode, "unknown"]) for mode in rows]
-        return section("What: failure modes", "", [table(("mode", "takes"), found, numbers=(1,))])
-    title = "What and when: failure modes by phase"
-    return section(title, "Failed takes.", [heat(rows, columns, counts)])
 
 
 def evidence_section(

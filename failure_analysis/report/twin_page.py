@@ -98,9 +98,37 @@ def twin_page(
 
 
 def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
-    """Return the figure of held-out motion as PNG, of the piece in which fitting changes most."""
-    clearest = max(curves, key=lambda c: np.abs((c.before_rad - c.after_rad)[:, :-1]).mean())
-    return figure_png(_curves_figure(clearest, joints[:-1]))
+    """Return the figure of held-out motion as PNG, of the piece in which fitting changes most.
+
+    Each joint's readings beside the simulated ones, and their errors.
+    """
+    curve = max(curves, key=lambda c: np.abs((c.before_rad - c.after_rad)[:, :-1]).mean())
+    joints = joints[:-1]  # without the gripper
+    rows = curve.t_s <= LONGEST_S
+    t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
+    drawn = (
+        ("nominal", np.degrees(curve.before_rad[rows]), VERDICT["costs"], 1.4),
+        ("fitted", np.degrees(curve.after_rad[rows]), ACCENT, 1.4),
+    )
+    grid = {"nrows": len(joints), "ncols": 2, "sharex": True, "squeeze": False}
+    with new_figure(10.4, 1.75 * len(joints) + 0.5, **grid) as (made, axes):
+        for k, joint in enumerate(joints):
+            path, error = axes[k]
+            path.plot(t_s, read[:, k], color=PALE, lw=5, label="station")
+            error.axhline(0, color=SOFT, lw=0.8)
+            for name, simulated, colour, width in drawn:
+                path.plot(t_s, simulated[:, k], color=colour, lw=width, label=name)
+                error.plot(t_s, simulated[:, k] - read[:, k], color=colour, lw=width)
+            most = np.abs([s[:, k] - read[:, k] for _, s, _, _ in drawn]).max()
+            error.set_ylim(-1.1 * max(most, 0.3), 1.1 * max(most, 0.3))
+            path.set_ylabel(words(joint), color=INK)
+        axes[0, 0].set_title("position [deg]", fontsize=10, color=SOFT, loc="left")
+        axes[0, 1].set_title("simulated minus read [deg]", fontsize=10, color=SOFT, loc="left")
+        for last in axes[-1]:
+            last.set_xlabel("time [s]")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        made.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
+    return figure_png(made)
 
 
 def describe(parameter: TwinParameter) -> str:
@@ -141,32 +169,3 @@ def _number(value: float, unit: str) -> str:
 
 def _degrees(rad: float) -> str:
     return f"{np.degrees(rad):.2f}°"
-
-
-def _curves_figure(curve: OpenLoopCurve, joints: Sequence[str]) -> Any:
-    """Return each joint's readings beside the simulated ones, and their errors below."""
-    rows = curve.t_s <= LONGEST_S
-    t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
-    drawn = (
-        ("nominal", np.degrees(curve.before_rad[rows]), VERDICT["costs"], 1.4),
-        ("fitted", np.degrees(curve.after_rad[rows]), ACCENT, 1.4),
-    )
-    grid = {"nrows": len(joints), "ncols": 2, "sharex": True, "squeeze": False}
-    with new_figure(10.4, 1.75 * len(joints) + 0.5, **grid) as (made, axes):
-        for k, joint in enumerate(joints):
-            path, error = axes[k]
-            path.plot(t_s, read[:, k], color=PALE, lw=5, label="station")
-            error.axhline(0, color=SOFT, lw=0.8)
-            for name, simulated, colour, width in drawn:
-                path.plot(t_s, simulated[:, k], color=colour, lw=width, label=name)
-                error.plot(t_s, simulated[:, k] - read[:, k], color=colour, lw=width)
-            most = np.abs([s[:, k] - read[:, k] for _, s, _, _ in drawn]).max()
-            error.set_ylim(-1.1 * max(most, 0.3), 1.1 * max(most, 0.3))
-            path.set_ylabel(words(joint), color=INK)
-        axes[0, 0].set_title("position [deg]", fontsize=10, color=SOFT, loc="left")
-        axes[0, 1].set_title("simulated minus read [deg]", fontsize=10, color=SOFT, loc="left")
-        for last in axes[-1]:
-            last.set_xlabel("time [s]")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        made.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
-        return made

@@ -95,8 +95,30 @@ def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:
     Raises:
         UnusableInputError: its text is a query that can't be understood.
     """
-    texts = _text_matches(takes, by.text.strip())
-    chosen = [t for t, yes in zip(takes, texts, strict=True) if yes and _matches(t, by)]
+    text, found, words = by.text.strip(), [True] * len(takes), list[str]()
+    if any(sign in text for sign in ("==", "!=", "<", ">", " in ")):
+        found = matching(text, Facts.of_episodes([t.episode for t in takes]), "Search")
+    else:
+        words = text.casefold().split()
+    chosen = []
+    for take, yes in zip(takes, found, strict=True):
+        info = take.episode.info
+        if words:
+            known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
+            searched = (*known, *_conditions(info.conditions), f"#{take.episode.index}")
+            haystack = " ".join(searched).casefold()
+            yes = all(word in haystack for word in words)
+        if (
+            yes
+            and by.outcome in (ANY, take.episode.outcome)
+            and by.mode in (ANY, take.mode)
+            and by.session in (ANY, info.session)
+            and by.policy in (ANY, info.policy)
+            and (by.dimension in (ANY, take.why) or by.dimension in info.dimensions)
+            and (by.condition == ANY or by.condition in _conditions(info.conditions))
+            and (by.who == ANY or _WHO[Who(by.who)](take))
+        ):
+            chosen.append(take)
     return sorted(chosen, key=_urgency)
 
 
@@ -115,19 +137,6 @@ def _urgency(take: Listed) -> tuple[int, float, int]:
     return 2, max(take.found.dimensions.values()), take.episode.index
 
 
-def _matches(take: Listed, by: Filter) -> bool:
-    info = take.episode.info
-    return (
-        by.outcome in (ANY, take.episode.outcome)
-        and by.mode in (ANY, take.mode)
-        and by.session in (ANY, info.session)
-        and by.policy in (ANY, info.policy)
-        and (by.dimension in (ANY, take.why) or by.dimension in info.dimensions)
-        and (by.condition == ANY or by.condition in _conditions(info.conditions))
-        and (by.who == ANY or _WHO[Who(by.who)](take))
-    )
-
-
 _WHO: Final[Mapping[Who, Callable[[Listed], bool]]] = {
     Who.NEEDS_YOU: lambda t: t.needs,
     Who.UNLABELLED: lambda t: not t.episode.failure_mode and t.episode.outcome not in SETTLED,
@@ -139,21 +148,6 @@ _WHO: Final[Mapping[Who, Callable[[Listed], bool]]] = {
 
 def _conditions(conditions: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" for name, value in set_up(conditions).items()]
-
-
-def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:
-    if not text:
-        return [True] * len(takes)
-    if any(sign in text for sign in ("==", "!=", "<", ">", " in ")):
-        return matching(text, Facts.of_episodes([t.episode for t in takes]), "Search")
-    words, found = text.casefold().split(), []
-    for take in takes:
-        info = take.episode.info
-        known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
-        searched = (*known, *_conditions(info.conditions), f"#{take.episode.index}")
-        haystack = " ".join(searched).casefold()
-        found.append(all(word in haystack for word in words))
-    return found
 
 
 MOST_OPTIONS: Final = 200

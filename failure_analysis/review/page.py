@@ -45,13 +45,7 @@ class TakeList(Element, component="take_list.js"):
         self.on("window", lambda event: self._move(int(event.args)))
 
     def show(self, total: int, selected: str, place: int, nothing: str = "") -> None:
-        """Show a list anew.
-
-        Args:
-            selected: uid of the one that is open.
-            place: where that one stands; scrolled to.
-            nothing: said where there is no row.
-        """
+        """Show a list anew, scrolled to the uid `selected` at its place, or what says `nothing`."""
         self._total = total
         if not self._first <= place < self._first + WINDOW - WINDOW // 4:
             self._first = max(0, min(place - WINDOW // 3, total - WINDOW))
@@ -375,15 +369,7 @@ class ReviewPage:
         self._last_dimension = ""
         self._last_key: Key | None = None
         self._client = ui.context.client
-        self._build()
-        self._choose(Filter())
-        site.pages.append(self._changed)
-        site.ahead = self._ahead
-        self._client.on_delete(lambda: site.pages.remove(self._changed))
-
-    # What the page is made of
-
-    def _build(self) -> None:
+        # What the page is made of.
         with ui.element("div").classes("page"):
             with ui.element("header"):
                 folder = self._session.store
@@ -398,23 +384,27 @@ class ReviewPage:
                     TextElement(tag="span", text="keys")
                 button.on("click", lambda: self.press("?"))
             with ui.element("nav"):
-                self._filters()
+                with ui.element("div").classes("filters"):
+                    self._search = ui.input(
+                        placeholder="Search, or lighting==dim  (/)",
+                        validation=lambda _: self._refused,
+                    )
+                    self._search.props("dense outlined clearable debounce=250").classes("search")
+                    self._search.on_value_change(lambda e: self._by(text=e.value or ""))
+                    choices = {"who": [who.value for who in Who], **self._site.offered}
+                    self._selects = {
+                        name: self._select(name, found) for name, found in choices.items()
+                    }
                 self._list = TakeList(lambda n: row(self._session.take(self._uids[n])), self.open)
             with ui.element("main"):
                 self._player = TakePlayer(self.press)
             self._panel = TakePanel(self._site, self._do, self._noted)
             self._help = KeyHelp()
             self._agreement = AgreementTable(self._session)
-
-    def _filters(self) -> None:
-        with ui.element("div").classes("filters"):
-            self._search = ui.input(
-                placeholder="Search, or lighting==dim  (/)", validation=lambda _: self._refused
-            )
-            self._search.props("dense outlined clearable debounce=250").classes("search")
-            self._search.on_value_change(lambda e: self._by(text=e.value or ""))
-            choices = {"who": [who.value for who in Who], **self._site.offered}
-            self._selects = {name: self._select(name, found) for name, found in choices.items()}
+        self._choose(Filter())
+        site.pages.append(self._changed)
+        site.ahead = self._ahead
+        self._client.on_delete(lambda: site.pages.remove(self._changed))
 
     def _select(self, name: str, values: Sequence[str]) -> ui.select:
         def chosen(value: str | None) -> None:
@@ -443,9 +433,7 @@ class ReviewPage:
         self._refused = None
         self._filter = by
         self._place = {uid: n for n, uid in enumerate(self._uids)}
-        if self._uid in self._place:
-            self._list_again()
-        elif self._uids:
+        if self._uids and self._uid not in self._place:
             self.open(self._uids[0])
         else:
             self._list_again()

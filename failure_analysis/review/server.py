@@ -54,11 +54,17 @@ class TokenGate:
             return
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin", "")
-        name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
+        try:
+            name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
+            asked_by = urlsplit(origin).netloc
+        except ValueError:  # one of them is no address
+            host = name = asked_by = ""
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(PARAMETER, [""])[0]
+        in_address = scope.get("method") == "GET" and self._is_token(given)
         refusal = ""
         if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
             refusal = "This page is served to this machine only."
-        elif origin and urlsplit(origin).netloc != host:
+        elif origin and asked_by != host:
             refusal = "Another page has no business here."
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(name)
@@ -67,7 +73,7 @@ class TokenGate:
         known = cookie is not None and self._is_token(cookie.value)
         if not refusal and known:
             await self._app(scope, receive, send)
-        elif not refusal and scope["type"] == "http" and self._in_address(scope):
+        elif not refusal and scope["type"] == "http" and in_address:
             answer = RedirectResponse(scope["path"], status_code=303)
             answer.set_cookie(name, self._token, httponly=True, samesite="strict")
             await answer(scope, receive, send)
@@ -76,10 +82,6 @@ class TokenGate:
         else:
             words = refusal or "Open the address that the command printed: its token is missing."
             await PlainTextResponse(f"{words}\n", status_code=403)(scope, receive, send)
-
-    def _in_address(self, scope: Scope) -> bool:
-        given = parse_qs(scope["query_string"].decode("latin-1")).get(PARAMETER, [""])
-        return scope["method"] == "GET" and self._is_token(given[0])
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())

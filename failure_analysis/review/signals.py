@@ -67,8 +67,38 @@ def curves(take: Take) -> Curves:
     """Return what is drawn under a take's video; what it has no channel for is left out."""
     view = TakeView(take, images=False)
     motion = view.motion
-    found = [] if motion is None else [_error(motion), _gripper(motion), _speed(motion)]
-    found += [_forces(take, view.wrench), _currents(take), _lateness(take)]
+    found = list[Strip | None]()
+    if motion is not None:
+        t_s, joints, arm = motion.t_s, motion.joints, motion.arm_joints
+        off_deg = np.degrees(np.abs(motion.position_rad - motion.sent_rad))
+        lines = [_line(joints[j], t_s, off_deg[:, j]) for j in arm]
+        lag_s = motion.lag_samples / motion.rate_hz
+        lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
+        found.append(Strip(f"off command{lag}", "°", tuple(lines)))
+        lines = [
+            _line(f"{joints[k].partition('gripper')[0]}{name}", t_s, np.degrees(v[:, k]))
+            for k in motion.grippers
+            for name, v in (("command", motion.sent_rad), ("reading", motion.position_rad))
+        ]
+        found.append(Strip("gripper", "°", tuple(lines)))
+        speeds = {"command": motion.sent_velocity_rad_s, "reading": motion.velocity_rad_s}
+        lines = [
+            _line(name, t_s, np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0)))
+            for name, v in speeds.items()
+        ]
+        found.append(Strip("fastest joint", "°/s", tuple(lines)))
+    if (wrench := view.wrench) is not None:
+        force_n = np.linalg.norm(wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0), axis=1)
+        line = _line("change since the start", take.telemetry.t_s, force_n)
+        found.append(Strip("force", "N", (line,)))
+    found.append(_currents(take))
+    # How late the control loop was, and how old each camera's picture.
+    late_s = take.telemetry.columns.get("loop.lateness_s", np.empty(0))
+    ages_s = {"loop": (take.telemetry.t_s, late_s)}
+    for camera, age_s in take.frames.camera_age_s.items():
+        ages_s[f"picture of {camera}"] = take.frames.t_s, age_s
+    lines = [_line(n, t, v * 1000) for n, (t, v) in ages_s.items() if np.isfinite(v).any()]
+    found.append(Strip("late", "ms", tuple(lines)))
     frames = take.frames
     marked = [*_phases(motion)]
     for start_s, end_s in spans(frames.t_s, frames.intervention, bridge_s=0.1):
@@ -81,36 +111,6 @@ def curves(take: Take) -> Curves:
                 marked.append(MarkedSpan("safety", start_s, end_s, says))
     strips = tuple(strip for strip in found if strip is not None and strip.lines)
     return Curves(frames.t_s, take.duration_s, strips, tuple(marked))
-
-
-def _error(motion: ArmMotion) -> Strip:
-    off_deg = np.degrees(np.abs(motion.position_rad - motion.sent_rad))
-    lines = [_line(motion.joints[j], motion.t_s, off_deg[:, j]) for j in motion.arm_joints]
-    lag_s = motion.lag_samples / motion.rate_hz
-    lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
-    return Strip(f"off command{lag}", "°", tuple(lines))
-
-
-def _gripper(motion: ArmMotion) -> Strip | None:
-    if motion.gripper is None:
-        return None
-    lines = [
-        _line(f"{motion.joints[k].partition('gripper')[0]}{name}", motion.t_s, np.degrees(v[:, k]))
-        for k in motion.grippers
-        for name, v in (("command", motion.sent_rad), ("reading", motion.position_rad))
-    ]
-    return Strip("gripper", "°", tuple(lines))
-
-
-def _speed(motion: ArmMotion) -> Strip:
-    arm = motion.arm_joints
-    fastest = [
-        np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0))
-        for v in (motion.sent_velocity_rad_s, motion.velocity_rad_s)
-    ]
-    names = ("command", "reading")
-    lines = tuple(_line(n, motion.t_s, v) for n, v in zip(names, fastest, strict=True))
-    return Strip("fastest joint", "°/s", lines)
 
 
 def _currents(take: Take) -> Strip | None:
@@ -127,24 +127,6 @@ def _currents(take: Take) -> Strip | None:
         if lines:
             return Strip(title, unit, tuple(lines))
     return None
-
-
-def _forces(take: Take, wrench: FloatArray | None) -> Strip | None:
-    if wrench is None:
-        return None
-    force_n = wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0)
-    line = _line("change since the start", take.telemetry.t_s, np.linalg.norm(force_n, axis=1))
-    return Strip("force", "N", (line,))
-
-
-def _lateness(take: Take) -> Strip:
-    """Return how late the control loop was, and how old each camera's picture."""
-    late_s = take.telemetry.columns.get("loop.lateness_s", np.empty(0))
-    found = {"loop": (take.telemetry.t_s, late_s)}
-    ages_s = take.frames.camera_age_s.items()
-    found |= {f"picture of {camera}": (take.frames.t_s, age_s) for camera, age_s in ages_s}
-    lines = [_line(n, t_s, v * 1000) for n, (t_s, v) in found.items() if np.isfinite(v).any()]
-    return Strip("late", "ms", tuple(lines))
 
 
 def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:

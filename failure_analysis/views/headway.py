@@ -30,7 +30,6 @@ class Headway:
         way_m: way left from the tool over the object to the target [m].
         lost_m: most that it has risen above its least [m].
         gained_s: when it last came down by `GAIN_M` [s].
-        holding: something is held now.
     """
 
     way_m: float = np.nan
@@ -56,7 +55,18 @@ class Headway:
         `short_rad` is the gripper's reading less its command.
         """
         self.t_s = t_s
-        self._hold(tool_m, visible, short_rad)
+        if short_rad <= HELD_RAD:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = t_s
+        before, since = self.holding, self._short_since_s
+        self.holding = since is not None and t_s - since >= HOLD_S
+        if self.holding:
+            self._released_m = None
+        elif before:
+            self._released_m = tool_m.copy()  # until it is seen again
+        elif visible:
+            self._released_m = None
         place = object_m if self._released_m is None else self._released_m
         place = tool_m if self.holding else place
         self.way_m = math.dist(tool_m, place) + math.dist(place, target_m)
@@ -68,21 +78,6 @@ class Headway:
     def stalled_s(self) -> float:
         """Time since the last headway [s]."""
         return self.t_s - self.gained_s
-
-    def _hold(self, tool_m: FloatArray, visible: bool, short_rad: float) -> None:
-        if short_rad <= HELD_RAD:
-            self._short_since_s = None
-        elif self._short_since_s is None:
-            self._short_since_s = self.t_s
-        before = self.holding
-        since = self._short_since_s
-        self.holding = since is not None and self.t_s - since >= HOLD_S
-        if self.holding:
-            self._released_m = None
-        elif before:
-            self._released_m = tool_m.copy()  # until it is seen again
-        elif visible:
-            self._released_m = None
 
 
 def headway(view: TakeView) -> Headway | None:

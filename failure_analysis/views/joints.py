@@ -63,38 +63,23 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
                 f"--units={stated}, but take {take.info.uid} says its joints are in {other}. "
                 "Leave --units away, or fix the take: gaploop edit retag."
             )
-    silent = [t for t in takes if _is_silent(t) and _names_joints(t)]
-    return said or (_inferred(silent) if silent else "")
-
-
-def in_units(take: Take, units: str) -> Take:
-    """Return a take with these units of its joints, where it doesn't say any itself."""
-    is_told = bool(units) and _is_silent(take)
-    return replace(take, info=replace(take.info, units=units)) if is_told else take
-
-
-def _is_silent(take: Take) -> bool:
-    return take.info.units in ("", "unknown") and bool(take.frames.state.size)
-
-
-def _names_joints(take: Take) -> bool:
-    """Whether its state is an arm's joints, of which nothing but the units is missing."""
-    tool = any(n.startswith("ee.") or n in ("x", "y", "z") for n in take.info.joint_names)
-    return take.info.robot_type not in ("", "unknown") and not tool and not take.telemetry.arms()
-
-
-def _inferred(takes: Sequence[Take]) -> str:
-    """Return the units that values leave no doubt of; "" where they aren't angles.
-
-    Raises:
-        UnusableInputError: they may be degrees or normalised.
-    """
-    info = takes[0].info
+    if said:
+        return said
+    silent = []
+    for take in takes:
+        info = take.info
+        tool = any(n.startswith("ee.") or n in ("x", "y", "z") for n in info.joint_names)
+        arm = info.robot_type not in ("", "unknown") and not tool and not take.telemetry.arms()
+        if arm and _is_silent(take):  # an arm's joints, of which nothing but the units is missing
+            silent.append(take)
+    if not silent:
+        return ""
+    info = silent[0].info
     body = [k for k, name in enumerate(info.joint_names) if "gripper" not in name]
-    state = np.concatenate([t.frames.state[:, body] for t in takes])
+    state = np.concatenate([t.frames.state[:, body] for t in silent])
     low, high = float(np.nanmin(state)), float(np.nanmax(state))
     read = max(-low, high)
-    peak = max(read, *(float(np.nanmax(np.abs(t.frames.action), initial=0.0)) for t in takes))
+    peak = max(read, *(float(np.nanmax(np.abs(t.frames.action), initial=0.0)) for t in silent))
     if read <= WHOLE_TURN_RAD and float(np.ptp(state, axis=0).max()) > MOVES_RAD:
         return "rad"  # an arm that is used moves by more than 6 degrees, or 6 of 100
     if peak > CLAMP + 0.5:
@@ -108,6 +93,16 @@ def _inferred(takes: Sequence[Take]) -> str:
         "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "
         "SO-100 and SO-101) or --units=normalized; --units=unknown goes on without joints."
     )
+
+
+def in_units(take: Take, units: str) -> Take:
+    """Return a take with these units of its joints, where it doesn't say any itself."""
+    is_told = bool(units) and _is_silent(take)
+    return replace(take, info=replace(take.info, units=units)) if is_told else take
+
+
+def _is_silent(take: Take) -> bool:
+    return take.info.units in ("", "unknown") and bool(take.frames.state.size)
 
 
 def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
@@ -127,7 +122,9 @@ def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
         angles = values / CLAMP * np.array([halves.get(n, math.radians(CLAMP)) for n in plain])
     else:
         return values if info.units == "rad" else None
-    travel = _travel_rad(info.robot_type)
+    model, cells = model_of(info.robot_type), CELL_ARMS.values()
+    travels = (arm.grip.travel_rad for arm in cells if arm.robot_type == info.robot_type)
+    travel = ARM_MODELS[model].gripper_percent_rad if model is not None else next(travels, None)
     for k, name in enumerate(plain):
         if "gripper" in name and travel is not None:
             angles[:, k] = travel[0] + (travel[1] - travel[0]) * values[:, k] / 100.0
@@ -144,14 +141,6 @@ def _half_ranges_rad(robot_type: str) -> dict[str, float]:
     arm = ArmModel.load(name)
     halves = np.ptp(arm.joint_limits_rad, axis=1) / 2.0
     return {joint: float(half) for joint, half in zip(arm.joint_names, halves, strict=True)}
-
-
-def _travel_rad(robot_type: str) -> tuple[float, float] | None:
-    name = model_of(robot_type)
-    if name is not None:
-        return ARM_MODELS[name].gripper_percent_rad
-    cells = (arm.grip.travel_rad for arm in CELL_ARMS.values() if arm.robot_type == robot_type)
-    return next(cells, None)
 
 
 def answering(sent: FloatArray, read: FloatArray) -> tuple[list[int], list[int]] | None:

@@ -55,40 +55,29 @@ class Grasp:
 
 def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
     """Find every closing of every gripper, oldest first; none where there is no gripper."""
-    found = [grasp for gripper in motion.grippers for grasp in _grasps_of(motion, gripper)]
-    return tuple(sorted(found, key=lambda grasp: grasp.close_s))
-
-
-def _grasps_of(motion: ArmMotion, gripper: int) -> tuple[Grasp, ...]:
-    sent = motion.sent_rad[:, gripper]
-    low, high = float(sent.min()), float(max(sent[0], np.percentile(sent, 90)))
-    if high - low < 0.2:
-        return ()
-    shut = sent < low + CLOSED_SHARE * (high - low)
-    found = []
-    for start, stop in zip(*runs(shut), strict=True):
-        if (stop - start) / motion.rate_hz >= 0.15:
-            found.append(_grasp(motion, gripper, int(start), int(stop)))
-    return tuple(found)
-
-
-def _grasp(motion: ArmMotion, gripper: int, start: int, stop: int) -> Grasp:
-    sent, read = motion.sent_rad[:, gripper], motion.position_rad[:, gripper]
+    t_s, found = motion.t_s, []
     lag = 0.0 if np.isnan(motion.lag_samples) else motion.lag_samples
-    settled = min(start + round(SETTLE_S * motion.rate_hz + lag), stop - 1)
-    window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
-    width = float(np.median(read[window]))
-    short = width - float(np.median(sent[window]))
-    lost = float("nan")
-    if short > HELD_RAD:
-        opening = np.flatnonzero(sent[settled:stop] > float(sent[settled]) + 0.05)
-        until = settled + int(opening[0]) if len(opening) else stop
-        later = np.flatnonzero(read[settled:until] - sent[settled:until] < 0.4 * short)
-        if len(later):
-            lost = float(motion.t_s[settled + later[0]])
-    t_s = motion.t_s
-    open_s, released = float(t_s[min(stop, len(t_s) - 1)]), stop < len(t_s)
-    return Grasp(float(t_s[start]), open_s, released, width, short, lost, gripper)
+    for gripper in motion.grippers:
+        sent, read = motion.sent_rad[:, gripper], motion.position_rad[:, gripper]
+        low, high = float(sent.min()), float(max(sent[0], np.percentile(sent, 90)))
+        if high - low < 0.2:
+            continue
+        for start, stop in zip(*runs(sent < low + CLOSED_SHARE * (high - low)), strict=True):
+            if (stop - start) / motion.rate_hz < 0.15:
+                continue
+            settled = min(int(start) + round(SETTLE_S * motion.rate_hz + lag), int(stop) - 1)
+            window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
+            width = float(np.median(read[window]))
+            short = width - float(np.median(sent[window]))
+            lost = float("nan")
+            if short > HELD_RAD:
+                opening = np.flatnonzero(sent[settled:stop] > float(sent[settled]) + 0.05)
+                until = settled + int(opening[0]) if len(opening) else stop
+                later = np.flatnonzero(read[settled:until] - sent[settled:until] < 0.4 * short)
+                lost = float(t_s[settled + later[0]]) if len(later) else lost
+            open_s, released = float(t_s[min(stop, len(t_s) - 1)]), bool(stop < len(t_s))
+            found.append(Grasp(float(t_s[start]), open_s, released, width, short, lost, gripper))
+    return tuple(sorted(found, key=lambda grasp: grasp.close_s))
 
 
 def main_grasp(motion: ArmMotion) -> Grasp | None:

@@ -79,15 +79,36 @@ def summarise(
     So many as are expected spread the samples, 0 if unknown; the camera's pose is that against the
     cell's usual picture.
     """
-    samples, repeats, count = _sampled(pictures, expected)
+    step = max(1, expected // SAMPLES)
+    samples: list[Image] = []
+    repeats, count = 0, 0
+    last: NDArray[np.uint8] | None = None
+    for count, picture in enumerate(pictures, 1):
+        probe = picture[::7, ::7]
+        if last is not None and float(np.mean(cv2.absdiff(probe, last))) < 0.15:
+            repeats += 1
+        last = probe.copy()
+        if (count - 1) % step == 0 and len(samples) < 4 * SAMPLES:
+            samples.append(squared(picture))
     if not samples:
         return None
     first = samples[0]
     values = {**photometry(samples), **_blobs(first)}
     values |= {"hand_share": _hand(samples), "repeat_share": repeats / max(count - 1, 1)}
     if background is not None:
-        pose, aligned = _pose(first, background)
-        values |= {**pose, "foreground_share": _foreground(aligned, background)}
+        small = squared(first, THUMB_PX)
+        valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
+        found = register(_even(background), _even(small), valid.astype(np.float32))
+        values["match"] = found.match
+        if found.match >= RIGID_MATCH:  # the first picture lies on the background: lay it there
+            aligned = cv2.warpAffine(
+                small, found.matrix(THUMB_PX), (THUMB_PX, THUMB_PX),
+                flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE,
+            )  # fmt: skip
+            small = np.asarray(aligned, dtype=np.uint8)
+            values["shift_px"] = float(np.hypot(*found.shift_px)) * SIZE_PX / THUMB_PX
+            values |= {"scale": found.scale, "turn_rad": found.turn_rad}
+        values["foreground_share"] = _foreground(small, background)
     return PictureSummary(values, first, (first, samples[len(samples) // 2], samples[-1]))
 
 
@@ -102,21 +123,6 @@ def background_of(firsts: list[Image]) -> Image | None:
     return np.asarray(np.median(small, axis=0), dtype=np.uint8)
 
 
-def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int, int]:
-    step = max(1, expected // SAMPLES)
-    samples: list[Image] = []
-    repeats, count = 0, 0
-    last: NDArray[np.uint8] | None = None
-    for count, picture in enumerate(pictures, 1):
-        probe = picture[::7, ::7]
-        if last is not None and float(np.mean(cv2.absdiff(probe, last))) < 0.15:
-            repeats += 1
-        last = probe.copy()
-        if (count - 1) % step == 0 and len(samples) < 4 * SAMPLES:
-            samples.append(squared(picture))
-    return samples, repeats, count
-
-
 def squared(picture: Image, size_px: int = SIZE_PX) -> Image:
     """Return a picture brought to `size_px` a side."""
     if picture.shape[:2] == (size_px, size_px):
@@ -127,65 +133,38 @@ def squared(picture: Image, size_px: int = SIZE_PX) -> Image:
 
 def photometry(samples: Sequence[Image]) -> dict[str, float]:
     """Return light, colour, sharpness and noise of pictures of 192 px, in order of time."""
-    chosen = samples[:3]  # before the arm comes into the picture
-    rows = [_photometry_of(picture) for picture in chosen]
+    rows = []
+    for picture in samples[:3]:  # before the arm comes into the picture
+        grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float64)
+        red, green, blue = (float(np.median(picture[..., k])) + 1.0 for k in range(3))
+        smooth = cv2.GaussianBlur(grey, (0, 0), 0.8)
+        contrast = float(smooth.std())
+        edges = np.asarray(cv2.Laplacian(smooth, cv2.CV_64F))
+        k = SIZE_PX // 6
+        corners = np.concatenate([grey[:k, :k], grey[:k, -k:], grey[-k:, :k], grey[-k:, -k:]])
+        centre = grey[2 * k : 4 * k, 2 * k : 4 * k]
+        saturation = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)[..., 1]
+        rows.append({
+            "brightness": float(np.median(grey)),
+            "contrast": contrast,
+            "clipped": float(((grey <= 3.0) | (grey >= 252.0)).mean()),
+            "saturation": float(np.median(saturation)),
+            "cast_red": float(np.log(red / green)),
+            "cast_blue": float(np.log(blue / green)),
+            "sharpness": float(np.percentile(np.abs(edges), 99) / max(contrast, 1.0)),
+            "corners": float((np.median(corners) + 1.0) / (np.median(centre) + 1.0)),
+        })  # fmt: skip
     values = {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
-    values["noise"] = _noise(samples)
-    levels = [np.log2(float(np.median(p[::2, ::2])) + 1.0) for p in samples]
-    values["swing_stops"] = float(np.percentile(levels, 95) - np.percentile(levels, 5))
-    return values
-
-
-def _photometry_of(picture: Image) -> dict[str, float]:
-    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float64)
-    red, green, blue = (float(np.median(picture[..., k])) + 1.0 for k in range(3))
-    smooth = cv2.GaussianBlur(grey, (0, 0), 0.8)
-    contrast = float(smooth.std())
-    edges = np.asarray(cv2.Laplacian(smooth, cv2.CV_64F))
-    k = SIZE_PX // 6
-    corners = np.concatenate([grey[:k, :k], grey[:k, -k:], grey[-k:, :k], grey[-k:, -k:]])
-    centre = grey[2 * k : 4 * k, 2 * k : 4 * k]
-    saturation = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)[..., 1]
-    return {
-        "brightness": float(np.median(grey)),
-        "contrast": contrast,
-        "clipped": float(((grey <= 3.0) | (grey >= 252.0)).mean()),
-        "saturation": float(np.median(saturation)),
-        "cast_red": float(np.log(red / green)),
-        "cast_blue": float(np.log(blue / green)),
-        "sharpness": float(np.percentile(np.abs(edges), 99) / max(contrast, 1.0)),
-        "corners": float((np.median(corners) + 1.0) / (np.median(centre) + 1.0)),
-    }
-
-
-def _noise(samples: Sequence[Image]) -> float:
-    """Noise of one pixel [grey levels], from what changes between samples in still places."""
+    # Noise of one pixel [grey levels], from what changes between samples in still places.
     greys = [cv2.cvtColor(p, cv2.COLOR_RGB2GRAY).astype(np.float64) for p in samples]
     spreads = [
         float(np.percentile(np.abs(b - a), 60)) / (0.8416 * np.sqrt(2.0))
         for a, b in itertools.pairwise(greys)
     ]
-    return float(np.median(spreads)) if spreads else np.nan
-
-
-def _pose(first: Image, background: Image) -> tuple[dict[str, float], Image]:
-    """Find how the first picture lies on the background, if it does, and lay it there."""
-    small = squared(first, THUMB_PX)
-    valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
-    found = register(_even(background), _even(small), valid.astype(np.float32))
-    if found.match < RIGID_MATCH:
-        return {"match": found.match}, small
-    aligned = cv2.warpAffine(
-        small, found.matrix(THUMB_PX), (THUMB_PX, THUMB_PX),
-        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE,
-    )  # fmt: skip
-    pose = {
-        "match": found.match,
-        "shift_px": float(np.hypot(*found.shift_px)) * SIZE_PX / THUMB_PX,
-        "scale": found.scale,
-        "turn_rad": found.turn_rad,
-    }
-    return pose, np.asarray(aligned, dtype=np.uint8)
+    values["noise"] = float(np.median(spreads)) if spreads else np.nan
+    levels = [np.log2(float(np.median(p[::2, ::2])) + 1.0) for p in samples]
+    values["swing_stops"] = float(np.percentile(levels, 95) - np.percentile(levels, 5))
+    return values
 
 
 def _even(picture: Image) -> NDArray[np.float32]:
@@ -300,32 +279,25 @@ def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
     shows background.
     """
     best = _refine(fixed, moving, valid, np.zeros(4))
-    if best.match < GOOD_MATCH:
-        found = [_refine(fixed, moving, valid, q) for q in _starts(fixed, moving, valid)]
-        best = max([best, *found], key=lambda similarity: similarity.match)
-    return best
-
-
-def _starts(fixed: Grey, moving: Grey, valid: Grey) -> list[NDArray[np.float64]]:
-    """Return the few shifts and turns of a coarse grid that match best, as parameters."""
+    if best.match >= GOOD_MATCH:
+        return best
+    # The few shifts and turns of a coarse grid that match best.
     n = len(fixed)
     reference, picture = _smooth(fixed, 3.0), _smooth(moving, 3.0)
+    flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
     ranked = []
-    for turn_rad in TURNS_RAD:
-        for right in SHIFTS_PX:
-            for down in SHIFTS_PX:
-                shift = np.array([right, down])
-                matrix = Similarity(0.0, shift, 1.0, turn_rad).matrix(n)
-                flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
-                warped = cv2.warpAffine(picture, matrix, (n, n), flags=flags)
-                inside = cv2.warpAffine(valid, matrix, (n, n), flags=flags) > 0.5
-                match = _correlation(np.asarray(warped), reference, inside)
-                ranked.append((match, turn_rad, right, down))
-    ranked.sort(reverse=True)
-    return [
+    for turn_rad, right, down in itertools.product(TURNS_RAD, SHIFTS_PX, SHIFTS_PX):
+        matrix = Similarity(0.0, np.array([right, down]), 1.0, turn_rad).matrix(n)
+        warped = cv2.warpAffine(picture, matrix, (n, n), flags=flags)
+        inside = cv2.warpAffine(valid, matrix, (n, n), flags=flags) > 0.5
+        match = _correlation(np.asarray(warped), reference, inside)
+        ranked.append((match, turn_rad, right, down))
+    starts = [
         np.array([np.cos(turn) - 1.0, np.sin(turn), right, down])
-        for _, turn, right, down in ranked[:STARTS]
+        for _, turn, right, down in sorted(ranked, reverse=True)[:STARTS]
     ]
+    found = [_refine(fixed, moving, valid, start) for start in starts]
+    return max([best, *found], key=lambda similarity: similarity.match)
 
 
 def _refine(fixed: Grey, moving: Grey, valid: Grey, start: NDArray[np.float64]) -> Similarity:
@@ -351,26 +323,19 @@ def _refine(fixed: Grey, moving: Grey, valid: Grey, start: NDArray[np.float64]) 
                 return Similarity(-1.0, np.zeros(2), 1.0, 0.0)
             error = warped - reference
             match = _correlation(warped, reference, inside)
-            step = _step(error, right, down, x, y, inside)
+            spread = 1.4826 * float(np.median(np.abs(error[inside]))) + 1e-3
+            weight = (inside / (1 + (error / (2.5 * spread)) ** 2)).reshape(-1, 1)
+            columns = (right * x + down * y, down * x - right * y, right, down)
+            jacobian = np.stack(columns, axis=-1).reshape(-1, 4).astype(np.float64)
+            normal = jacobian.T @ (weight * jacobian)
+            slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
+            damped = normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4)
+            step = np.linalg.solve(damped, slope)
             q -= step
             if np.abs(step[2:]).max() < 0.01 and np.abs(step[:2]).max() * middle < 0.01:
                 break
     return Similarity(
         match, q[2:].copy(), float(np.hypot(1 + q[0], q[1])), float(np.arctan2(q[1], 1 + q[0]))
-    )
-
-
-def _step(
-    error: Grey, right: Grey, down: Grey, x: Grey, y: Grey, inside: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    spread = 1.4826 * float(np.median(np.abs(error[inside]))) + 1e-3
-    weight = (inside / (1 + (error / (2.5 * spread)) ** 2)).reshape(-1, 1)
-    columns = (right * x + down * y, down * x - right * y, right, down)
-    jacobian = np.stack(columns, axis=-1).reshape(-1, 4).astype(np.float64)
-    normal = jacobian.T @ (weight * jacobian)
-    slope = jacobian.T @ (weight[:, 0] * error.reshape(-1))
-    return np.asarray(
-        np.linalg.solve(normal + 1e-3 * np.diag(np.diag(normal)) + 1e-9 * np.eye(4), slope)
     )
 
 

@@ -104,7 +104,14 @@ class PatchSpace:
         least = 1e-6 + 1e-3 * float(cells.std())
         scale = np.maximum(cells.std(axis=0), least).astype(np.float64)
         white = (cells / scale.astype(np.float32)).astype(np.float32)
-        kept = _spread_out(white, PATCHES, np.random.default_rng(seed))
+        # Rows far from each other, the greedy k-center coreset (Sener and Savarese 2018), in a
+        # random projection: rare cells stay, of the many alike few do.
+        onto = np.random.default_rng(seed).normal(size=(white.shape[1], PROJECTED))
+        small = white @ onto.astype(np.float32)
+        nearest, kept = np.full(len(small), np.inf, dtype=np.float32), [0]
+        while len(kept) < min(PATCHES, len(small)):
+            nearest = np.minimum(nearest, ((small - small[kept[-1]]) ** 2).sum(axis=1))
+            kept.append(int(nearest.argmax()))
         widths = tuple(layer.shape[-1] for layer in takes[0][0])
         space = cls(scale, white[kept], widths, (1.0,) * len(widths), owner[kept])
         apart = [space.apart(shown[len(shown) // 2], own) for own, shown in enumerate(takes)]
@@ -137,21 +144,6 @@ class PatchSpace:
 
 def _flat(layers: Layers) -> NDArray[np.floating[Any]]:
     return np.concatenate([layer.reshape(-1, layer.shape[-1]) for layer in layers], axis=1)
-
-
-def _spread_out(
-    cells: NDArray[np.float32], most: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return rows far from each other, the greedy k-center coreset (Sener and Savarese 2018).
-
-    In a random projection: rare cells stay, of the many alike few do.
-    """
-    small = cells @ rng.normal(size=(cells.shape[1], PROJECTED)).astype(np.float32)
-    nearest, kept = np.full(len(small), np.inf, dtype=np.float32), [0]
-    while len(kept) < min(most, len(small)):
-        nearest = np.minimum(nearest, ((small - small[kept[-1]]) ** 2).sum(axis=1))
-        kept.append(int(nearest.argmax()))
-    return np.array(kept, dtype=np.int64)
 
 
 def unfamiliar(where: FloatArray) -> float:

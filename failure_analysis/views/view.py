@@ -36,7 +36,6 @@ class ArmMotion:
         sent_rad: joint commands after safety [rad], shape (n, n_joints).
         position_rad: joint readings [rad], shape (n, n_joints).
         current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
-        rate_hz: samples per second.
     """
 
     t_s: FloatArray
@@ -85,7 +84,23 @@ class ArmMotion:
     @cached_property
     def lag_samples(self) -> float:
         """Delay from command to reading [samples]; NaN where nothing moved enough to tell."""
-        return _lag(self.sent_velocity_rad_s, self.velocity_rad_s, round(0.5 * self.rate_hz))
+        # The delay that explains the answer best, by cross-correlation over all joints.
+        sent, answer = self.sent_velocity_rad_s, self.velocity_rad_s
+        n = len(sent)
+        longest = min(round(0.5 * self.rate_hz), n // 3)
+        if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
+            return float("nan")
+        size = 1 << (2 * n - 1).bit_length()
+        spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
+        match = np.fft.irfft(spectrum, size, axis=0)[: longest + 1].sum(axis=1)
+        best = int(np.argmax(match))
+        if match[best] <= 0:
+            return float("nan")
+        if not 0 < best < longest:
+            return float(best)
+        left, middle, right = match[best - 1 : best + 2]
+        bend = left - 2 * middle + right
+        return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)
 
     @cached_property
     def residual_rad(self) -> FloatArray:
@@ -171,7 +186,26 @@ class TakeView:
     @cached_property
     def motion(self) -> ArmMotion | None:
         """The arm's commands and readings, or None where the take has none."""
-        return _from_telemetry(self.take) or _from_frames(self.take)
+        record, frames, info = self.take.telemetry, self.take.frames, self.take.info
+        found: ArmMotion | None = None
+        for arm in sorted(record.arms(), key=lambda name: name != "follower"):
+            sent, position = record.stack(arm, "sent_rad"), record.stack(arm, "position_rad")
+            if len(record) >= 10 and np.isfinite(sent).any() and np.isfinite(position).any():
+                current = record.stack(arm, "current_a")
+                found = _motion(record.t_s, sent, position, current, record.joints(arm))
+                break
+        if found is not None or len(frames) < 10 or not frames.state.size or not frames.sent.size:
+            return found
+        commands, readings = angles_rad(frames.sent, info), angles_rad(frames.state, info)
+        if commands is None or readings is None:
+            return None
+        columns = answering(commands, readings)
+        if columns is None:
+            return None
+        commanded, answers = columns
+        names = tuple(info.joint_names[k].removesuffix(".pos") for k in answers)
+        read, unknown = readings[:, answers], np.full((len(frames), len(answers)), np.nan)
+        return _motion(frames.t_s, commands[:, commanded], read, unknown, names)
 
     @cached_property
     def tool(self) -> ToolPath | None:
@@ -261,35 +295,6 @@ class TakeView:
         return {source: why for source, channel, why in channels if channel is None}
 
 
-def _from_telemetry(take: Take) -> ArmMotion | None:
-    record = take.telemetry
-    if len(record) < 10:
-        return None
-    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
-        sent, position = record.stack(arm, "sent_rad"), record.stack(arm, "position_rad")
-        if np.isfinite(sent).any() and np.isfinite(position).any():
-            return _motion(
-                record.t_s, sent, position, record.stack(arm, "current_a"), record.joints(arm)
-            )
-    return None
-
-
-def _from_frames(take: Take) -> ArmMotion | None:
-    frames = take.frames
-    if len(frames) < 10 or not frames.state.size or not frames.sent.size:
-        return None
-    sent, position = angles_rad(frames.sent, take.info), angles_rad(frames.state, take.info)
-    if sent is None or position is None:
-        return None
-    columns = answering(sent, position)
-    if columns is None:
-        return None
-    commanded, answers = columns
-    names = tuple(take.info.joint_names[k].removesuffix(".pos") for k in answers)
-    position = position[:, answers]
-    return _motion(frames.t_s, sent[:, commanded], position, np.full_like(position, np.nan), names)
-
-
 def _motion(
     t_s: FloatArray,
     sent: FloatArray,
@@ -320,32 +325,11 @@ def _filled(values: FloatArray) -> FloatArray:
 
 def runs(flags: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where stretches in which `flags`, shape (n,), hold begin, and where they are over."""
-
     edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
     return edges[::2], edges[1::2]
 
 
 def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
-
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
     return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
-
-
-def _lag(sent: FloatArray, answer: FloatArray, longest: int) -> float:
-    """Delay that explains the answer best, by cross-correlation over all joints [samples]."""
-    n = len(sent)
-    longest = min(longest, n // 3)
-    if longest < 2 or np.abs(sent).max() < MOVING_RAD_S:
-        return float("nan")
-    size = 1 << (2 * n - 1).bit_length()
-    spectrum = np.conj(np.fft.rfft(sent, size, axis=0)) * np.fft.rfft(answer, size, axis=0)
-    match = np.fft.irfft(spectrum, size, axis=0)[: longest + 1].sum(axis=1)
-    best = int(np.argmax(match))
-    if match[best] <= 0:
-        return float("nan")
-    if not 0 < best < longest:
-        return float(best)
-    left, middle, right = match[best - 1 : best + 2]
-    bend = left - 2 * middle + right
-    return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)

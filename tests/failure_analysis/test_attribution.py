@@ -30,13 +30,13 @@ from gaploop.failure_analysis.attribution.model import (
     EvidenceModel,
     Pairs,
     Thresholds,
+    attribute,
     candidates,
     load_model,
     named,
     shipped_model,
     together,
 )
-from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.attribution.station_labels import (
     LEAST_LABELS,
     engineer_labels,

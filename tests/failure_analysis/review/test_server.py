@@ -66,6 +66,14 @@ def test_another_page_in_the_same_browser_is_not_let_in(headers: dict[str, str])
     assert ask("/", **cookie, **headers).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "headers", [{"host": "127.0.0.1:port"}, {"host": "[::1"}, {"origin": "http://[::1"}]
+)
+def test_what_is_no_address_is_refused_like_a_foreign_one(headers: dict[str, str]) -> None:
+    """Such a host or origin ended in a traceback and an answer of 500."""
+    assert ask("/", cookie=f"{COOKIE}=secret", **headers).status_code == 403
+
+
 def test_a_web_socket_needs_the_cookie_too() -> None:
     sent: list[Message] = []
 
