@@ -191,7 +191,9 @@ def _write(
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
     writer = None
-    for number, (folder, header) in enumerate(folders, 1):
+    for number, (folder, header) in enumerate(folders):
+        if on_take is not None and number:
+            on_take(number, len(folders))
         info = header.info
         try:
             journal_format.require_as_sealed(folder)
@@ -217,8 +219,8 @@ def _write(
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))
         hook("take written")
-        if on_take is not None:
-            on_take(number, len(folders))
+    if on_take is not None and folders:
+        on_take(len(folders), len(folders))
     if writer is not None:
         writer.finalize()
     hook("finalized")

@@ -78,11 +78,16 @@ def publish(config: PublishConfig) -> PublishReport:
         )
     journal = required(config.journal, "Which journal? Name its folder with --journal=DIR.")
     root = config.dataset.folder()
-    with progress("Publishing", len(take_folders(journal))) as advance:
+    folders = len(take_folders(journal))
+    with progress("Publishing", folders) as advance:
+
+        def on_take(done: int, total: int) -> None:
+            advance(1 if done > 1 else 1 + folders - total)  # those that are there already, too
+
         return publish_takes(
             journal,
             root,
             config.dataset.repo_id,
-            on_take=lambda _done, _total: advance(),
+            on_take=on_take,
             consents=config.consents,
         )

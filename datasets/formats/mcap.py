@@ -454,17 +454,17 @@ def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stre
                 f"{files[0]}: topic {name} has no messages with numbers. Leave it out of --keys."
             )
     result = {}
-    with message_of(files[0], topics[0]):
-        for topic_name, rows in seen.items():
-            names = tuple(dict.fromkeys(name for _, values, _ in rows for name in values))
-            place = {name: i for i, name in enumerate(names)}
-            table = np.full((2, len(rows), len(names)), np.nan)
-            now = np.full((2, len(names)), np.nan)  # what a message doesn't name keeps its value
-            for k, (_, *parts) in enumerate(rows):
-                for which, part in enumerate(parts):
-                    for name, value in part.items():
+    for topic_name, rows in seen.items():
+        names = tuple(dict.fromkeys(name for _, values, _ in rows for name in values))
+        place = {name: i for i, name in enumerate(names)}
+        table = np.full((2, len(rows), len(names)), np.nan)
+        now = np.full((2, len(names)), np.nan)  # what a message doesn't name keeps its value
+        for k, (_, *parts) in enumerate(rows):
+            for which, part in enumerate(parts):
+                for name, value in part.items():
+                    if name in place:  # else a speed of what never says where it is
                         now[which, place[name]] = value
-                table[:, k] = now
-            at_ns = np.array([t for t, _, _ in rows], dtype=np.int64)
-            result[topic_name] = Stream(at_ns, names, table[0], table[1])
+            table[:, k] = now
+        at_ns = np.array([t for t, _, _ in rows], dtype=np.int64)
+        result[topic_name] = Stream(at_ns, names, table[0], table[1])
     return result

@@ -169,10 +169,9 @@ def repair_info(draft: RepairDraft) -> None:
     """
     info = draft.info = read_object(draft.root / layout.INFO)
     was = json.dumps(info, sort_keys=True)
-    lost = [] if info else ["all"]
+    lost = [k for k in DEFAULTS if k not in info or not _usable(k, info[k])] if info else ["all"]
     for key, value in DEFAULTS.items():
         if key not in info or not _usable(key, info[key]):
-            lost += [key] if info else []
             info[key] = value
     # Features that are described soundly, and those found only in the files.
     described = info.get("features")

@@ -264,11 +264,12 @@ def test_an_option_that_a_format_does_not_heed_is_refused(
     assert option.partition("=")[0] + " is for" in line
 
 
-def bag(path: Path, *, action_first_s: float = 0.0) -> Path:
+def bag(path: Path, *, action_first_s: float = 0.0, names: str = "ab") -> Path:
     """Joint states at 100 Hz, commands at 20 Hz, JPEG pictures at 10 Hz, for one second."""
     messages: list[tuple[float, str, Any]] = []
     for k in range(101):
-        state = {"name": ["a", "b"], "position": [k / 100, -k / 100], "velocity": [1.0, -1.0]}
+        speeds = [1.0, -1.0, 2.0][: len(names)]
+        state = {"name": list(names), "position": [k / 100, -k / 100], "velocity": speeds}
         messages.append((k / 100, "/joint_states", {**state, "effort": []}))
     for k in range(21):
         if k / 20 >= action_first_s:
@@ -311,6 +312,16 @@ def test_a_ros_bag_on_one_clock(tmp_path: Path) -> None:
     assert take.info.t0_ns == 1_700_000_000_000_000_000
     assert take.telemetry.stack("follower", "position_rad").shape == (101, 2)
     np.testing.assert_array_equal(take.telemetry.columns["follower.a.velocity_rad_s"], 1.0)
+
+
+def test_a_speed_of_what_never_says_where_it_is_is_left_out(tmp_path: Path) -> None:
+    """A wheel that only turns ended the import in a bare KeyError."""
+    path = bag(tmp_path / "run.mcap", names="abc")
+    (take,) = written(
+        read_mcap(path, ImportSettings(25.0, keys={"action": ("/leader",)})), tmp_path
+    )
+    assert take.info.joint_names == ("a", "b")
+    np.testing.assert_array_equal(take.telemetry.columns["follower.b.velocity_rad_s"], -1.0)
 
 
 def test_a_bag_begins_when_every_topic_is_there(tmp_path: Path) -> None:

@@ -167,9 +167,11 @@ def test_a_take_with_nan_state_is_refused_and_the_others_go_through(
     journal, root = tmp_path / "journal", tmp_path / "set"
     bad = write_take(journal, bad_state_at=3)
     good = write_take(journal)
-    report = publish_takes(journal, root, "me/x")
+    done: list[tuple[int, int]] = []
+    report = publish_takes(journal, root, "me/x", on_take=lambda *now: done.append(now))
     assert report.published == (good,)
     assert "first at 3" in report.refused[bad]
+    assert done == [(1, 2), (2, 2)]
 
 
 def test_labels_given_later_reach_the_episode_columns(tmp_path: Path, write_take: Write) -> None:

@@ -164,6 +164,13 @@ def test_splits_stay_while_the_number_of_episodes_does(root: Path, tmp_path: Pat
         assert splits == (own if kept else {"train": "0:4"})
 
 
+def test_a_lost_description_is_told_in_a_word(root: Path) -> None:
+    """It was told as `all, chunks_size, data_files_size_in_mb, …`."""
+    (root / layout.INFO).unlink()
+    said = {action.code: action.what for action in plan(root, RepairOptions()).actions}
+    assert said["rebuilt_info"] == f"{layout.INFO}: all made anew"
+
+
 def test_what_repair_failed_to_fix_is_not_sent_to_repair_again(root: Path) -> None:
     uid = str(gap_rows(root)[0]["gap_uid"])
     telemetry_path(root, uid).write_bytes(b"nothing")
