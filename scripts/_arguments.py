@@ -97,12 +97,17 @@ def find_options(
     for spec in dataclasses.fields(config_class):
         if not spec.init:
             continue
-        kind, name = _without_none(hints[spec.name]), prefix + spec.name.rstrip("_")
+        kind, name = hints[spec.name], prefix + spec.name.rstrip("_")
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
+            kind = rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (made here)
         own = spec.default
         if spec.default_factory is not dataclasses.MISSING:
             own = spec.default_factory()
         value = own if default is None else getattr(default, spec.name)
-        doc = _help(config_class, spec.name)
+        # What the class that defines the field says about it.
+        owners = (c for c in config_class.__mro__ if spec.name in inspect.get_annotations(c))
+        doc = " ".join(_field_docs(next(owners)).get(spec.name, "").split())
         if is_choice_type(kind):
             known = kind.get_known_choices()
             shown = tuple(sorted(known))
@@ -114,30 +119,12 @@ def find_options(
             within = value if dataclasses.is_dataclass(value) else None
             yield from find_options(typing.cast(type, kind), chosen, within, f"{name}.")
         else:
-            yield Option(name, kind, value, value != own, doc, _choices(kind))
-
-
-def _without_none(kind: Any) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
-        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (built at run time)
-    return kind
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(str(member.value) for member in kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return tuple(str(value) for value in typing.get_args(kind))
-    return ()
-
-
-def _help(config_class: type, name: str) -> str:
-    """Return what the class that defines a field says about it."""
-    for owner in config_class.__mro__:
-        if name in inspect.get_annotations(owner):
-            return " ".join(_field_docs(owner).get(name, "").split())
-    return ""
+            choices: tuple[str, ...] = ()
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                choices = tuple(str(member.value) for member in kind)
+            elif typing.get_origin(kind) is typing.Literal:
+                choices = tuple(str(word) for word in typing.get_args(kind))
+            yield Option(name, kind, value, value != own, doc, choices)
 
 
 @functools.cache
@@ -146,7 +133,16 @@ def _field_docs(owner: type) -> dict[str, str]:
 
     (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
     """
-    found = _attributes_section(inspect.getdoc(owner) or "")
+    found: dict[str, str] = {}
+    name = ""
+    _, _, section = (inspect.getdoc(owner) or "").partition("Attributes:\n")
+    for line in itertools.takewhile(str.strip, section.splitlines()):
+        head, colon, rest = line.strip().partition(":")
+        if colon and line.startswith("    ") and not line.startswith("     "):
+            name = head.split()[0]
+            found[name] = rest.strip()
+        elif name:
+            found[name] += f" {line.strip()}"
     try:
         source = textwrap.dedent(inspect.getsource(owner))
         tree = ast.parse(source)
@@ -170,23 +166,6 @@ def _field_docs(owner: type) -> dict[str, str]:
                 said = [beside.lstrip("#").strip()]
             if any(said):
                 found[spec.target.id] = " ".join(said)
-    return found
-
-
-def _attributes_section(doc: str) -> dict[str, str]:
-    """Return the entries of a docstring's "Attributes:" section."""
-    _, _, section = doc.partition("Attributes:\n")
-    found: dict[str, str] = {}
-    name = ""
-    for line in section.splitlines():
-        if not line.strip():
-            break
-        head, colon, rest = line.strip().partition(":")
-        if colon and line.startswith("    ") and not line.startswith("     "):
-            name = head.split()[0]
-            found[name] = rest.strip()
-        elif name:
-            found[name] += f" {line.strip()}"
     return found
 
 

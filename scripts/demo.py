@@ -62,10 +62,24 @@ class DemoConfig:
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0 where both cells got better, 1 where that isn't shown."""
     from gaploop.finetune.demo import run_demo
+    from gaploop.finetune.lerobot_policy import policy_id
     from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words, write_report
 
     folder = writable_folder(config.output_dir)
-    seed = _settle(config, folder)
+    seed, path = config.seed, folder / "settings.json"
+    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
+    if path.exists():  # the demo that the folder holds goes on
+        stored = read_json(path)
+        seed = int(stored["seed"])
+        # Mixing two demos with other settings would lie.
+        if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
+            raise UnusableInputError(
+                f"{folder} holds a demo with other settings (seed {seed}, quick "
+                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
+            )
+    else:
+        seed = secrets.randbelow(1000) if seed == -1 else seed
+        write_json(path, {**wanted, "seed": seed})
     print(f"Sim-to-sim demo, seed {seed}, in {folder}", file=sys.stderr)
     with _timed(folder), _stages() as say:
         result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
@@ -83,27 +97,6 @@ def run(config: DemoConfig) -> int:
         console.print(table)
         console.print(f"{better_words(result)} Report: {report}", soft_wrap=True, highlight=False)
     return 0 if result.better else 1
-
-
-def _settle(config: DemoConfig, folder: Path) -> int:
-    """Return the seed: as given, or of the demo that `folder` holds already, or a new one."""
-    from gaploop.finetune.lerobot_policy import policy_id
-
-    path = folder / "settings.json"
-    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
-    if path.exists():
-        stored = read_json(path)
-        seed = int(stored["seed"])
-        # Mixing two demos with other settings would lie.
-        if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
-            raise UnusableInputError(
-                f"{folder} holds a demo with other settings (seed {seed}, quick "
-                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
-            )
-        return seed
-    seed = secrets.randbelow(1000) if config.seed == -1 else config.seed
-    write_json(path, {**wanted, "seed": seed})
-    return seed
 
 
 @contextmanager
