@@ -44,6 +44,8 @@ gaploop finetune --policy.path=base --real='[real]' --sim='[sim]' --ablation --o
 gaploop finetune --preset=help
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
+ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
+"""What `--json` says of a training's end, in the words of its result."""
 
 
 @dataclass
@@ -232,10 +234,39 @@ def run(config: FinetuneConfig) -> int:
     }
     if not Ranks(config.device).is_main:
         return 0
-    answers = {station: _answer(result) for station, result in done.items()}
-    texts = [_text(config, result) for result in done.values()]
+    from gaploop.finetune.lerobot_policy import cell_of
+    from gaploop.finetune.tuning import retention
+
+    answers, lines = {}, []
+    for station, result in done.items():
+        made, ended, kept = result.policy, result.policy.result, result.retention
+        answers[station] = {
+            "policy": made.folder,
+            "merged": made.merged,
+            "id": made.id,
+            "run": made.run,
+            "takes": {i["root"]: i["takes"] for i in made.inputs},
+            **{name: getattr(ended, name) for name in ENDED},
+            "held_out_error": ended.held_out,
+            "share_real": result.share_real,
+            "ratio": result.choice,
+            "retention": retention.as_json(kept) if kept else None,
+            "push": result.push,
+        }
+        cell = cell_of(made.folder)
+        where = options.cell_words(*cell) if cell else ""
+        mixed = config.sim or config.sim_takes or config.mixture
+        warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+        best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
+        early = " It had stopped getting better." if ended.stopped_early else ""
+        lines += [result.choice.message()] if result.choice else []
+        lines.append(
+            f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
+            f"{warning} Try it: gaploop evaluate --policy.path={made.folder}{where} --n=100"
+        )
+        lines += [kept.message()] if kept else []
     answer = {"stations": answers} if config.per_station else answers[config.station]
-    options.emit(config.json, answer, "\n".join(texts))
+    options.emit(config.json, answer, "\n".join(lines))
     return max(int(r.retention is not None and not r.retention.is_kept) for r in done.values())
 
 
@@ -373,47 +404,6 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         merge=config.merge,
         trackers=tuple(config.trackers),
     )
-
-
-ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
-"""What `--json` says of a training's end, in the words of its result."""
-
-
-def _answer(result: FinetuneResult) -> dict[str, Any]:
-    from gaploop.finetune.tuning import retention
-
-    done, ended, kept = result.policy, result.policy.result, result.retention
-    return {
-        "policy": done.folder,
-        "merged": done.merged,
-        "id": done.id,
-        "run": done.run,
-        "takes": {i["root"]: i["takes"] for i in done.inputs},
-        **{name: getattr(ended, name) for name in ENDED},
-        "held_out_error": ended.held_out,
-        "share_real": result.share_real,
-        "ratio": result.choice,
-        "retention": retention.as_json(kept) if kept else None,
-        "push": result.push,
-    }
-
-
-def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
-    from gaploop.finetune.lerobot_policy import cell_of
-
-    done, ended = result.policy, result.policy.result
-    cell = cell_of(done.folder)
-    where = options.cell_words(*cell) if cell else ""
-    mixed = config.sim or config.sim_takes or config.mixture
-    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
-    best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
-    early = " It had stopped getting better." if ended.stopped_early else ""
-    lines = [result.choice.message()] if result.choice else []
-    lines.append(
-        f"{done.folder} ({done.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
-        f"{warning} Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100"
-    )
-    return "\n".join([*lines, *([result.retention.message()] if result.retention else [])])
 
 
 def _stations(config: FinetuneConfig) -> list[str]:

@@ -304,7 +304,7 @@ scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | our
 scripts/options.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
-scripts/plan.py:_write_pages | folder / picture | ours
+scripts/plan.py:plan | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
