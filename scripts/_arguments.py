@@ -174,7 +174,7 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
 
     Args:
         config_class: the command's dataclass. Options of the groups that its `UNREAD` names are
-            left out, whatever they are.
+            left out, whatever they are, and what they are given.
         argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
             a list and takes all that are left.
@@ -186,8 +186,17 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     path, nested = _config_file(argv)
     unread = getattr(config_class, "UNREAD", ())
     nested = {name: value for name, value in nested.items() if name not in unread}
-    argv = list(_without(argv, unread))
-    return _config(config_class, nested, argv, positional, program, f"{path}: unknown")
+    read, is_value = list[str](), False
+    for token in argv:
+        name, equals, _ = token[2:].partition("=")
+        if token.startswith("--") and name.partition(".")[0] in unread:
+            is_value = not equals  # the next one, unless it is an option
+        elif is_value and not token.startswith("--"):
+            is_value = False
+        else:
+            is_value = False
+            read.append(token)
+    return _config(config_class, nested, read, positional, program, f"{path}: unknown")
 
 
 def from_values(
@@ -199,15 +208,8 @@ def from_values(
 ) -> Any:
     """Return the config that arguments of a Python call ask for.
 
-    Args:
-        config_class: the command's dataclass.
-        given: arguments without a name.
-        nested: the others as a file of `--config_path` would hold them.
-        positional: as of `parse`.
-        program: as of `parse`.
-
-    Raises:
-        UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
+    As `parse`; `given` stands without a name, `nested` is the others as a file of `--config_path`
+    would hold them.
     """
     return _config(config_class, nested, list(map(str, given)), positional, program, "Unknown")
 
@@ -286,21 +288,6 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             name, equals, text = token[2:].partition("=")
             after = argv[place + 1] if place + 1 < len(argv) else None
             yield name, text if equals else after
-
-
-def _without(argv: Sequence[str], groups: Collection[str]) -> Iterator[str]:
-    """Yield a command line without the options of some groups, and without what they are given."""
-    left_out = False
-    for token in argv:
-        is_option = token.startswith("--")
-        if not is_option and left_out:
-            left_out = False
-            continue
-        name, equals, _ = token[2:].partition("=")
-        left_out = is_option and name.partition(".")[0] in groups
-        if not left_out:
-            yield token
-        left_out = left_out and not equals
 
 
 def _read(

@@ -118,11 +118,7 @@ def run(config: EditConfig) -> int:
 
 
 def required_output(config: EditConfig | MergeConfig) -> Path:
-    """Return the new folder's path; any name will do where nothing is written.
-
-    Raises:
-        UnusableInputError: it wasn't given.
-    """
+    """Return the new folder, which has to be given; any name will do where nothing is written."""
     if config.output_dir is None and not config.dry_run:
         raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
     return config.output_dir or Path("OUT")

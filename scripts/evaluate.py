@@ -174,10 +174,27 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
+    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.recorded import recorded
+
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
     if getattr(config, "rollouts", None) is not None:
-        result, notes = _counted(config)
+        if config.factors or config.conditions or config.env.conditions or config.env.gaps:
+            raise UnusableInputError(
+                "--rollouts counts takes by what they were recorded with: leave --factors, "
+                "--conditions, --env.gaps and --env.conditions out."
+            )
+        if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
+            raise UnusableInputError(
+                f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name "
+                "another --output_dir."
+            )
+        only = policy_id(config.policy.path) if config.policy.path else ""
+        with options.progress("Reading takes") as advance:
+            result, left_out = recorded(config.rollouts, only, advance, config.units)
+        if left_out:
+            notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
         options.warn_withdrawn(policy)
@@ -241,28 +258,6 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
         )
-
-
-def _counted(config: Any) -> tuple[Evaluation, str]:
-    """Count recorded rollouts; return them and what didn't count, in words."""
-    from gaploop.finetune.lerobot_policy import policy_id
-    from gaploop.finetune.recorded import recorded
-
-    if config.factors or config.conditions or config.env.conditions or config.env.gaps:
-        raise UnusableInputError(
-            "--rollouts counts takes by what they were recorded with: leave --factors, "
-            "--conditions, --env.gaps and --env.conditions out."
-        )
-    if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
-        raise UnusableInputError(
-            f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name another "
-            "--output_dir."
-        )
-    policy = policy_id(config.policy.path) if config.policy.path else ""
-    with options.progress("Reading takes") as advance:
-        found, left_out = recorded(config.rollouts, policy, advance, config.units)
-    left = ", ".join(f"{n} {words}" for words, n in left_out.items())
-    return found, f"Left out: {left}." if left else ""
 
 
 @contextlib.contextmanager

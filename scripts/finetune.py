@@ -215,8 +215,25 @@ def run(config: FinetuneConfig) -> int:
         options.emit(config.json, {"presets": known}, presets.table())
         return 0
     folder = _require_sense(config)
-    if config.job.is_remote:
-        return _hand_in(config)
+    if config.job.is_remote:  # the same command, on a machine of Hugging Face's
+        if config.mixture is not None or config.plan is not None:
+            raise UnusableInputError(
+                f"--job.target={config.job.target}: the job can't see --mixture and --plan, which "
+                "are files here. Name datasets with --real and --sim."
+            )
+        plain = FinetuneConfig()
+        datasets = [str(d) for d in (*config.real, *config.sim)]
+        real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
+        there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
+        job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
+        told, text = dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
+        if not config.job.dry_run:
+            begun = jobs.submit(job)
+            told |= begun
+            text = f"Job {begun['id']} runs on {job.flavor}: {begun['url']} "
+            text += f"(hf jobs logs {begun['id']})"
+        options.emit(config.json, told, text)
+        return 0
     if config.ablation:
         if config.mix.real == "auto":
             raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
@@ -433,29 +450,6 @@ def _stations(config: FinetuneConfig) -> list[str]:
 
 def _say(arm: str) -> None:
     log.info("Training %s.", arm)
-
-
-def _hand_in(config: FinetuneConfig) -> int:
-    """Submit the same command to a machine of Hugging Face's, or print it with --job.dry_run."""
-    if config.mixture is not None or config.plan is not None:
-        raise UnusableInputError(
-            f"--job.target={config.job.target}: the job can't see --mixture and --plan, which are "
-            "files here. Name datasets with --real and --sim."
-        )
-    plain = FinetuneConfig()
-    datasets = [str(d) for d in (*config.real, *config.sim)]
-    real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
-    there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
-    job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
-    if config.job.dry_run:
-        options.emit(
-            config.json, dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
-        )
-        return 0
-    done = jobs.submit(job)
-    text = f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})"
-    options.emit(config.json, {**dataclasses.asdict(job), **done}, text)
-    return 0
 
 
 def arguments_of(config: Any, plain: Any, prefix: str = "--") -> list[str]:

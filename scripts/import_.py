@@ -103,7 +103,9 @@ def run(config: ImportConfig) -> int:
     from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
     from gaploop.collect.imports.takes import write_takes
     from gaploop.collect.imports.uci_failures import read_uci_failures
+    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
     from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 
     source = required(config.source, "Import what? Name it: gaploop import SRC --format=…")
     where = "Import where to? Name a folder with --output_dir=DIR."
@@ -124,7 +126,18 @@ def run(config: ImportConfig) -> int:
     if name in LAYOUTS:
         return _layout(config, name, source, target)
     if name == "lerobot":
-        return _lerobot(config, source, target)
+        total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
+        chosen = parse_episodes(config.episodes, total) if config.episodes else None
+        options = ImportOptions(
+            chosen, config.drop_videos, **_words(config), rename=config.rename_map
+        )
+        with progress("Importing", len(chosen) if chosen else total) as advance:
+            done = import_dataset(source, target, options, advance)
+        answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
+        lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
+        lost.append(f"{done.episodes} of {total} episodes written to {target}.")
+        emit(config.json, answer, "\n".join(lost))
+        return int(bool(done.left_out))
     notes: list[str] = []
     if name == "csv":
         mapping = required(
@@ -201,21 +214,3 @@ def _words(config: ImportConfig) -> dict[str, Any]:
             raise unknown_choice(name, word, [m.value for m in enum], f"--{name}")
         found[name] = enum(word) if word else None
     return found
-
-
-def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
-    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
-
-    total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
-    episodes = parse_episodes(config.episodes, total) if config.episodes else None
-    options = ImportOptions(
-        episodes, config.drop_videos, **_words(config), rename=config.rename_map
-    )
-    with progress("Importing", len(episodes) if episodes else total) as advance:
-        report = import_dataset(source, target, options, advance)
-    answer = {"dataset": target, "episodes": report.episodes, "left_out": report.left_out}
-    lost = [f"Episode {e} is left out: {why}." for e, why in report.left_out.items()]
-    lost.append(f"{report.episodes} of {total} episodes written to {target}.")
-    emit(config.json, answer, "\n".join(lost))
-    return int(bool(report.left_out))

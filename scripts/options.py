@@ -72,11 +72,7 @@ class DatasetFolder:
     """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
 
     def folder(self, command: str = "") -> Path:
-        """Return `root`.
-
-        Raises:
-            UnusableInputError: it wasn't given; in the words of `command`, if it takes one bare.
-        """
+        """Return `root`; UnusableInputError without. `command`: one that takes it bare."""
         bare = f"Which folder? Name it: gaploop {command} DIR"
         named = "Which dataset? Name its folder with --dataset.root=DIR."
         return required(self.root, bare if command else named)
@@ -164,11 +160,7 @@ class PolicyOptions:
     that its train_config.json names says so."""
 
     def required(self) -> str:
-        """Return `path`.
-
-        Raises:
-            UnusableInputError: it wasn't given.
-        """
+        """Return `path`; UnusableInputError without."""
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
 
 

@@ -61,8 +61,6 @@ def run(config: ReviewConfig) -> int:
     from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.review.label_session import LabelSession, rescue
-    from gaploop.failure_analysis.review.server import build, serve
-    from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
     from gaploop.failure_analysis.review.takes import TakeSource
 
     root = config.dataset.folder("review")
@@ -81,6 +79,8 @@ def run(config: ReviewConfig) -> int:
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
     units = TakeSource(store, scene=scene).units(config.units)
+    from gaploop.failure_analysis.review.server import build, serve
+    from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
     def say(address: str) -> None:
         text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
