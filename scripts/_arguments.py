@@ -97,12 +97,17 @@ def find_options(
     for spec in dataclasses.fields(config_class):
         if not spec.init:
             continue
-        kind, name = _without_none(hints[spec.name]), prefix + spec.name.rstrip("_")
+        kind, name = hints[spec.name], prefix + spec.name.rstrip("_")
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
+            kind = rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (made here)
         own = spec.default
         if spec.default_factory is not dataclasses.MISSING:
             own = spec.default_factory()
         value = own if default is None else getattr(default, spec.name)
-        doc = _help(config_class, spec.name)
+        # What the class that defines the field says about it.
+        owners = (c for c in config_class.__mro__ if spec.name in inspect.get_annotations(c))
+        doc = " ".join(_field_docs(next(owners)).get(spec.name, "").split())
         if is_choice_type(kind):
             known = kind.get_known_choices()
             shown = tuple(sorted(known))
@@ -114,30 +119,12 @@ def find_options(
             within = value if dataclasses.is_dataclass(value) else None
             yield from find_options(typing.cast(type, kind), chosen, within, f"{name}.")
         else:
-            yield Option(name, kind, value, value != own, doc, _choices(kind))
-
-
-def _without_none(kind: Any) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
-        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (built at run time)
-    return kind
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(str(member.value) for member in kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return tuple(str(value) for value in typing.get_args(kind))
-    return ()
-
-
-def _help(config_class: type, name: str) -> str:
-    """Return what the class that defines a field says about it."""
-    for owner in config_class.__mro__:
-        if name in inspect.get_annotations(owner):
-            return " ".join(_field_docs(owner).get(name, "").split())
-    return ""
+            choices: tuple[str, ...] = ()
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                choices = tuple(str(member.value) for member in kind)
+            elif typing.get_origin(kind) is typing.Literal:
+                choices = tuple(str(word) for word in typing.get_args(kind))
+            yield Option(name, kind, value, value != own, doc, choices)
 
 
 @functools.cache
@@ -146,7 +133,16 @@ def _field_docs(owner: type) -> dict[str, str]:
 
     (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
     """
-    found = _attributes_section(inspect.getdoc(owner) or "")
+    found: dict[str, str] = {}
+    name = ""
+    _, _, section = (inspect.getdoc(owner) or "").partition("Attributes:\n")
+    for line in itertools.takewhile(str.strip, section.splitlines()):
+        head, colon, rest = line.strip().partition(":")
+        if colon and line.startswith("    ") and not line.startswith("     "):
+            name = head.split()[0]
+            found[name] = rest.strip()
+        elif name:
+            found[name] += f" {line.strip()}"
     try:
         source = textwrap.dedent(inspect.getsource(owner))
         tree = ast.parse(source)
@@ -173,29 +169,12 @@ def _field_docs(owner: type) -> dict[str, str]:
     return found
 
 
-def _attributes_section(doc: str) -> dict[str, str]:
-    """Return the entries of a docstring's "Attributes:" section."""
-    _, _, section = doc.partition("Attributes:\n")
-    found: dict[str, str] = {}
-    name = ""
-    for line in section.splitlines():
-        if not line.strip():
-            break
-        head, colon, rest = line.strip().partition(":")
-        if colon and line.startswith("    ") and not line.startswith("     "):
-            name = head.split()[0]
-            found[name] = rest.strip()
-        elif name:
-            found[name] += f" {line.strip()}"
-    return found
-
-
 def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], program: str) -> Any:
     """Return the config that a command line asks for.
 
     Args:
         config_class: the command's dataclass. Options of the groups that its `UNREAD` names are
-            left out, whatever they are.
+            left out, whatever they are, and what they are given.
         argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
             a list and takes all that are left.
@@ -207,8 +186,17 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     path, nested = _config_file(argv)
     unread = getattr(config_class, "UNREAD", ())
     nested = {name: value for name, value in nested.items() if name not in unread}
-    argv = list(_without(argv, unread))
-    return _config(config_class, nested, argv, positional, program, f"{path}: unknown")
+    read, is_value = list[str](), False
+    for token in argv:
+        name, equals, _ = token[2:].partition("=")
+        if token.startswith("--") and name.partition(".")[0] in unread:
+            is_value = not equals  # the next one, unless it is an option
+        elif is_value and not token.startswith("--"):
+            is_value = False
+        else:
+            is_value = False
+            read.append(token)
+    return _config(config_class, nested, read, positional, program, f"{path}: unknown")
 
 
 def from_values(
@@ -220,15 +208,8 @@ def from_values(
 ) -> Any:
     """Return the config that arguments of a Python call ask for.
 
-    Args:
-        config_class: the command's dataclass.
-        given: arguments without a name.
-        nested: the others as a file of `--config_path` would hold them.
-        positional: as of `parse`.
-        program: as of `parse`.
-
-    Raises:
-        UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
+    As `parse`; `given` stands without a name, `nested` is the others as a file of `--config_path`
+    would hold them.
     """
     return _config(config_class, nested, list(map(str, given)), positional, program, "Unknown")
 
@@ -307,21 +288,6 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             name, equals, text = token[2:].partition("=")
             after = argv[place + 1] if place + 1 < len(argv) else None
             yield name, text if equals else after
-
-
-def _without(argv: Sequence[str], groups: Collection[str]) -> Iterator[str]:
-    """Yield a command line without the options of some groups, and without what they are given."""
-    left_out = False
-    for token in argv:
-        is_option = token.startswith("--")
-        if not is_option and left_out:
-            left_out = False
-            continue
-        name, equals, _ = token[2:].partition("=")
-        left_out = is_option and name.partition(".")[0] in groups
-        if not left_out:
-            yield token
-        left_out = left_out and not equals
 
 
 def _read(

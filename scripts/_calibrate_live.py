@@ -68,9 +68,9 @@ def take_board_pictures(config: CalibrateConfig, board: Board, folder: Path) -> 
         DeviceError: the camera can't be opened or stops giving pictures.
     """
     writable_folder(folder, "Folder", "--path")
-    taken = _names_in(folder)
-    known = find_boards(board, image_files(folder)).views if taken else ()
-    capture, names = BoardCapture(board, config.images, known), _free_names(taken)
+    names, is_begun = _free_names(folder)
+    known = find_boards(board, image_files(folder)).views if is_begun else ()
+    capture = BoardCapture(board, config.images, known)
 
     def look(frame: CameraFrame, _forced: bool) -> Advice:
         advice = capture.look(frame.image, frame.t_capture_s)
@@ -115,7 +115,7 @@ def collect_poses(
         )
     before = read_poses(folder, arm) if (folder / POSES).is_file() else []
     capture = PoseCapture(board, wanted, [row.T_base_tcp for row in before])
-    names = _free_names(_names_in(folder))
+    names, _ = _free_names(folder)
 
     def look(frame: CameraFrame, forced: bool) -> Advice:
         q = follower.read().position_rad
@@ -194,13 +194,11 @@ def _guide(
     log.info("%d pictures in %s%s.", advice.taken, folder, goes_on)
 
 
-def _names_in(folder: Path) -> set[str]:
-    return {p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES}
-
-
-def _free_names(taken: set[str]) -> Iterator[str]:
+def _free_names(folder: Path) -> tuple[Iterator[str], bool]:
+    """Return names for pictures that are to come, and whether some are there already."""
+    taken = {p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES}
     names = (f"{number:03d}.png" for number in itertools.count())
-    return (name for name in names if name not in taken)
+    return (name for name in names if name not in taken), bool(taken)
 
 
 @contextlib.contextmanager

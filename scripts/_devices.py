@@ -13,7 +13,7 @@ import logging
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -110,17 +110,17 @@ def registries(names_only: bool = False) -> tuple[Any, Any, Any]:
 def named_registries() -> tuple[Any, Any, Any]:
     """Return stand-ins for `registries` that know the types' names and none of their options."""
     made: dict[str, Any] = {kind: type(kind, (draccus.ChoiceRegistry,), {}) for kind in KINDS}
-    for path in _device_sources():
+    spec = importlib.util.find_spec("lerobot")
+    places = [
+        Path(home) / folder
+        for home in (spec and spec.submodule_search_locations) or ()
+        for folder in ("robots", "teleoperators", "cameras")
+    ]
+    own = Path(__file__).parent.parent
+    sources = [path for place in places for path in place.rglob("*.py")]
+    for name in OWN_PACKAGES:
+        sources += own.joinpath(*name.split(".")[1:]).glob("*.py")
+    for path in sources:
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))
     return made[KINDS[0]], made[KINDS[1]], made[KINDS[2]]
-
-
-def _device_sources() -> Iterator[Path]:
-    spec = importlib.util.find_spec("lerobot")
-    for home in (spec and spec.submodule_search_locations) or ():
-        for folder in ("robots", "teleoperators", "cameras"):
-            yield from (Path(home) / folder).rglob("*.py")
-    own = Path(__file__).parent.parent
-    for name in OWN_PACKAGES:
-        yield from own.joinpath(*name.split(".")[1:]).glob("*.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.markup import escape
@@ -57,8 +57,8 @@ def written(
     uids = list(dict.fromkeys(e.uid for e in new))
     after = labels.standing(labels.merge(store.events, new) if merged else [*store.events, *new])
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
-    index = {e.info.uid: e.index for e in store.episodes}
-    episodes, unchanged = [index[uid] for uid in uids], stated - len(new)
+    known = {e.info.uid: e for e in store.episodes}
+    episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)
     answer = {
         "dataset": store.root,
         "episodes": episodes,
@@ -72,8 +72,8 @@ def written(
     }
     lines = []
     if not new:
-        known = "That is what stands already." if unchanged else "No take is chosen."
-        lines.append(f"Nothing to write. {known}")
+        why = "That is what stands already." if unchanged else "No take is chosen."
+        lines.append(f"Nothing to write. {why}")
     else:
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
         values = "; ".join(said[:_MOST_STATEMENTS])
@@ -85,7 +85,20 @@ def written(
         lines.append(f"{takes} {be} {verb} ({which}) by {people}: {values}")
         if unchanged:
             lines.append(f"{unchanged} statements were there already.")
-    lines += _doubts(store, uids, above, after)
+    if above:
+        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
+        lines.append(f"{len(above)} of these don't count: above them stands the word of {who}.")
+    odd = []
+    for uid in uids:
+        outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
+        ended = outcome.value if outcome is not None else known[uid].outcome.value
+        if ended == Outcome.SUCCESS and mode is not None and mode.value:
+            odd.append(known[uid].index)
+    if odd:
+        lines.append(
+            f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
+            "was one, clear the mode with --failure_mode=none."
+        )
     if adds:
         lines.append(
             f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
@@ -94,30 +107,6 @@ def written(
     if not shown:
         lines.append(NOT_SHOWN)
     return answer, "\n".join(lines)
-
-
-def _doubts(
-    store: LabelStore,
-    uids: Sequence[str],
-    above: Sequence[LabelEvent],
-    after: Mapping[labels.Key, LabelEvent],
-) -> Iterable[str]:
-    """Yield why what was said of takes may not be what was meant; `above` stands above it."""
-    if above:
-        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
-        yield f"{len(above)} of these don't count: above them stands the word of {who}."
-    known = {e.info.uid: e for e in store.episodes}
-    odd = []
-    for uid in uids:
-        outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
-        ended = outcome.value if outcome is not None else known[uid].outcome.value
-        if ended == Outcome.SUCCESS and mode is not None and mode.value:
-            odd.append(known[uid].index)
-    if odd:
-        yield (
-            f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
-            "was one, clear the mode with --failure_mode=none."
-        )
 
 
 def _shown(value: Any) -> str:

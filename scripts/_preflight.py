@@ -101,6 +101,7 @@ def _checks(
 ) -> Iterator[CheckResult]:
     from gaploop.finetune.lerobot_policy import resolve
     from gaploop.finetune.runs import withdrawn_from
+    from gaploop.sim.follower import CellCamera
 
     station = _arms.station_for(config.robot, config.station)
     journal = _journal(config)
@@ -113,12 +114,21 @@ def _checks(
     yield check_speed(SpeedRamp(journal, checked.policy, config.speed_scale), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            devices = _connect(config.robot, station, stack)
+            cell = _arms.cell_of(config.robot) if config.robot.type == _arms.EMBEDDED else None
+            follower, clock = _arms.follower_of(config.robot, station, cell)
+            stack.callback(disconnect, follower)  # torque off
+            seen = (
+                _arms.cameras_of(config.robot, clock, station)
+                if cell is None
+                else (CellCamera(cell),)
+            )
+            stack.callback(disconnect, *seen)
         except GaploopError as error:
             yield CheckResult("arm", Level.FAIL, str(error), "Run: gaploop doctor")
             return
         yield CheckResult("arm", Level.OK, f"{checked.robot} answers")
         try:
+            devices = Arms(follower, None, seen, clock)
             yield from _on_the_arm(config, policy, station, devices, person)
         except DeviceError as error:
             yield CheckResult("arm", Level.FAIL, str(error), "Fix it and check again.")
@@ -173,18 +183,6 @@ def _on_the_arm(
         yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")
         return
     yield from check_moving(devices.follower, devices.clock, station, rates, person)
-
-
-def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Arms:
-    """Connect an arm and its cameras; `undo` closes all, torque off."""
-    from gaploop.sim.follower import CellCamera
-
-    cell = _arms.cell_of(robot) if robot.type == _arms.EMBEDDED else None
-    follower, clock = _arms.follower_of(robot, station, cell)
-    undo.callback(disconnect, follower)
-    seen = _arms.cameras_of(robot, clock, station) if cell is None else (CellCamera(cell),)
-    undo.callback(disconnect, *seen)
-    return Arms(follower, None, seen, clock)
 
 
 class Terminal:

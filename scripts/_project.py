@@ -93,14 +93,30 @@ def read_project(root: Path) -> Project:
     """
     found, stores = Project(existing_folder(root, "Project folder").resolve()), list[LabelStore]()
     stations, plans = [SIM_STATION], list[Path]()
-    for folder, names in _folders(found.root):
+    for count, (here, below, files) in enumerate(os.walk(found.root)):
+        if count >= MOST_FOLDERS:
+            raise UnusableInputError(
+                f"{found.root} has more than {MOST_FOLDERS} folders below it. Name a project's "
+                "folder."
+            )
+        below[:] = sorted(  # what is inside of takes is left out
+            name
+            for name in below
+            if name not in SKIPPED and name[0] != "." and not Path(here, name, HEADER).exists()
+        )
+        folder, names = Path(here), set(files)
         if is_dataset(folder) or is_journal(folder):
             with _told(found):
                 stores.append(open_labelled(folder))
         for path in (folder / name for name in sorted(names)):
             with _told(found):
                 if path.name == DIAGNOSIS:
-                    _add_diagnosis(found, path)
+                    made = load_diagnosis(path)
+                    causes = Counter(take.top or "no clear cause" for take in made.takes)
+                    facts = f"{len(made.takes)} failures: {_counted(causes)}"
+                    more = f"--diagnosis={found.at(path)}", "--budget.takes=50"
+                    command = _command("plan", *more)
+                    found.add("Diagnoses", path.parent.name, path, facts, next=command)
                 elif path.name == RUN and not {DIAGNOSIS, "plan.yaml"} & names:
                     _add_run(found, path)
                 elif path.name == SETUP:
@@ -119,23 +135,8 @@ def read_project(root: Path) -> Project:
     _add_takes(found, stores)
     for path in plans:
         with _told(found):
-            _add_plan(found, path, _plan(path, stations), [s for s in stores if s.journal])
+            _add_plan(found, path, stations, [s for s in stores if s.journal])
     return found
-
-
-def _folders(root: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Yield the folders of a project and the files in each; what is inside of takes is left out."""
-    for count, (here, folders, names) in enumerate(os.walk(root)):
-        if count >= MOST_FOLDERS:
-            raise UnusableInputError(
-                f"{root} has more than {MOST_FOLDERS} folders below it. Name a project's folder."
-            )
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in SKIPPED and name[0] != "." and not Path(here, name, HEADER).exists()
-        )
-        yield Path(here), set(names)
 
 
 @contextlib.contextmanager
@@ -196,23 +197,16 @@ def _add_takes(project: Project, stores: Sequence[LabelStore]) -> None:
             project.add("Takes to review", root.name, root, facts, next=review)
 
 
-def _add_diagnosis(project: Project, path: Path) -> None:
-    found = load_diagnosis(path)
-    causes = Counter(take.top or "no clear cause" for take in found.takes)
-    facts = f"{len(found.takes)} failures: {_counted(causes)}"
-    command = _command("plan", f"--diagnosis={project.at(path)}", "--budget.takes=50")
-    project.add("Diagnoses", path.parent.name, path, facts, next=command)
-
-
-def _plan(path: Path, stations: Sequence[Station]) -> Plan:
-    """Return a plan; it names no station, so it is checked against each of the project's."""
-    for station in stations[1:]:
+def _add_plan(
+    project: Project, path: Path, stations: Sequence[Station], journals: Sequence[LabelStore]
+) -> None:
+    plan: Plan | None = None
+    for station in stations[1:]:  # it names none, so it is checked against each of the project's
         with contextlib.suppress(UnusableInputError):
-            return load_plan(path, station)
-    return load_plan(path, stations[0])
-
-
-def _add_plan(project: Project, path: Path, plan: Plan, journals: Sequence[LabelStore]) -> None:
+            plan = load_plan(path, station)
+            break
+    if plan is None:
+        plan = load_plan(path, stations[0])
     items, rig = {item.id for item in plan.items}, "--config_path=rig.yaml"
     remedies = (f"{item.dimension.value}: {item.remedy}" for item in plan.items)
     title, facts = path.parent.name, "; ".join([f"{plan.takes} takes to record", *remedies])

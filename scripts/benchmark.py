@@ -21,7 +21,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.finetune.board.entries import Submission
-    from gaploop.finetune.board.serving import BoardContents, Served
+    from gaploop.finetune.board.serving import BoardContents
 
 POSITIONAL: Final = ("action", "board")
 ACTIONS: Final = ("serve", "submit", "show")
@@ -156,8 +156,23 @@ def _entry(config: BenchmarkConfig) -> tuple[Submission, Mapping[str, Path]]:
 
 
 def _serve(config: BenchmarkConfig) -> int:
+    from gaploop.finetune.board.serving import Serving, public_files, pulled, pushed, serve
+    from gaploop.finetune.hub_fetch import is_hub_name
+
+    on_hub = is_hub_name(config.board)
+    name = Path(config.board).resolve().name
+    near = Path() if on_hub else Path(config.board).resolve().parent
+    private = config.private or near / f"{name}_private"
     while True:
-        served = _once(config)
+        board = pulled(config.board, private / "board")
+        how = Serving(
+            board, private, Limits(**vars(config.limits)), config.per_user, config.programs,
+            config.takes, config.workers,
+        )  # fmt: skip
+        with _progress() as tell:
+            served = serve(how, _wanted(config, name, private), tell)
+        if on_hub:
+            pushed(config.board, board, public_files(board), "gaploop benchmark: results")
         left = [f"{name}: waits, {why}." for name, why in served.waiting.items()]
         lines = [f"{len(served.new)} new, {len(served.results)} results in {config.board}.", *left]
         refused = {f"{r['user']}/{r['name']}": r.get("refused") for r in served.results}
@@ -167,26 +182,6 @@ def _serve(config: BenchmarkConfig) -> int:
         if config.every_s <= 0:
             return 0
         time.sleep(config.every_s)
-
-
-def _once(config: BenchmarkConfig) -> Served:
-    from gaploop.finetune.board.serving import Serving, public_files, pulled, pushed, serve
-    from gaploop.finetune.hub_fetch import is_hub_name
-
-    on_hub = is_hub_name(config.board)
-    name = Path(config.board).resolve().name
-    near = Path() if on_hub else Path(config.board).resolve().parent
-    private = config.private or near / f"{name}_private"
-    board = pulled(config.board, private / "board")
-    how = Serving(
-        board, private, Limits(**vars(config.limits)), config.per_user, config.programs,
-        config.takes, config.workers,
-    )  # fmt: skip
-    with _progress() as tell:
-        served = serve(how, _wanted(config, name, private), tell)
-    if on_hub:
-        pushed(config.board, board, public_files(board), "gaploop benchmark: results")
-    return served
 
 
 def _wanted(config: BenchmarkConfig, name: str, private: Path) -> Any:
@@ -255,7 +250,17 @@ def _lines(found: BoardContents, key: str) -> list[str]:
             who = f"{e['group']:<3} {e['submission']:<{width}}"
             lines.append(f"  {who}  {Rate.from_json(e)!s:<26}  {told}")
         if track == "policy" and ranked["order"]:
-            lines += _by_setting(ranked, declared)
+            names = [e["submission"] for e in ranked["order"] if e["submission"] in declared]
+            rows = [["", *names]]
+            every = sorted(declared[names[0]]["settings"], key=lambda s: order(s, NOMINAL))
+            for setting in every:
+                counts = (declared[name]["settings"][setting] for name in names)
+                rows.append([words(setting), *(f"{c['successes']}/{c['trials']}" for c in counts)])
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            lines += [
+                "    " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+                for row in rows
+            ]
         for p in ranked["differences"]:
             apart = "told apart" if p["told_apart"] else "not told apart"
             size = points(Estimate(p["value"], *p["interval"]))
@@ -269,16 +274,3 @@ def _lines(found: BoardContents, key: str) -> list[str]:
         return [*lines, f"NOT as the server signed it: {', '.join(found.wrong)}"]
     by = "the key you gave" if key else f"the board's own key {benchmark['key']}"
     return [*lines, f"All {len(found.results)} results are signed by {by}."]
-
-
-def _by_setting(ranked: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    names = [e["submission"] for e in ranked["order"] if e["submission"] in results]
-    rows = [["", *names]]
-    for setting in sorted(results[names[0]]["settings"], key=lambda s: order(s, NOMINAL)):
-        counts = (results[name]["settings"][setting] for name in names)
-        rows.append([words(setting), *(f"{c['successes']}/{c['trials']}" for c in counts)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "    " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -107,5 +107,4 @@ def run(config: CalibrateConfig) -> int:
     """Do what was asked for; 1 where drift was found."""
     from gaploop.scripts import _calibrate
 
-    code: int = getattr(_calibrate, config.what)(config)
-    return code
+    return int(getattr(_calibrate, config.what)(config))

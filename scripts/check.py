@@ -97,24 +97,17 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         rows.setdefault((finding.severity, finding.code, finding.fix), []).append(finding)
     for (severity, _, _), same in rows.items():
         colour = {"error": "red", "warning": "yellow"}.get(severity, "dim")
-        where, message = _row(same)
+        places = list(dict.fromkeys(finding.where for finding in same))
+        where = ", ".join(places[:FIRST_PLACES])
+        if len(places) > FIRST_PLACES:
+            where += f" and {len(places) - FIRST_PLACES} more"
+        messages = list(dict.fromkeys(finding.message for finding in same))
+        message = f"{len(same)} times: " if len(same) > 1 else ""
+        message += " · ".join(messages[:FIRST_PLACES])
+        if len(messages) > FIRST_PLACES:
+            message += f" (and {len(messages) - FIRST_PLACES} more like these)"
         table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
     console = options.console()
     console.print(table)
     for fix in dict.fromkeys(finding.fix for finding in findings):
         console.print(f"→ {escape(fix)}", soft_wrap=True, highlight=False)
-
-
-def _row(same: Sequence[Finding]) -> tuple[str, str]:
-    """Return where findings that are alike are, the first places, and what is wrong."""
-    places = list(dict.fromkeys(finding.where for finding in same))
-    messages = list(dict.fromkeys(finding.message for finding in same))
-    where = ", ".join(places[:FIRST_PLACES])
-    if len(places) > FIRST_PLACES:
-        where += f" and {len(places) - FIRST_PLACES} more"
-    count = f"{len(same)} times: " if len(same) > 1 else ""
-    if len(messages) == 1:
-        return where, f"{count}{messages[0]}"
-    others = len(messages) - FIRST_PLACES
-    more = f" (and {others} more like these)" if others > 0 else ""
-    return where, f"{count}{' · '.join(messages[:FIRST_PLACES])}{more}"

@@ -28,18 +28,15 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-
-if TYPE_CHECKING:
-    from gaploop.scripts._arguments import Option
 
 HELPERS: Final = ("cli", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -83,8 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guard(program: str, work: Callable[[], int]) -> int:
     """Return the exit code of `work`; what a user can fix is said in one line on stderr."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        came.append(number)
+        raise Terminated(number)
+
+    # SIGTERM and its like become an exception, so that who holds a device or a file lets go. One
+    # that is ignored, as SIGHUP under nohup, stays so. Outside the main thread, whoever called us
+    # minds the signals.
+    heeded = _TERMINATING if threading.current_thread() is threading.main_thread() else ()
+    numbers = [n for n in heeded if signal.getsignal(n) is not signal.SIG_IGN]
     try:
-        with _terminable() as came:
+        with platform_calls.signals_handled(numbers, stop):
             code = work()
         return 128 + came[0] if came else code
     except GaploopError as error:
@@ -137,24 +145,21 @@ def _dispatch(command: str, arguments: list[str]) -> int:
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
-    rest = _discover(arguments)
-    config_class = config_class_of(module, command, rest)
-    own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
+    own = given = _discover(arguments)
+    config_class = config_class_of(module, command, given)
+    passes_on = hasattr(module, "PASSED_ON") and "--" in given
+    if passes_on:
+        own = given[: given.index("--")]
     if _HELP & set(own):
-        print(_command_help(program, module, config_class, rest))
+        print(_command_help(program, module, config_class, given))
         return 0
-    return _run(program, module, config_class, rest)
-
-
-def _run(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
     from gaploop.scripts._arguments import parse
     from gaploop.scripts.options import setup_logging, stdout_is_json
 
     setup_logging()
-    own, passed_on = _parted(arguments, getattr(module, "PASSED_ON", ""))
     config = parse(config_class, own, positional(module), program)
-    for name, rest in passed_on.items():
-        setattr(config, name, rest)
+    if passes_on:
+        setattr(config, module.PASSED_ON, given[len(own) + 1 :])
     with stdout_is_json() if getattr(config, "json", False) else contextlib.nullcontext():
         try:
             return int(module.run(config) or 0)
@@ -165,14 +170,6 @@ def _run(program: str, module: ModuleType, config_class: type, arguments: list[s
                 "The code of a device, a policy or another plug-in ended the program (sys.exit). "
                 "Take that out of it."
             ) from stop
-
-
-def _parted(arguments: list[str], name: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Return a command's own arguments, and under `name` those behind a bare `--`, if any."""
-    if not name or "--" not in arguments:
-        return arguments, {}
-    cut = arguments.index("--")
-    return arguments[:cut], {name: arguments[cut + 1 :]}
 
 
 def positional(module: ModuleType) -> tuple[str, ...]:
@@ -210,29 +207,33 @@ def _discover(arguments: list[str]) -> list[str]:
 
         from gaploop.finetune.lerobot_trust import DISCOVERED
 
-        try:
-            if not _is_one_module(package):
+        found = None
+        with contextlib.suppress(ImportError):  # LeRobot has words for that
+            found = importlib.import_module(package)
+        if found is None or hasattr(found, "__path__"):  # else it has no modules to look for
+            try:
                 load_plugin(package)
-        except PluginLoadError as error:
-            raise UnusableInputError(f"{argument}: {error}") from None
+            except PluginLoadError as error:
+                raise UnusableInputError(f"{argument}: {error}") from None
         known = os.environ.get(DISCOVERED, "").split(",")
         os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
     return rest
-
-
-def _is_one_module(name: str) -> bool:
-    """Import what LeRobot would look for modules in, and say that there is nothing to look in."""
-    try:
-        return not hasattr(importlib.import_module(name), "__path__")
-    except ImportError:
-        return False  # LeRobot's words for that
 
 
 def _overview() -> str:
     """Return what `gaploop --help` prints."""
     lines = ["Find out why a robot policy fails, record what fixes it, fine-tune, prove it.", ""]
     lines += [f"usage: {USAGE}"]
-    known = {name: _summary(path) for name, path in commands().items()}
+    known = {}
+    for name, path in commands().items():  # the first line of each one's help, without importing it
+        tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
+        configs = (
+            ast.get_docstring(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and node.name.lower() == config
+        )
+        doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
+        known[name] = doc.partition("\n")[0]
     width = max(map(len, known), default=0) + 2
     rest = known.keys() - {name for names in GROUPS.values() for name in names}
     for group, names in (*GROUPS.items(), ("more", sorted(rest))):
@@ -244,18 +245,6 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
-def _summary(path: Path) -> str:
-    """Return a command's first line of help without importing it."""
-    tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
-    configs = (
-        ast.get_docstring(node)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.lower() == config
-    )
-    doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
-    return doc.partition("\n")[0]
-
-
 def _command_help(program: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
     """Return what `--help` behind a command prints."""
     from gaploop.scripts._arguments import chosen_types, find_options
@@ -263,7 +252,14 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
     example = textwrap.dedent(getattr(module, "EXAMPLE", "")).strip()
-    rare = [] if "--help=all" in argv else _rare(options, getattr(module, "RARE", ()), example)
+    used = set(re.findall(r"--([\w.]+)", example))
+    rare = [
+        option
+        for option in options
+        if "--help=all" not in argv
+        and option.name not in used
+        and any(fnmatchcase(option.name, pattern) for pattern in getattr(module, "RARE", ()))
+    ]
     names = {o.name for o in options}
     fills = [name for name in positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
@@ -275,38 +271,25 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
         *_wrap("Read options from a file; those given here win."),
     ]
     for option in options:
-        if option not in rare:
-            lines += _option_help(option, chosen, program, option.name in fills)
+        if option in rare:
+            continue
+        words = option.help if option.name in fills else option.help.replace(_SHORT, "")
+        words = words.replace("gaploop <command>", program)
+        group, _, leaf = option.name.rpartition(".")
+        if leaf == "type" and option.choices and group not in chosen:
+            words += f" More options with: --{option.name}=… --help"
+        if option.default is MISSING:
+            words += " (required)"
+        elif option.default not in (None, "", [], {}, ()):
+            value = getattr(option.default, "value", option.default)
+            value = list(value) if isinstance(value, tuple) else value  # as it is typed
+            words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
+        lines += [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
     if example:
         lines += ["", "example:", textwrap.indent(example, "  ")]
     if rare:
         lines += ["", f"{len(rare)} more option{'s' * (len(rare) > 1)}: {program} --help=all"]
     return "\n".join(lines)
-
-
-def _rare(options: Sequence[Option], patterns: Sequence[str], example: str) -> list[Option]:
-    """Return the options that only `--help=all` lists."""
-    used = set(re.findall(r"--([\w.]+)", example))
-    return [
-        option
-        for option in options
-        if option.name not in used and any(fnmatchcase(option.name, p) for p in patterns)
-    ]
-
-
-def _option_help(option: Option, chosen: Mapping[str, str], program: str, fills: bool) -> list[str]:
-    words = option.help if fills else option.help.replace(_SHORT, "")
-    words = words.replace("gaploop <command>", program)
-    group, _, leaf = option.name.rpartition(".")
-    if leaf == "type" and option.choices and group not in chosen:
-        words += f" More options with: --{option.name}=… --help"
-    if option.default is MISSING:
-        words += " (required)"
-    elif option.default not in (None, "", [], {}, ()):
-        value = getattr(option.default, "value", option.default)
-        value = list(value) if isinstance(value, tuple) else value  # as it is typed
-        words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
-    return [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
 
 
 def _wrap(words: str) -> list[str]:
@@ -328,25 +311,6 @@ class Terminated(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
         self.number = number
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[list[int]]:
-    """Turn SIGTERM and its like into an exception, so that who holds a device or a file lets go.
-
-    One that is ignored, as SIGHUP under nohup, stays so. Yields the numbers of those that came.
-    """
-    came: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        came.append(number)
-        raise Terminated(number)
-
-    # Outside the main thread, whoever called us minds the signals.
-    heeded = _TERMINATING if threading.current_thread() is threading.main_thread() else ()
-    numbers = [n for n in heeded if signal.getsignal(n) is not signal.SIG_IGN]
-    with platform_calls.signals_handled(numbers, stop):
-        yield came
 
 
 if __name__ == "__main__":

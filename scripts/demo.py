@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.progress import (
     BarColumn,
@@ -24,9 +24,6 @@ from rich.table import Table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.scripts import options
-
-if TYPE_CHECKING:
-    from gaploop.finetune.closed_loop import Say
 
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
@@ -62,12 +59,41 @@ class DemoConfig:
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0 where both cells got better, 1 where that isn't shown."""
     from gaploop.finetune.demo import run_demo
+    from gaploop.finetune.lerobot_policy import policy_id
     from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words, write_report
 
     folder = writable_folder(config.output_dir)
-    seed = _settle(config, folder)
+    seed, path = config.seed, folder / "settings.json"
+    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
+    if path.exists():  # the demo that the folder holds goes on
+        stored = read_json(path)
+        seed = int(stored["seed"])
+        # Mixing two demos with other settings would lie.
+        if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
+            raise UnusableInputError(
+                f"{folder} holds a demo with other settings (seed {seed}, quick "
+                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
+            )
+    else:
+        seed = secrets.randbelow(1000) if seed == -1 else seed
+        write_json(path, {**wanted, "seed": seed})
     print(f"Sim-to-sim demo, seed {seed}, in {folder}", file=sys.stderr)
-    with _timed(folder), _stages() as say:
+    # A bar for each stage on stderr; lines where stderr isn't a terminal.
+    stderr, tasks = options.console(stderr=True), dict[str, TaskID]()
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=stderr, disable=not stderr.is_terminal)
+
+    def say(stage: str, done: int, total: int) -> None:
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(stage, total=total)
+            if not stderr.is_terminal:
+                stderr.print(stage, highlight=False)
+        bar.update(tasks[stage], completed=done, total=total)
+        if done >= total:
+            bar.stop_task(tasks[stage])
+
+    with _timed(folder), bar:
         result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
     minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = write_report(result, folder, minutes)
@@ -85,27 +111,6 @@ def run(config: DemoConfig) -> int:
     return 0 if result.better else 1
 
 
-def _settle(config: DemoConfig, folder: Path) -> int:
-    """Return the seed: as given, or of the demo that `folder` holds already, or a new one."""
-    from gaploop.finetune.lerobot_policy import policy_id
-
-    path = folder / "settings.json"
-    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
-    if path.exists():
-        stored = read_json(path)
-        seed = int(stored["seed"])
-        # Mixing two demos with other settings would lie.
-        if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
-            raise UnusableInputError(
-                f"{folder} holds a demo with other settings (seed {seed}, quick "
-                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
-            )
-        return seed
-    seed = secrets.randbelow(1000) if config.seed == -1 else config.seed
-    write_json(path, {**wanted, "seed": seed})
-    return seed
-
-
 @contextmanager
 def _timed(folder: Path) -> Iterator[None]:
     """Add the time that this run takes to that of the demo's earlier ones, however it ends."""
@@ -115,24 +120,3 @@ def _timed(folder: Path) -> Iterator[None]:
         yield
     finally:
         write_json(path, {"seconds": before_s + time.monotonic() - start_s})
-
-
-@contextmanager
-def _stages() -> Iterator[Say]:
-    """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
-    console = options.console(stderr=True)
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-
-        def say(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-                if not console.is_terminal:
-                    console.print(stage, highlight=False)
-            bar.update(tasks[stage], completed=done, total=total)
-            if done >= total:
-                bar.stop_task(tasks[stage])
-
-        yield say

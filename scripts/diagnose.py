@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -113,6 +113,11 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
     from gaploop.failure_analysis.modes.force_classes import learn_force_classes
+    from gaploop.failure_analysis.planning.offers import PlanContext
+    from gaploop.failure_analysis.planning.plan import Ask, plan_for
+    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
+    from gaploop.failure_analysis.views.pictures import example_pictures
+    from gaploop.failure_analysis.views.view import TakeView
     from gaploop.sim.recolour import seen
 
     if config.save_reference is not None:
@@ -157,8 +162,22 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
                 n=config.n, workers=config.workers, progress=advance,
             )  # fmt: skip
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
-    pictured = [seen(take, StationScene(scene.camera)) for take in takes]  # as they were
-    _write_report(found, pictured, folder, config)
+    about = None
+    if twin is not None:
+        policy, task = config.policy.required(), task_told(takes[0].info.task)
+        about = PlanContext(folder / "plan", policy, twin, config.twin, task)
+    ask = Ask(Budget(takes=config.budget), about=about)
+    planned = plan_for(found, ask).plan if found.takes else None
+    shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
+    shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
+    pictures = {
+        take.info.uid: example_pictures(TakeView(seen(take, StationScene(scene.camera))).pictures)
+        for take in takes  # in the colours that they were taken in
+        if config.images and take.info.uid in shown
+    }
+    for name, png in report_pngs(found).items():
+        write_atomically(folder / name, png)
+    write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned))
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
@@ -227,34 +246,6 @@ def _ask_policy(
     return lambda take: ask(recorded[take.info.uid], asked, space, patches), cameras
 
 
-def _write_report(
-    found: Diagnosis, takes: Sequence[Take], folder: Path, config: DiagnoseConfig
-) -> None:
-    from gaploop.failure_analysis.planning.offers import PlanContext
-    from gaploop.failure_analysis.planning.plan import Ask, plan_for
-    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
-    from gaploop.failure_analysis.views.pictures import example_pictures
-    from gaploop.failure_analysis.views.view import TakeView
-
-    about = None
-    if config.twin is not None:
-        policy = config.policy.required()
-        task = task_told(takes[0].info.task)
-        about = PlanContext(folder / "plan", policy, load_twin(config.twin), config.twin, task)
-    ask = Ask(Budget(takes=config.budget), about=about)
-    plan = plan_for(found, ask).plan if found.takes else None
-    shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
-    shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
-    pictures = {
-        take.info.uid: example_pictures(TakeView(take).pictures)
-        for take in takes
-        if config.images and take.info.uid in shown
-    }
-    for name, png in report_pngs(found).items():
-        write_atomically(folder / name, png)
-    write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
-
-
 def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
@@ -279,14 +270,28 @@ def _reference(
 
 
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
+    from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
     from gaploop.sim.recolour import seen
 
     source, scene = config.dataset.folder(), _scene(config)
     writable_folder(path.parent, "Folder")
-    if path.suffix == ".npz":
-        return _save_cameras(config, path)
+    if path.suffix == ".npz":  # what cameras and policy see
+        from gaploop.finetune.lerobot_policy import load_policy
+        from gaploop.finetune.lerobot_probe import LeRobotProbe
+
+        with options.progress("Asking the policy about its training"):
+            asked = LeRobotProbe(load_policy(config.policy.required()))
+            cameras = CameraReference.build(load_takes(source), source.resolve().name, asked)
+        why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
+        if not asked.needs_images:
+            why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
+        cameras = options.required(cameras, why)
+        cameras.save(path)
+        options.emit(False, {}, f"{path}: what {', '.join(cameras.cameras)} showed in training")
+        return 0
     takes = [seen(take, scene) for take in _takes(config)]
     few = f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
     built = options.required(build_reference(takes, source.resolve().name), few)
@@ -295,28 +300,9 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     return 0
 
 
-def _save_cameras(config: DiagnoseConfig, path: Path) -> int:
-    from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-    from gaploop.finetune.lerobot_policy import load_policy
-    from gaploop.finetune.lerobot_probe import LeRobotProbe
-
-    source = config.dataset.folder()
-    with options.progress("Asking the policy about its training"):
-        asked = LeRobotProbe(load_policy(config.policy.required()))
-        built = CameraReference.build(load_takes(source), source.resolve().name, asked)
-    why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
-    if not asked.needs_images:
-        why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
-    built = options.required(built, why)
-    built.save(path)
-    options.emit(False, {}, f"{path}: what {', '.join(built.cameras)} showed in training")
-    return 0
-
-
 def _text(found: Diagnosis, folder: Path) -> str:
     from gaploop.failure_analysis.cohort.cohort import cohort_lines
+    from gaploop.failure_analysis.signals.registry import registry
 
     summary = found.summary
     lines = [
@@ -341,7 +327,12 @@ def _text(found: Diagnosis, folder: Path) -> str:
     for by, count in summary["attributed_by"].items():
         if by not in ("model", "reproduction"):
             lines.append(f"{count} judged by the {by}")
-    lines += _policy_lines(summary.get("policy", {}))
+    for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
+        if values:
+            worst = max(values, key=lambda uid: values[uid])
+            spec = registry()[signal]
+            typical = spec.describe(median(values.values()))
+            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
     lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
@@ -356,17 +347,3 @@ def _text(found: Diagnosis, folder: Path) -> str:
     if found.cohort is not None:
         lines += ["", "All takes together:", *cohort_lines(found.cohort)]
     return "\n".join([*lines, f"{folder / 'report.html'}"])
-
-
-def _policy_lines(policy: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Say what the policy makes of the takes: the median, and the take where it is most."""
-    from gaploop.failure_analysis.signals.registry import registry
-
-    lines = []
-    for name, values in policy.items():
-        if values:
-            worst = max(values, key=lambda uid: values[uid])
-            spec = registry()[name]
-            typical = spec.describe(median(values.values()))
-            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
-    return lines

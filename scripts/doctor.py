@@ -73,8 +73,20 @@ def run(config: DoctorConfig) -> int:
     answer = {"ok": ok, "findings": findings}
     options.keep(config.output_dir, "doctor.json", answer)
     options.emit(config.json, answer)
-    if not config.json:
-        _show(results)
+    if config.json:
+        return int(not ok)
+    # A line for each result, grouped by area, and its fix whole, to be copied.
+    console, area = options.console(highlight=False), ""
+    width = max(len(result.subject) for result in results)
+    for result in results:
+        if result.check != area:
+            area = result.check
+            console.print(Text(area, style="bold"))
+        line = Text(f"  {result.level.value:<5}", style=_COLOURS[result.level])
+        line.append(f"{result.subject:<{width}}  {result.found}", style="default")
+        console.print(line, soft_wrap=True)
+        if result.fix:
+            console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)
     return int(not ok)
 
 
@@ -101,18 +113,3 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
         yield from cameras.check_devices()
     yield from calibrations.check_arm_files(folder)
     yield from calibrations.check_station_ages(calibration_path(config.station, config.calibration))
-
-
-def _show(results: list[CheckResult]) -> None:
-    """Print a line for each result, grouped by area, and its fix whole, to be copied."""
-    console, area = options.console(highlight=False), ""
-    width = max(len(result.subject) for result in results)
-    for result in results:
-        if result.check != area:
-            area = result.check
-            console.print(Text(area, style="bold"))
-        line = Text(f"  {result.level.value:<5}", style=_COLOURS[result.level])
-        line.append(f"{result.subject:<{width}}  {result.found}", style="default")
-        console.print(line, soft_wrap=True)
-        if result.fix:
-            console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)

@@ -118,11 +118,7 @@ def run(config: EditConfig) -> int:
 
 
 def required_output(config: EditConfig | MergeConfig) -> Path:
-    """Return the new folder's path; any name will do where nothing is written.
-
-    Raises:
-        UnusableInputError: it wasn't given.
-    """
+    """Return the new folder, which has to be given; any name will do where nothing is written."""
     if config.output_dir is None and not config.dry_run:
         raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
     return config.output_dir or Path("OUT")
@@ -210,41 +206,36 @@ def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None
             done = carry_out(plan, output, config.reencode, config.consents, on_episode=advance)
     target = output.resolve() if output else plan.source
     if config.json:
-        emit(True, _answer(plan, target, done))
+
+        def source(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
+            return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
+
+        answer: dict[str, Any] = {
+            "command": plan.command,
+            "changed": done is not None,
+            "parts": [
+                {
+                    "name": name,
+                    "root": str(target / name),
+                    **_counts([e for piece in pieces for e in piece.episodes]),
+                    "from": [source(piece, piece.episodes) for piece in pieces],
+                }
+                for name, pieces in plan.parts.items()
+            ],
+            "left_out": [source(piece, gone) for piece, gone in _left_out(plan)],
+            "shared_sessions": list(plan.shared_sessions),
+            "notes": list(plan.notes),
+            "videos": None,
+        }
+        if done is not None:
+            videos = {"files_whole": done.whole, "takes_cut": done.cut}
+            answer["videos"] = {**videos, "takes_encoded": done.encoded}
+        emit(True, answer)
     else:
         _show(plan, target, done)
     if done is None and not config.dry_run:
         raise UnusableInputError(UNCHANGED)
     return 0
-
-
-def _answer(plan: EditPlan, target: Path, done: VideosDone | None) -> dict[str, Any]:
-    """Return the JSON object: what each part holds, what goes, and what was done with videos."""
-
-    def source(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
-        return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
-
-    parts = [
-        {
-            "name": name,
-            "root": str(target / name),
-            **_counts([e for piece in pieces for e in piece.episodes]),
-            "from": [source(piece, piece.episodes) for piece in pieces],
-        }
-        for name, pieces in plan.parts.items()
-    ]
-    videos = None
-    if done is not None:
-        videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
-    return {
-        "command": plan.command,
-        "changed": done is not None,
-        "parts": parts,
-        "left_out": [source(piece, gone) for piece, gone in _left_out(plan)],
-        "shared_sessions": list(plan.shared_sessions),
-        "notes": list(plan.notes),
-        "videos": videos,
-    }
 
 
 def _left_out(plan: EditPlan) -> list[tuple[DatasetPiece, list[EpisodeRow]]]:
@@ -313,6 +304,8 @@ def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
     from gaploop.datasets.edit.actions import carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
+    from gaploop.datasets.lineage import spans
+    from gaploop.scripts._label_report import NOT_SHOWN
 
     options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
     piece = DatasetPiece.whole(config.dataset.folder().resolve())
@@ -351,27 +344,16 @@ def retag(config: EditConfig) -> int:
     ]
     answer = {"changed": write and told, "columns": shown, "changes": changes}
     emit(config.json, {"command": "edit retag", **answer})
-    if not config.json:
-        _show_tags(changes, len(episodes), shown)
-    if write and not told:
-        raise UnusableInputError(UNCHANGED)
-    return 0
-
-
-def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
-    from gaploop.datasets.lineage import spans
-    from gaploop.scripts._label_report import NOT_SHOWN
-
-    console = options.console()
-    if not rows:
-        console.print(f"The {takes} takes have these tags already.")
-        return
+    console = options.console(quiet=config.json)
     table = Table("tag", "was", "is", "episodes", "takes", show_edge=False, pad_edge=False)
-    for row in rows:
+    for row in changes:
         values = row["from"], row["to"]
         words = (v if isinstance(v, str) else json.dumps(v) for v in values)
         cells = [row["tag"], *(escape(word) or "-" for word in words), spans(row["episodes"])]
         table.add_row(*cells, str(len(row["episodes"])))
-    console.print(table)
-    if not shown:
+    console.print(table if changes else f"The {len(episodes)} takes have these tags already.")
+    if changes and not shown:
         console.print(NOT_SHOWN, soft_wrap=True, highlight=False)
+    if write and not told:
+        raise UnusableInputError(UNCHANGED)
+    return 0

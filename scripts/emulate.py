@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
-from gaploop.core.protocols import Plant
 from gaploop.core.schema import parse_yaml
 from gaploop.scripts import options
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
-    from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
+    from gaploop.teleop.emulator import ArmPlan, Fault
 
 RARE = (
     "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
@@ -91,12 +89,20 @@ def run(config: EmulateConfig) -> int:
     """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
     from gaploop.teleop.emulator import EmulatedBus
     from gaploop.teleop.emulator.bus import raise_priority
-    from gaploop.teleop.emulator.console import carry_out
+    from gaploop.teleop.emulator.console import carry_out, servo_state
 
     plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
     hand, _, trace = config.hand.partition("=")
     with stoppable() as stopped, ExitStack() as stack:
-        plant = stack.enter_context(_plant(config))
+        plant = None  # every joint is on its own
+        if config.plant != "servo":
+            from gaploop.sim.plant import CameraServer, make_plant
+
+            plant = make_plant(config.model, seed=config.seed)
+            if config.cameras:
+                names = ["top"] if config.cameras == "true" else config.cameras.split(",")
+                size_px, fps, port = config.camera_size, config.camera_fps, config.camera_port
+                stack.enter_context(CameraServer(plant, names, port=port, size_px=size_px, fps=fps))
         raise_priority()  # it shares the interpreter with the thread that serves the bus
         stack.callback(platform_calls.ordinary_priority)
         emulated = EmulatedBus(
@@ -128,7 +134,33 @@ def run(config: EmulateConfig) -> int:
             text = f"{plan.model} {plan.role} ({what}) at {bus.port}. "
             text += "Type help for commands; Ctrl-C ends."
         _event(config, ready, text)
-        _listen(config, bus, stopped)
+        # Carry out what is typed, and tell what happens, until the end.
+        end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
+        typed = _Lines()
+        told: list[str] = []
+        over = False
+        while not stopped and not over and (end_s is None or time.monotonic() < end_s):
+            for line in typed.wait(0.1):
+                try:
+                    answer = carry_out(bus, line)
+                except GaploopError as error:
+                    refused = {"event": "refused", "line": line, "why": str(error)}
+                    _event(config, refused, str(error))
+                    continue
+                event: dict[str, Any] = {"event": "done", "line": line}
+                if line.strip() == "status":
+                    with bus.lock:
+                        servos = [servo_state(servo) for servo in bus.all_servos]
+                        event = {"event": "status", "servos": servos, **vars(bus.counts)}
+                over |= answer is None
+                _event(config, event, answer or "")
+            with bus.lock:
+                active = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
+            if active != told:
+                at_s = round(bus.age_s(), 3)
+                event = {"event": "faults", "at_s": at_s, "active": active, "port": bus.port}
+                _event(config, event, f"faults: {', '.join(active) or 'none'}")
+            told = active
         _event(config, {"event": "end", **vars(bus.counts)}, f"{bus.counts.exchanges} exchanges.")
     return 128 + stopped[0] if stopped else 0
 
@@ -186,54 +218,6 @@ def read_faults(given: str) -> tuple[Fault, ...]:
                 "'[{at_s: 5, fault: vanish, id: 3, for_s: 2}]'."
             ) from error
     return parse_faults(parse_yaml(given, where), where)
-
-
-@contextmanager
-def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
-    """Yield what the servos move, with its cameras served; None where joints are on their own."""
-    if config.plant == "servo":
-        yield None
-        return
-    from gaploop.sim.plant import CameraServer, make_plant
-
-    names = ["top"] if config.cameras == "true" else config.cameras.split(",")
-    size_px, fps, port = config.camera_size, config.camera_fps, config.camera_port
-    with ExitStack() as stack:
-        plant = make_plant(config.model, seed=config.seed)
-        if config.cameras:
-            stack.enter_context(CameraServer(plant, names, port=port, size_px=size_px, fps=fps))
-        yield plant
-
-
-def _listen(config: EmulateConfig, bus: EmulatedBus, stopped: list[int]) -> None:
-    """Carry out what is typed, and tell what happens, until the end."""
-    from gaploop.teleop.emulator.console import carry_out, servo_state
-
-    end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
-    typed = _Lines()
-    told: list[str] = []
-    over = False
-    while not stopped and not over and (end_s is None or time.monotonic() < end_s):
-        for line in typed.wait(0.1):
-            try:
-                text = carry_out(bus, line)
-            except GaploopError as error:
-                _event(config, {"event": "refused", "line": line, "why": str(error)}, str(error))
-                continue
-            event: dict[str, Any] = {"event": "done", "line": line}
-            if line.strip() == "status":
-                with bus.lock:
-                    servos = [servo_state(servo) for servo in bus.all_servos]
-                    event = {"event": "status", "servos": servos, **vars(bus.counts)}
-            over |= text is None
-            _event(config, event, text or "")
-        with bus.lock:
-            active = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
-        if active != told:
-            at_s = round(bus.age_s(), 3)
-            event = {"event": "faults", "at_s": at_s, "active": active, "port": bus.port}
-            _event(config, event, f"faults: {', '.join(active) or 'none'}")
-        told = active
 
 
 class _Lines:

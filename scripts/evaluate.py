@@ -18,12 +18,11 @@ from gaploop.finetune.evaluation import (
     NOMINAL,
     ROLLOUTS,
     SETTINGS,
-    Drop,
     Evaluation,
     Rollout,
     drops,
 )
-from gaploop.finetune.factors import settings
+from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
 from gaploop.scripts._library import command
@@ -126,8 +125,34 @@ def run(config: Any) -> int:
     if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
         return 0
     result, notes = _evaluated(config)
-    who = config.policy.path or "recorded rollouts"
-    lines = [*_lines(result, drops(result), who), *([notes] if notes else [])]
+    # Whose rollouts, each setting, what it costs, what went wrong.
+    gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
+    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
+    place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
+    head = f"{config.policy.path or 'recorded rollouts'}: {place}"
+    lines = [head if result.base == NOMINAL else f"{head}, {result.base}"]
+    against = drops(result)
+    drop = {d.condition: d for d in against}
+    names = sorted(result.by_condition, key=lambda n: order(n, result.base))
+    width = max(len(words(n, result.base)) for n in names)
+    for name in names:
+        line = f"  {words(name, result.base):<{width}}  {result.by_condition[name]!s:<26}"
+        if (d := drop.get(name)) is not None:
+            line += f"  {points(d.difference):<26}  {d.verdict}"
+        lines.append(line.rstrip())
+    modes = Counter(r.category for r in result.outcomes if not r.success).most_common(6)
+    if modes:
+        each = (f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes)
+        lines.append(f"Failures: {', '.join(each)}.")
+    if against:
+        sure = [d for d in against if d.verdict != "not shown"]
+        scenes = "on equal scenes" if result.paired else "scenes not equal"
+        lines.append(
+            f"{len(sure)} of {len(against)} settings differ from the cell as it is beyond chance "
+            f"({scenes}, 5 % for all together)."
+        )
+    lines.append(f"Evidence: {result.evidence}.")
+    lines += [notes] if notes else []
     if config.output_dir is not None:
         lines.append(str(config.output_dir / "evaluation.json"))
     options.emit(config.json, _answer(result), "\n".join(lines))
@@ -149,14 +174,40 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
+    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.recorded import recorded
+
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
     if getattr(config, "rollouts", None) is not None:
-        result, notes = _counted(config)
+        if config.factors or config.conditions or config.env.conditions or config.env.gaps:
+            raise UnusableInputError(
+                "--rollouts counts takes by what they were recorded with: leave --factors, "
+                "--conditions, --env.gaps and --env.conditions out."
+            )
+        if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
+            raise UnusableInputError(
+                f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name "
+                "another --output_dir."
+            )
+        only = policy_id(config.policy.path) if config.policy.path else ""
+        with options.progress("Reading takes") as advance:
+            result, left_out = recorded(config.rollouts, only, advance, config.units)
+        if left_out:
+            notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
-        options.warn_withdrawn(config.policy.required())
-        is_cell = isinstance(config.env, options.EnvOptions)
-        result = _in_the_cell(config, folder) if is_cell else _in_gym(config, folder)
+        policy = config.policy.required()
+        options.warn_withdrawn(policy)
+        if isinstance(config.env, options.EnvOptions):
+            result = _in_the_cell(config, folder)
+        else:
+            from gaploop.finetune.lerobot_gym import evaluate_gym
+
+            with _running(config.n, folder) as seen:
+                result = evaluate_gym(
+                    policy, config.env, config.n, seed=config.seed, batch=config.workers,
+                    folder=folder, on_rollouts=seen,
+                )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
 
@@ -168,8 +219,8 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         if (positions := positions_png(result)) is not None:
             write_atomically(folder / "positions.png", positions)
         summary = {"successes": result.successes, "trials": result.trials, "rate": result.rate}
-        policy = {"root": config.policy.path, "id": result.policy}
-        write_run(folder, "evaluate", options.jsonable(config), [policy], summary)
+        tried = {"root": config.policy.path, "id": result.policy}
+        write_run(folder, "evaluate", options.jsonable(config), [tried], summary)
     return result, notes
 
 
@@ -187,6 +238,10 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     base = config.env.conditions
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
+    # What the cell is made like, in words.
+    twin = f"twin {config.env.twin}" if config.env.twin else ""
+    ways = f"{config.env.randomise}, strength {config.env.randomise_strength:g}"
+    drawn = f"drawn anew each time ({ways})" if config.env.randomise else ""
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -200,54 +255,9 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             folder=folder,
             on_rollouts=seen,
             ray=config.ray.address,
-            where=_like(config.env),
+            where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
         )
-
-
-def _like(env: options.EnvOptions) -> str:
-    """Return what the embedded cell is made like, in words; "" for nominal."""
-    twin = f"twin {env.twin}" if env.twin else ""
-    drawn = f"drawn anew each time ({env.randomise}, strength {env.randomise_strength:g})"
-    return ", ".join(filter(None, (twin, drawn if env.randomise else "")))
-
-
-def _in_gym(config: Any, folder: Path | None) -> Evaluation:
-    """Roll out in the environment of LeRobot's that the options describe."""
-    from gaploop.finetune.lerobot_gym import evaluate_gym
-
-    with _running(config.n, folder) as seen:
-        return evaluate_gym(
-            config.policy.required(),
-            config.env,
-            config.n,
-            seed=config.seed,
-            batch=config.workers,
-            folder=folder,
-            on_rollouts=seen,
-        )
-
-
-def _counted(config: Any) -> tuple[Evaluation, str]:
-    """Count recorded rollouts; return them and what didn't count, in words."""
-    from gaploop.finetune.lerobot_policy import policy_id
-    from gaploop.finetune.recorded import recorded
-
-    if config.factors or config.conditions or config.env.conditions or config.env.gaps:
-        raise UnusableInputError(
-            "--rollouts counts takes by what they were recorded with: leave --factors, "
-            "--conditions, --env.gaps and --env.conditions out."
-        )
-    if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
-        raise UnusableInputError(
-            f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name another "
-            "--output_dir."
-        )
-    policy = policy_id(config.policy.path) if config.policy.path else ""
-    with options.progress("Reading takes") as advance:
-        found, left_out = recorded(config.rollouts, policy, advance, config.units)
-    left = ", ".join(f"{n} {words}" for words, n in left_out.items())
-    return found, f"Left out: {left}." if left else ""
 
 
 @contextlib.contextmanager
@@ -275,33 +285,3 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rol
 def _answer(result: Evaluation) -> dict[str, Any]:
     found = [{**vars(d), "verdict": d.verdict} for d in drops(result)]
     return {**result.to_json(), "drops": found}
-
-
-def _lines(result: Evaluation, against: Sequence[Drop], who: str) -> list[str]:
-    """Return what people read: whose rollouts, each setting, what it costs, what went wrong."""
-    from gaploop.finetune.factors import order, words
-
-    gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
-    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
-    place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
-    lines = [f"{who}: {place}" if result.base == NOMINAL else f"{who}: {place}, {result.base}"]
-    drop = {d.condition: d for d in against}
-    names = sorted(result.by_condition, key=lambda n: order(n, result.base))
-    width = max(len(words(n, result.base)) for n in names)
-    for name in names:
-        line = f"  {words(name, result.base):<{width}}  {result.by_condition[name]!s:<26}"
-        if (d := drop.get(name)) is not None:
-            line += f"  {points(d.difference):<26}  {d.verdict}"
-        lines.append(line.rstrip())
-    modes = Counter(r.category for r in result.outcomes if not r.success).most_common(6)
-    if modes:
-        each = (f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes)
-        lines.append(f"Failures: {', '.join(each)}.")
-    if against:
-        sure = [d for d in against if d.verdict != "not shown"]
-        scenes = "on equal scenes" if result.paired else "scenes not equal"
-        lines.append(
-            f"{len(sure)} of {len(against)} settings differ from the cell as it is beyond chance "
-            f"({scenes}, 5 % for all together)."
-        )
-    return [*lines, f"Evidence: {result.evidence}."]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder, write_atomically, write_json
@@ -63,7 +63,29 @@ def run(config: FactorsConfig) -> int:
     from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
     from gaploop.failure_analysis.report.cohort_page import cohort_page
 
-    rows, counted, source, inputs = _rows(config)
+    rows: Sequence[Trials]
+    if config.trials is not None:
+        if config.dataset.root is not None or config.sim is not None:
+            raise UnusableInputError("Give either a folder of takes or --trials=FILE, not both.")
+        columns = config.columns
+        if named := columns.factors:
+            columns = replace(columns, factors=(*named, *(set(config.only) - set(named))))
+        source, counted, inputs = config.trials, "trials", [file_input(config.trials)]
+        rows = read_trials(source, columns)
+    else:
+        source = config.dataset.folder()
+        folders = [source, *([config.sim] if config.sim else [])]
+        attempts, inputs = [], []
+        with options.progress("Reading outcomes", len(folders)) as advance:
+            for folder in folders:
+                episodes = list(open_labelled(folder).episodes)
+                attempts += episodes
+                ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
+                digest = hashlib.sha256(ended.encode()).hexdigest()
+                inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
+                advance()
+        judged, counted = attempted(attempts)
+        rows = trials_of(judged)
     for factor, level in config.only.items():
         known = {row.levels[factor] for row in rows if factor in row.levels}
         if not known:
@@ -88,27 +110,3 @@ def run(config: FactorsConfig) -> int:
     options.emit(config.json, result, "\n".join(lines))
     compared = (found.table and found.table.effects) or found.gaps or found.change is not None
     return 0 if compared else INCONCLUSIVE
-
-
-def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
-    """Return trials, which they are in words, where they are from, and how run.json names them."""
-    if config.trials is not None:
-        if config.dataset.root is not None or config.sim is not None:
-            raise UnusableInputError("Give either a folder of takes or --trials=FILE, not both.")
-        columns = config.columns
-        if named := columns.factors:
-            columns = replace(columns, factors=(*named, *(set(config.only) - set(named))))
-        rows = read_trials(config.trials, columns)
-        return rows, "trials", config.trials, [file_input(config.trials)]
-    folders = [config.dataset.folder(), *([config.sim] if config.sim else [])]
-    with options.progress("Reading outcomes", len(folders)) as advance:
-        attempts, inputs = [], []
-        for folder in folders:
-            found = list(open_labelled(folder).episodes)
-            attempts += found
-            ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in found)
-            digest = hashlib.sha256(ended.encode()).hexdigest()
-            inputs.append({"root": str(folder), "takes": len(found), "hash": digest})
-            advance()
-    judged, counted = attempted(attempts)
-    return trials_of(judged), counted, folders[0], inputs

@@ -44,6 +44,8 @@ gaploop finetune --policy.path=base --real='[real]' --sim='[sim]' --ablation --o
 gaploop finetune --preset=help
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
+ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
+"""What `--json` says of a training's end, in the words of its result."""
 
 
 @dataclass
@@ -213,8 +215,25 @@ def run(config: FinetuneConfig) -> int:
         options.emit(config.json, {"presets": known}, presets.table())
         return 0
     folder = _require_sense(config)
-    if config.job.is_remote:
-        return _hand_in(config)
+    if config.job.is_remote:  # the same command, on a machine of Hugging Face's
+        if config.mixture is not None or config.plan is not None:
+            raise UnusableInputError(
+                f"--job.target={config.job.target}: the job can't see --mixture and --plan, which "
+                "are files here. Name datasets with --real and --sim."
+            )
+        plain = FinetuneConfig()
+        datasets = [str(d) for d in (*config.real, *config.sim)]
+        real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
+        there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
+        job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
+        told, text = dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
+        if not config.job.dry_run:
+            begun = jobs.submit(job)
+            told |= begun
+            text = f"Job {begun['id']} runs on {job.flavor}: {begun['url']} "
+            text += f"(hf jobs logs {begun['id']})"
+        options.emit(config.json, told, text)
+        return 0
     if config.ablation:
         if config.mix.real == "auto":
             raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
@@ -232,10 +251,39 @@ def run(config: FinetuneConfig) -> int:
     }
     if not Ranks(config.device).is_main:
         return 0
-    answers = {station: _answer(result) for station, result in done.items()}
-    texts = [_text(config, result) for result in done.values()]
+    from gaploop.finetune.lerobot_policy import cell_of
+    from gaploop.finetune.tuning import retention
+
+    answers, lines = {}, []
+    for station, result in done.items():
+        made, ended, kept = result.policy, result.policy.result, result.retention
+        answers[station] = {
+            "policy": made.folder,
+            "merged": made.merged,
+            "id": made.id,
+            "run": made.run,
+            "takes": {i["root"]: i["takes"] for i in made.inputs},
+            **{name: getattr(ended, name) for name in ENDED},
+            "held_out_error": ended.held_out,
+            "share_real": result.share_real,
+            "ratio": result.choice,
+            "retention": retention.as_json(kept) if kept else None,
+            "push": result.push,
+        }
+        cell = cell_of(made.folder)
+        where = options.cell_words(*cell) if cell else ""
+        mixed = config.sim or config.sim_takes or config.mixture
+        warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+        best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
+        early = " It had stopped getting better." if ended.stopped_early else ""
+        lines += [result.choice.message()] if result.choice else []
+        lines.append(
+            f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
+            f"{warning} Try it: gaploop evaluate --policy.path={made.folder}{where} --n=100"
+        )
+        lines += [kept.message()] if kept else []
     answer = {"stations": answers} if config.per_station else answers[config.station]
-    options.emit(config.json, answer, "\n".join(texts))
+    options.emit(config.json, answer, "\n".join(lines))
     return max(int(r.retention is not None and not r.retention.is_kept) for r in done.values())
 
 
@@ -375,47 +423,6 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     )
 
 
-ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
-"""What `--json` says of a training's end, in the words of its result."""
-
-
-def _answer(result: FinetuneResult) -> dict[str, Any]:
-    from gaploop.finetune.tuning import retention
-
-    done, ended, kept = result.policy, result.policy.result, result.retention
-    return {
-        "policy": done.folder,
-        "merged": done.merged,
-        "id": done.id,
-        "run": done.run,
-        "takes": {i["root"]: i["takes"] for i in done.inputs},
-        **{name: getattr(ended, name) for name in ENDED},
-        "held_out_error": ended.held_out,
-        "share_real": result.share_real,
-        "ratio": result.choice,
-        "retention": retention.as_json(kept) if kept else None,
-        "push": result.push,
-    }
-
-
-def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
-    from gaploop.finetune.lerobot_policy import cell_of
-
-    done, ended = result.policy, result.policy.result
-    cell = cell_of(done.folder)
-    where = options.cell_words(*cell) if cell else ""
-    mixed = config.sim or config.sim_takes or config.mixture
-    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
-    best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
-    early = " It had stopped getting better." if ended.stopped_early else ""
-    lines = [result.choice.message()] if result.choice else []
-    lines.append(
-        f"{done.folder} ({done.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
-        f"{warning} Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100"
-    )
-    return "\n".join([*lines, *([result.retention.message()] if result.retention else [])])
-
-
 def _stations(config: FinetuneConfig) -> list[str]:
     """Return the stations among the real takes that would be learned from; none unless asked."""
     if not config.per_station:
@@ -443,29 +450,6 @@ def _stations(config: FinetuneConfig) -> list[str]:
 
 def _say(arm: str) -> None:
     log.info("Training %s.", arm)
-
-
-def _hand_in(config: FinetuneConfig) -> int:
-    """Submit the same command to a machine of Hugging Face's, or print it with --job.dry_run."""
-    if config.mixture is not None or config.plan is not None:
-        raise UnusableInputError(
-            f"--job.target={config.job.target}: the job can't see --mixture and --plan, which are "
-            "files here. Name datasets with --real and --sim."
-        )
-    plain = FinetuneConfig()
-    datasets = [str(d) for d in (*config.real, *config.sim)]
-    real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
-    there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
-    job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
-    if config.job.dry_run:
-        options.emit(
-            config.json, dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
-        )
-        return 0
-    done = jobs.submit(job)
-    text = f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})"
-    options.emit(config.json, {**dataclasses.asdict(job), **done}, text)
-    return 0
 
 
 def arguments_of(config: Any, plain: Any, prefix: str = "--") -> list[str]:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,7 +91,17 @@ def run(config: GateConfig) -> int:
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
     if config.verify is not None:
-        return _verify(config.verify, config.json)
+        from gaploop.finetune.gate.promotion import verify
+
+        findings = verify(config.verify)
+        ok = all(found.ok for found in findings)
+        lines = [
+            f"{'ok  ' if f.ok else 'BAD '} {f.what}{f.message and f': {f.message}'}"
+            for f in findings
+        ]
+        end = "Everything is as it was promoted." if ok else "Something was changed or is gone."
+        options.emit(config.json, {"ok": ok, "findings": findings}, "\n".join([*lines, end]))
+        return 0 if ok else 1
     result = decide(config, partial(print, file=sys.stderr))
     told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
     lines = [f"{stage.stage}: {stage.answer.value}. {stage.message}" for stage in result.stages]
@@ -126,6 +135,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     from gaploop.finetune.gate.promotion import withdraw, write_promotion
     from gaploop.finetune.gate.report import write_report
     from gaploop.finetune.gate.run import plan, run_gate
+    from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
 
     if config.stage not in STAGES:
         raise unknown_choice("stage", config.stage, STAGES, "--stage")
@@ -135,18 +145,33 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
                 f"Which {name}? Name its folder with --{name}=DIR, or give --outcomes=FILE.csv."
             )
     with contextlib.ExitStack() as stack:
-        what, folder = _prepared(config, _suite(config), stack)
+        what, folder = _prepared(config, stack)
         with options.progress("Planning"):
             design = plan(what.suite, folder.seed)
         tell(_planned(what.suite, design))
-        what = _controlled(what, config.simulated, folder, design, tell)
+        tasks, recorded = len(what.suite.tasks), what.recorded
+        rounds = -(-design.max_pairs // tasks)
+        scenes = recorded.pairs if recorded else gate_scenes(folder, tasks, rounds)
+        found = simulated_pairs(config.simulated, folder, what.suite, scenes, recorded is not None)
+        if found is not None:
+            tell(
+                f"Simulated: {found.scenes} of the scenes to come, {found.others // found.scenes} "
+                "others beside each. The plan above is without."
+            )
+            what = replace(what, control=found.control)
         if folder.resumed:
             tell(f"Going on in {folder.path}.")
         if what.station is not None:  # a bar would be drawn over what the operator is asked
             result = run_gate(what, folder, design)
         else:
+            seen: dict[str, int] = {}
             with options.progress("Attempts, pairs") as advance:
-                result = run_gate(what, folder, design, _shown(advance))
+
+                def show(stage: str, done: int) -> None:  # nobody is told how it stands
+                    advance(max(done - seen.get(stage, 0), 0))
+                    seen[stage] = done
+
+                result = run_gate(what, folder, design, show)
         names = config.baseline or "baseline", config.candidate or "candidate"
         write_report(result, folder.path, names)
         if result.verdict is Answer.PROMOTE:
@@ -163,14 +188,7 @@ def example_suite() -> Path:
     return Path(gate.__path__[0]) / "suite_so101_cell.yaml"
 
 
-def _suite(config: GateConfig) -> Suite | None:
-    if config.suite is not None:
-        station = load_station(config.station) if config.station else SIM_STATION
-        return load_suite(config.suite, station)
-    return None if config.outcomes is not None else load_suite(example_suite())
-
-
-def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tuple[Gate, GateFolder]:
+def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, GateFolder]:
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
@@ -179,6 +197,12 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
     from gaploop.finetune.gate.run import Gate, same_policies
 
+    suite: Suite | None = None
+    if config.suite is not None:
+        station = load_station(config.station) if config.station else SIM_STATION
+        suite = load_suite(config.suite, station)
+    elif config.outcomes is None:
+        suite = load_suite(example_suite())
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     suite = suite or suite_of(recorded.tasks if recorded else (), str(config.outcomes))
     written = options.jsonable(suite) | {"where": ""}
@@ -212,26 +236,6 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
 
         check_tasks(gate.cell_tasks)
     return gate, folder
-
-
-def _controlled(
-    what: Gate, source: Path | None, folder: GateFolder, design: GateDesign,
-    tell: Callable[[str], None],
-) -> Gate:  # fmt: skip
-    """Return the gate with what was simulated of its pairs."""
-    from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
-
-    tasks, recorded = len(what.suite.tasks), what.recorded
-    rounds = -(-design.max_pairs // tasks)
-    scenes = recorded.pairs if recorded else gate_scenes(folder, tasks, rounds)
-    found = simulated_pairs(source, folder, what.suite, scenes, recorded is not None)
-    if found is None:
-        return what
-    tell(
-        f"Simulated: {found.scenes} of the scenes to come, {found.others // found.scenes} others "
-        "beside each. The plan above is without."
-    )
-    return replace(what, control=found.control)
 
 
 def ask(question: str) -> str:
@@ -277,27 +281,3 @@ def _planned(suite: Suite, design: GateDesign) -> str:
         else:
             lines.append(f"{short}raise max_pairs, or gain.")
     return "\n".join(lines)
-
-
-def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
-    """Return what moves the bar; nobody is told how the comparison stands."""
-    seen: dict[str, int] = {}
-
-    def say(stage: str, done: int) -> None:
-        advance(max(done - seen.get(stage, 0), 0))
-        seen[stage] = done
-
-    return say
-
-
-def _verify(path: Path, as_json: bool) -> int:
-    from gaploop.finetune.gate.promotion import verify
-
-    findings = verify(path)
-    ok = all(found.ok for found in findings)
-    lines = [
-        f"{'ok  ' if f.ok else 'BAD '} {f.what}{f.message and f': {f.message}'}" for f in findings
-    ]
-    lines.append("Everything is as it was promoted." if ok else "Something was changed or is gone.")
-    options.emit(as_json, {"ok": ok, "findings": findings}, "\n".join(lines))
-    return 0 if ok else 1

@@ -18,7 +18,6 @@ from gaploop.scripts.options import DatasetFolder, emit, jsonable, progress
 if TYPE_CHECKING:
     from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.harmonise.conversion import Conversion
-    from gaploop.datasets.harmonise.plan import SpecDraft
 
 EXAMPLE: Final = """
 gaploop harmonise sim_takes --to=real_takes --dry_run > spec.yaml     # what differs, and a spec
@@ -63,6 +62,9 @@ class HarmoniseConfig:
 def run(config: HarmoniseConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
     from gaploop.datasets.edit.actions import opened
+    from gaploop.datasets.edit.compose import DatasetPiece
+    from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
+    from gaploop.datasets.harmonise.plan import derive
 
     root = config.dataset.folder()
     ways = [bool(config.spec), config.undo, bool(config.to and not (config.spec or config.undo))]
@@ -83,7 +85,22 @@ def run(config: HarmoniseConfig) -> int:
             answer = {"done": conversion.record(), "features": shapes}
             emit(config.json, answer, _yaml(answer))
             return 0
-        return _convert(config, pieces, conversion)
+        out = options.required(
+            config.output_dir, "Where to? Name a new folder with --output_dir=OUT."
+        )
+        with progress("Converting", len(pieces[0].episodes)) as advance:
+            takes = harmonise(pieces[0], conversion, out, advance)
+        left: list[str] = []
+        text = f"{takes} takes written to {out}."
+        if config.to is not None:
+            draft = derive(DatasetPiece.whole(out), pieces[1])
+            left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
+            text += f" They go with {config.to}: gaploop merge, gaploop mix." if not left else ""
+        if left:
+            text += f" Still different from {config.to}: {'; '.join(left)}"
+        done = {"output_dir": out, "takes": takes, "done": conversion.record(), "differs_in": left}
+        emit(config.json, done, text)
+        return int(bool(left))
 
 
 def _renamed(config: HarmoniseConfig, piece: DatasetPiece) -> DatasetPiece:
@@ -120,32 +137,6 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
     return resolve(spec, piece.info, piece.episodes, config.rename_map)
 
 
-def _convert(
-    config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...], conversion: Conversion
-) -> int:
-    from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
-    from gaploop.datasets.harmonise.plan import derive
-
-    out = options.required(config.output_dir, "Where to? Name a new folder with --output_dir=OUT.")
-    piece = pieces[0]
-    with progress("Converting", len(piece.episodes)) as advance:
-        takes = harmonise(piece, conversion, out, advance)
-    left: list[str] = []
-    if config.to is not None:
-        draft = derive(DatasetPiece.whole(out), pieces[1])
-        left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
-    done = conversion.record()
-    answer = {"output_dir": out, "takes": takes, "done": done, "differs_in": left}
-    text = f"{takes} takes written to {out}."
-    if config.to is not None and not left:
-        text += f" They go with {config.to}: gaploop merge, gaploop mix."
-    elif left:
-        text += f" Still different from {config.to}: {'; '.join(left)}"
-    emit(config.json, answer, text)
-    return int(bool(left))
-
-
 def _show_draft(config: HarmoniseConfig, piece: DatasetPiece, reference: DatasetPiece) -> int:
     from gaploop.datasets.harmonise.plan import derive, tidy
 
@@ -157,15 +148,8 @@ def _show_draft(config: HarmoniseConfig, piece: DatasetPiece, reference: Dataset
         "undecided": draft.undecided,
         "impossible": draft.impossible,
     }
-    if not config.json:
-        how = "so renamed" if config.rename_map else "as it is"
-        _show_differences(draft, str(piece.info.root), str(reference.info.root), how)
-    emit(config.json, answer, _yaml(answer["spec"]) if draft.spec else "")
-    return int(open_)
-
-
-def _show_differences(draft: SpecDraft, ours: str, theirs: str, how: str) -> None:
-    console = options.console(stderr=True)
+    console = options.console(stderr=True, quiet=config.json)
+    ours, theirs = str(piece.info.root), str(reference.info.root)
     table = Table("what", ours, theirs, title="What differs", title_justify="left")
     for d in draft.differences:
         name = d.what if d.aspect in (d.what, "presence") else f"{d.what}, {d.aspect}"
@@ -173,11 +157,14 @@ def _show_differences(draft: SpecDraft, ours: str, theirs: str, how: str) -> Non
         if d.aspect == "presence":
             values = ("there" if d.have else "missing", "there" if d.want else "missing")
         table.add_row(name, *map(escape, values))
+    how = "so renamed" if config.rename_map else "as it is"
     console.print(table if draft.differences else f"{ours} goes with {theirs} {how}.")
     for line in draft.impossible:
         console.print(f"✗ {line}", markup=False, highlight=False, soft_wrap=True)
     for line in draft.undecided:
         console.print(f"? {line}", markup=False, highlight=False, soft_wrap=True)
+    emit(config.json, answer, _yaml(answer["spec"]) if draft.spec else "")
+    return int(open_)
 
 
 def _yaml(value: Any) -> str:

@@ -97,14 +97,15 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.sim.identification.station import fit_station
     from gaploop.sim.recolour import seen
 
+    folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
     by_root = []
-    for root in _roots(config):
+    for root in config.roots:
         found = with_units(list(load_takes(root)), config.units)
         by_root.append((root, [seen(take, cell.scene) for take in found]))
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
-    folder = writable_folder(_folder(config))
+    writable_folder(folder)
     inputs = [takes_input(root, found) for root, found in by_root]
     made_from = tuple(
         {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
@@ -126,11 +127,7 @@ def identify(config: IdentifyConfig) -> Twin:
     return twin
 
 
-def _roots(config: IdentifyConfig) -> list[Path]:
-    ask = "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
-    return options.required(config.roots, ask)
-
-
 def _folder(config: IdentifyConfig) -> Path:
-    first = _roots(config)[0].resolve()
+    ask = "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+    first = options.required(config.roots, ask)[0].resolve()
     return config.output_dir or first.parent / f"{first.name}_twin"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.formats.model import ForeignRecording, ImportSettings, Recording
+from gaploop.datasets.formats.model import ImportSettings, Recording
 from gaploop.datasets.layout import read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
@@ -100,7 +100,12 @@ gaploop import bag.mcap --fps=30 --output_dir=bag \\
 
 def run(config: ImportConfig) -> int:
     """Import; the work is in `collect.imports` and `datasets.lerobot_import`."""
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
+    from gaploop.collect.imports.takes import write_takes
+    from gaploop.collect.imports.uci_failures import read_uci_failures
+    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
     from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 
     source = required(config.source, "Import what? Name it: gaploop import SRC --format=…")
     where = "Import where to? Name a folder with --output_dir=DIR."
@@ -121,14 +126,41 @@ def run(config: ImportConfig) -> int:
     if name in LAYOUTS:
         return _layout(config, name, source, target)
     if name == "lerobot":
-        return _lerobot(config, source, target)
-    return _takes(config, source, target)
+        total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
+        chosen = parse_episodes(config.episodes, total) if config.episodes else None
+        options = ImportOptions(
+            chosen, config.drop_videos, **_words(config), rename=config.rename_map
+        )
+        with progress("Importing", len(chosen) if chosen else total) as advance:
+            done = import_dataset(source, target, options, advance)
+        answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
+        lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
+        lost.append(f"{done.episodes} of {total} episodes written to {target}.")
+        emit(config.json, answer, "\n".join(lost))
+        return int(bool(done.left_out))
+    notes: list[str] = []
+    if name == "csv":
+        mapping = required(
+            config.mapping,
+            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
+            "and examples/ur3_cobotops.yaml show one.",
+        )
+        takes, notes = read_csv_takes(source, load_mapping(mapping))
+    else:
+        takes = read_uci_failures(source)
+    with progress("Importing", len(takes)) as advance:
+        report = write_takes(target, takes, notes, advance)
+    there = f", {report.present} were there" if report.present else ""
+    text = "\n".join([*notes, f"{report.written} takes written to {target}{there}."])
+    emit(config.json, {"journal": str(target), **asdict(report)}, text)
+    return 0
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.dataset import write_dataset
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.lerobot_import import parse_episodes
 
     guess(source)  # it exists
     keys = {
@@ -146,7 +178,21 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     )
     read = KNOWN[name].read
     assert read is not None  # of LAYOUTS here
-    incoming = _some(config, read(source, settings))
+    incoming = read(source, settings)
+    plain = ImportConfig()
+    said = [n for n in (*_SAID, *_DATASETS[1:]) if getattr(config, n) != getattr(plain, n)]
+    if incoming.exact and said:
+        raise UnusableInputError(
+            f"{config.source} was exported by gaploop and comes back as it was. Leave out "
+            f"{', '.join(f'--{name}' for name in said)}; label it afterwards: gaploop label"
+        )
+    if config.episodes:
+        chosen, every = set(parse_episodes(config.episodes, incoming.count)), incoming.episodes
+
+        def episodes() -> Iterator[Recording]:
+            return (e for i, e in enumerate(every()) if i in chosen)
+
+        incoming = replace(incoming, count=len(chosen), episodes=episodes)
     with progress("Importing", incoming.count) as advance:
         count = write_dataset(incoming, target, config.video, advance, config.consents)
     seen = [] if config.format else [f"{source}: {KNOWN[name].label}."]
@@ -159,27 +205,6 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     return 0
 
 
-def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
-    """Return the chosen episodes; refuse what is said of a source that says it itself."""
-    from gaploop.datasets.lerobot_import import parse_episodes
-
-    plain = ImportConfig()
-    said = [n for n in (*_SAID, *_DATASETS[1:]) if getattr(config, n) != getattr(plain, n)]
-    if incoming.exact and said:
-        raise UnusableInputError(
-            f"{config.source} was exported by gaploop and comes back as it was. Leave out "
-            f"{', '.join(f'--{name}' for name in said)}; label it afterwards: gaploop label"
-        )
-    if not config.episodes:
-        return incoming
-    chosen = set(parse_episodes(config.episodes, incoming.count))
-
-    def episodes() -> Iterator[Recording]:
-        return (e for i, e in enumerate(incoming.episodes()) if i in chosen)
-
-    return replace(incoming, count=len(chosen), episodes=episodes)
-
-
 def _words(config: ImportConfig) -> dict[str, Any]:
     """Return kind, domain and outcome as words of the vocabulary, None where nobody said one."""
     found: dict[str, Any] = {}
@@ -189,44 +214,3 @@ def _words(config: ImportConfig) -> dict[str, Any]:
             raise unknown_choice(name, word, [m.value for m in enum], f"--{name}")
         found[name] = enum(word) if word else None
     return found
-
-
-def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-    from gaploop.collect.imports.takes import write_takes
-    from gaploop.collect.imports.uci_failures import read_uci_failures
-
-    notes: list[str] = []
-    if config.format == "csv":
-        mapping = required(
-            config.mapping,
-            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
-            "and examples/ur3_cobotops.yaml show one.",
-        )
-        takes, notes = read_csv_takes(source, load_mapping(mapping))
-    else:
-        takes = read_uci_failures(source)
-    with progress("Importing", len(takes)) as advance:
-        report = write_takes(journal, takes, notes, advance)
-    there = f", {report.present} were there" if report.present else ""
-    text = "\n".join([*notes, f"{report.written} takes written to {journal}{there}."])
-    emit(config.json, {"journal": str(journal), **asdict(report)}, text)
-    return 0
-
-
-def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
-    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
-
-    total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
-    episodes = parse_episodes(config.episodes, total) if config.episodes else None
-    options = ImportOptions(
-        episodes, config.drop_videos, **_words(config), rename=config.rename_map
-    )
-    with progress("Importing", len(episodes) if episodes else total) as advance:
-        report = import_dataset(source, target, options, advance)
-    answer = {"dataset": target, "episodes": report.episodes, "left_out": report.left_out}
-    lost = [f"Episode {e} is left out: {why}." for e, why in report.left_out.items()]
-    lost.append(f"{report.episodes} of {total} episodes written to {target}.")
-    emit(config.json, answer, "\n".join(lost))
-    return int(bool(report.left_out))

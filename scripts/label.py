@@ -94,6 +94,10 @@ class LabelConfig:
 
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
+    from gaploop.datasets.labels.query import where
+    from gaploop.datasets.lerobot_import import parse_episodes
+    from gaploop.scripts import _label_report
+
     if config.roots:
         names = ("roots", "where", "output_dir", "json")
         searched = {name: getattr(config, name) for name in names}
@@ -125,44 +129,27 @@ def run(config: LabelConfig) -> int:
             "with --import."
         )
     store = open_labelled(root)
-    job = asked[0] if asked else _history if config.history else _show
-    return job(config, store, _chosen(config, store))
-
-
-def _chosen(config: LabelConfig, store: LabelStore) -> list[EpisodeRow]:
-    """Return the takes that are named; all of them where none is."""
-    from gaploop.datasets.labels.query import where
-
+    # The takes that are named; all of them where none is.
     indices = [] if config.episode is None else [config.episode]
     if config.episodes:
-        from gaploop.datasets.lerobot_import import parse_episodes
-
         indices += parse_episodes(config.episodes, len(store.episodes))
     named = indices or config.uid
-    found = store.select(indices, config.uid) if named else list(store.episodes)
-    if not config.where:
-        return found
-    wanted = set(where(config.where, found))
-    return [e for e in found if e.index in wanted]
-
-
-def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.scripts._label_report import current, print_current
-
-    _give(config, current(store, takes))
+    takes = store.select(indices, config.uid) if named else list(store.episodes)
+    if config.where:
+        wanted = set(where(config.where, takes))
+        takes = [e for e in takes if e.index in wanted]
+    if asked:
+        return asked[0](config, store, takes)
+    if config.history:
+        found = _label_report.histories(store, takes)
+        _give(config, {"dataset": store.root, "takes": found})
+        if not config.json:
+            _label_report.print_histories(store, found)
+        return 0
+    _give(config, _label_report.current(store, takes))
     if not config.json:
-        print_current(store, takes, config.where)
+        _label_report.print_current(store, takes, config.where)
     return 0 if takes else 1
-
-
-def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.scripts._label_report import histories, print_histories
-
-    found = histories(store, takes)
-    _give(config, {"dataset": store.root, "takes": found})
-    if not config.json:
-        print_histories(store, found)
-    return 0
 
 
 def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:

@@ -28,7 +28,6 @@ from gaploop.sim.arms import to_degrees
 
 if TYPE_CHECKING:
     from gaploop.finetune.lerobot_policy import ActPolicy
-    from gaploop.finetune.policy_fit import PolicyFacts
 
 EXAMPLE: Final = """\
 gaploop latency --policy.path=adapted
@@ -200,7 +199,19 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
                 "here. Name a policy on joints and pictures, or on the tracked scene."
             )
         rng = np.random.default_rng(seed)
-        return [_drawn(facts, rng) for _ in range(VIEWS)]
+        views = []
+        for _ in range(VIEWS):
+            state: FloatArray = np.zeros(len(facts.state_names))
+            if facts.state is not None:
+                state = rng.normal(facts.state.mean, facts.state.std)
+            pictures = {}
+            for name, (height, width) in facts.cameras.items():
+                cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
+                tall = cells.repeat(-(-height // 8), axis=0)[:height]
+                wide = tall.repeat(-(-width // 8), axis=1)[:, :width]
+                pictures[name] = np.ascontiguousarray(wide)
+            views.append(Observation(state, None, pictures))
+        return views
     from gaploop.sim.cell import SimCell
     from gaploop.sim.tracker import Tracker
 
@@ -213,18 +224,6 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
             state = to_degrees(cell.read().position_rad)
             views.append(Observation(state, tracker.observe(cell.frame().image), grey))
     return views
-
-
-def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
-    state: FloatArray = np.zeros(len(facts.state_names))
-    if facts.state is not None:
-        state = rng.normal(facts.state.mean, facts.state.std)
-    pictures = {}
-    for name, (height, width) in facts.cameras.items():
-        cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        tall = cells.repeat(-(-height // 8), axis=0)[:height]
-        pictures[name] = np.ascontiguousarray(tall.repeat(-(-width // 8), axis=1)[:, :width])
-    return Observation(state, None, pictures)
 
 
 def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]:

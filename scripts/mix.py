@@ -9,9 +9,8 @@ from typing import Any, Final
 from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.mixing.mixture import Mixture
 from gaploop.datasets.mixing.sources import REPORT, open_mixture, report
-from gaploop.datasets.mixing.spec import MixtureSpec, load_mixture
+from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.scripts import options
 from gaploop.scripts.options import emit
 
@@ -56,7 +55,23 @@ def run(config: MixConfig) -> int:
         opened = open_mixture(spec)
     mixture = opened.mixture(config.batch_size, config.ranks)
     answer = report(opened, mixture, config.steps)
-    answer["stages"] = _stages(spec, mixture, config.steps)
+    stages: list[dict[str, Any]] = []
+    first = 0
+    for number, planned in enumerate(spec.stages, 1):
+        last = number == len(spec.stages)
+        stop = config.steps
+        if not last and planned.steps is not None:
+            stop = min(stop, first + planned.steps)
+        if stop <= first:
+            break  # the run doesn't get there
+        drawn = mixture.counts(stop) - mixture.counts(first)
+        samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
+        name = planned.name or f"stage {number}"
+        stages.append(
+            {"name": name, "first_step": first, "steps": stop - first, "samples": samples}
+        )
+        first = stop
+    answer["stages"] = stages
     options.keep(config.output_dir, REPORT, answer)
     emit(config.json, answer)
     if not config.json:
@@ -71,27 +86,9 @@ def run(config: MixConfig) -> int:
         console.print(table)
         if any("sim_target" in s["domains"] for s in answer["sources"]):
             console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
-        for stage in answer["stages"]:
+        for stage in stages:
             total = max(1, sum(stage["samples"].values()))
             parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
-            last = stage["first_step"] + stage["steps"] - 1
-            console.print(f"{stage['name']}, steps {stage['first_step']} to {last}: {parts}")
+            end = stage["first_step"] + stage["steps"] - 1
+            console.print(f"{stage['name']}, steps {stage['first_step']} to {end}: {parts}")
     return 0
-
-
-def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, Any]]:
-    """Return what each stage draws, as far as the run gets."""
-    result, first = [], 0
-    for number, stage in enumerate(spec.stages, 1):
-        last = number == len(spec.stages)
-        stop = steps if last or stage.steps is None else min(steps, first + stage.steps)
-        if stop <= first:
-            break
-        drawn = mixture.counts(stop) - mixture.counts(first)
-        samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
-        name = stage.name or f"stage {number}"
-        result.append(
-            {"name": name, "first_step": first, "steps": stop - first, "samples": samples}
-        )
-        first = stop
-    return result

@@ -72,11 +72,7 @@ class DatasetFolder:
     """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
 
     def folder(self, command: str = "") -> Path:
-        """Return `root`.
-
-        Raises:
-            UnusableInputError: it wasn't given; in the words of `command`, if it takes one bare.
-        """
+        """Return `root`; UnusableInputError without. `command`: one that takes it bare."""
         bare = f"Which folder? Name it: gaploop {command} DIR"
         named = "Which dataset? Name its folder with --dataset.root=DIR."
         return required(self.root, bare if command else named)
@@ -164,11 +160,7 @@ class PolicyOptions:
     that its train_config.json names says so."""
 
     def required(self) -> str:
-        """Return `path`.
-
-        Raises:
-            UnusableInputError: it wasn't given.
-        """
+        """Return `path`; UnusableInputError without."""
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
 
 
@@ -434,38 +426,29 @@ def print_error(message: str, command: str = "") -> None:
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
 
 
-def _is_ours_or_grave(record: logging.LogRecord) -> bool:
-    """Pass our records, and others' from ERROR up where their library is a noisy one."""
-    if record.levelno >= logging.ERROR:
-        return True
-    # LeRobot logs through the root logger: only the file tells whose record it is.
-    noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
-    return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
-
-
-def _once_in_a_while() -> Callable[[logging.LogRecord], bool]:
-    """Pass a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
-    said_s: dict[str, float] = {}
-
-    def is_new(record: logging.LogRecord) -> bool:
-        nonlocal said_s
-        line, now_s = record.getMessage(), record.created
-        new = now_s - said_s.get(line, -math.inf) > AGAIN_S
-        if new:
-            said_s = {k: s for k, s in said_s.items() if now_s - s <= AGAIN_S} | {line: now_s}
-        return new
-
-    return is_new
-
-
 def setup_logging() -> None:
     """Send logs to stderr, one line each, without what libraries say to themselves."""
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    said_s: dict[str, float] = {}
+
+    def is_passed(record: logging.LogRecord) -> bool:
+        nonlocal said_s
+        if record.levelno < logging.ERROR:
+            # LeRobot logs through the root logger: only the file tells whose record it is.
+            in_noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
+            if in_noisy_file or record.name.split(".")[0] in QUIET_LOGGERS:
+                return False
+        # A line passes once in `AGAIN_S`: a cable that is out fails every turn of a loop.
+        line, now_s = record.getMessage(), record.created
+        is_new = now_s - said_s.get(line, -math.inf) > AGAIN_S
+        if is_new:
+            said_s = {k: s for k, s in said_s.items() if now_s - s <= AGAIN_S} | {line: now_s}
+        return is_new
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(_is_ours_or_grave)
-    handler.addFilter(_once_in_a_while())
+    handler.addFilter(is_passed)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

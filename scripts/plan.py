@@ -37,7 +37,7 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.planning.plan import Ask, Planned
+    from gaploop.failure_analysis.planning.plan import Ask
 
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
@@ -127,7 +127,14 @@ def plan(config: PlanConfig) -> Plan:
             budget or price can't be.
     """
     from gaploop.failure_analysis.diagnosis import load_diagnosis
+    from gaploop.failure_analysis.planning.document import (
+        headline,
+        plan_markdown,
+        plan_section,
+        prospect_figure,
+    )
     from gaploop.failure_analysis.planning.plan import plan_for
+    from gaploop.failure_analysis.report.page import page, save_figure, section
 
     path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
@@ -146,7 +153,19 @@ def plan(config: PlanConfig) -> Plan:
     inputs = [file_input(path, diagnosis.id), *(file_input(p) for p in sources)]
     curves_id = uuid7()
     save_curves(folder / "curves.json", curves_id, ask.curves, trials, inputs[1:])
-    _write_pages(planned, folder)
+    picture, sections = "", [plan_section(made)]
+    if made.items:
+        picture = "plan.png"
+        caption = (
+            "Expected success against takes of one dimension, everything else left as it is; "
+            "95 % bands."
+        )
+        shown = save_figure(prospect_figure(planned), folder / picture, caption)
+        title = "What more takes are expected to bring"
+        sections.insert(0, section(title, headline(made), [shown]))
+    write_atomically(folder / "plan.md", plan_markdown(made, picture))
+    footer = f"Plan {made.id} from diagnosis {made.diagnosis}. Made by gaploop plan."
+    write_atomically(folder / "plan.html", page("Plan", sections, footer=footer))
     result = {"id": made.id, "takes": made.takes, "curves": curves_id}
     write_run(folder, "plan", options.jsonable(config), inputs, result)
     return made
@@ -176,6 +195,15 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         for take in _seen_takes(config.takes):
             takes.append(take)
             advance()
+    # How long trainings took that weren't stopped in between [s].
+    runs = [read_run(run / RUN if run.is_dir() else run)["result"] for run in config.runs]
+    took = [run.get("took_s") for run in runs]
+    known_s = [float(t) for t in took if isinstance(t, int | float) and t > 0]
+    if runs and not known_s:
+        raise UnusableInputError(
+            f"--runs={[str(r) for r in config.runs]}: none says how long it took. Name runs of "
+            "gaploop finetune that weren't resumed."
+        )
     about = PlanContext(
         _folder(config),
         config.policy.required(),
@@ -184,7 +212,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         config.task,
         config.record_with,
         tuple(config.takes),
-        _measured(config.runs),
+        {"training": median(known_s)} if known_s else {},
     )
     images = config.policy_sees == "images" if config.policy_sees else about.sees_pictures
     known: dict[str, Any] = {"station": station} if config.station else {}
@@ -198,45 +226,6 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         about=about,
         **known,
     )
-
-
-def _measured(runs: Sequence[Path]) -> dict[str, float]:
-    """Return the median time of trainings that weren't stopped in between [s]; empty without."""
-    took = [read_run(run / RUN if run.is_dir() else run)["result"].get("took_s") for run in runs]
-    known = [float(t) for t in took if isinstance(t, int | float) and t > 0]
-    if runs and not known:
-        raise UnusableInputError(
-            f"--runs={[str(r) for r in runs]}: none says how long it took. Name runs of gaploop "
-            "finetune that weren't resumed."
-        )
-    return {"training": median(known)} if known else {}
-
-
-def _write_pages(planned: Planned, folder: Path) -> None:
-    """Write plan.md, plan.html, and the picture that both show."""
-    from gaploop.failure_analysis.planning.document import (
-        headline,
-        plan_markdown,
-        plan_section,
-        prospect_figure,
-    )
-    from gaploop.failure_analysis.report.page import page, save_figure, section
-
-    plan, picture = planned.plan, ""
-    sections = [plan_section(plan)]
-    if plan.items:
-        picture = "plan.png"
-        caption = (
-            "Expected success against takes of one dimension, everything else left as it is; "
-            "95 % bands."
-        )
-        shown = save_figure(prospect_figure(planned), folder / picture, caption)
-        sections.insert(
-            0, section("What more takes are expected to bring", headline(plan), [shown])
-        )
-    write_atomically(folder / "plan.md", plan_markdown(plan, picture))
-    footer = f"Plan {plan.id} from diagnosis {plan.diagnosis}. Made by gaploop plan."
-    write_atomically(folder / "plan.html", page("Plan", sections, footer=footer))
 
 
 def _text(plan: Plan, folder: Path) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.collect.operator.keys import Keys, keys
+from gaploop.collect.operator.keys import keys
 from gaploop.collect.setup_words import sketch_text, words
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
@@ -83,12 +83,26 @@ class ProbeConfig:
 
 def run(config: ProbeConfig) -> int:
     """Probe; 1 where a part tripped or its motion doesn't fit, 128 + the signal."""
-    from gaploop.collect.probe import LONGEST_S
+    from gaploop.collect.probe import LONGEST_S, planned_s, probe_cell
     from gaploop.collect.session import SessionSpec
 
     station = _arms.session_station(config.robot, config.station)
     if config.dry_run:
-        return _plan(config, station)
+        name = station.robot_model or model_of(kind(config.robot))
+        if not name:
+            raise UnusableInputError(
+                f"gaploop probe needs a model of the arm and none is known for "
+                f"{kind(config.robot)}. Name one in the station file as robot_model."
+            )
+        arm = ArmModel.load(name)
+        parts = _parts(config, station, arm.joint_names)
+        seconds = planned_s(parts, arm)
+        total_s = sum(seconds.values())
+        rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
+        lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
+        lines.append(f"{total_s:5.1f} s  in all, without what the operator takes.")
+        options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
+        return 0
     if config.journal is None:
         raise UnusableInputError("Where do the takes go? Name a folder with --journal=DIR.")
     spec = SessionSpec(
@@ -101,48 +115,21 @@ def run(config: ProbeConfig) -> int:
         resume=config.resume,
     )
     with stoppable("Stopping: what is done is kept. --resume does the rest.") as stopped:
-        if config.robot.type == _arms.EMBEDDED:
-            end = _cell(config, station, spec, stopped)
+        if config.robot.type == EMBEDDED:
+            from gaploop.scripts._sessions import embedded
+
+            parts = _parts(config, station, arm_named(config.robot.model).joint_names)
+            with options.progress("Probing", len(parts)) as advance:
+                end = probe_cell(
+                    parts,
+                    spec,
+                    functools.partial(embedded, config.robot, config.fps),
+                    stop=lambda: bool(stopped),
+                    on_part=lambda _end: advance(),
+                )
         else:
             end = _arm(config, station, spec, stopped)
     return _report(config, station, end, stopped)
-
-
-def _plan(config: ProbeConfig, station: Station) -> int:
-    from gaploop.collect.probe import planned_s
-
-    name = station.robot_model or model_of(kind(config.robot))
-    if not name:
-        raise UnusableInputError(
-            f"gaploop probe needs a model of the arm and none is known for {kind(config.robot)}. "
-            "Name one in the station file as robot_model."
-        )
-    arm = ArmModel.load(name)
-    parts = _parts(config, station, arm.joint_names)
-    seconds = planned_s(parts, arm)
-    total_s = sum(seconds.values())
-    rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
-    lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
-    lines.append(f"{total_s:5.1f} s  in all, without what the operator takes.")
-    options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
-    return 0
-
-
-def _cell(
-    config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
-) -> ProbeEnd:
-    from gaploop.collect.probe import probe_cell
-    from gaploop.scripts._sessions import embedded
-
-    parts = _parts(config, station, arm_named(config.robot.model).joint_names)
-    with options.progress("Probing", len(parts)) as advance:
-        return probe_cell(
-            parts,
-            spec,
-            functools.partial(embedded, config.robot, config.fps),
-            stop=lambda: bool(stopped),
-            on_part=lambda _end: advance(),
-        )
 
 
 def _arm(
@@ -164,6 +151,27 @@ def _arm(
     def drives(follower: Follower, *_: object) -> Leader:
         return arm_leader(follower, station)
 
+    def ask(part: ProbePart) -> str:
+        """Have the operator put the object in place; say why that can't be, or ""."""
+        if not pressed.works:
+            return "nobody is at a terminal to put the object in place"
+        if part.conditions:
+            what = words(part.conditions, station.grid)
+            _say(f"Put the {what}.\n{sketch_text(part.conditions, station.grid)}")
+        else:
+            _say(
+                "Be ready to hold the object between the jaws: they open, wait two seconds, "
+                "close on it and open again. Hold it by its end, and catch it."
+            )
+        _say("Enter goes on, s leaves it out.")
+        while not stopped:
+            heard = pressed.presses(LOOK_S)
+            if "return" in heard:
+                return ""
+            if "s" in heard or not pressed.works:
+                return "the operator left it out"
+        return "stopped"
+
     with contextlib.ExitStack() as stack:
         devices = ArmDevices(
             connect,
@@ -182,7 +190,7 @@ def _arm(
             parts,
             spec,
             devices,
-            ask=_asking(pressed, station, lambda: bool(stopped)),
+            ask=ask,
             stop=lambda: bool(stopped),
             on_part=lambda now: _say(f"{now.part.name}: {now.why or 'done'}"),
             patience_s=config.reconnect_s,
@@ -201,34 +209,6 @@ def _parts(config: ProbeConfig, station: Station, joints: Sequence[str]) -> list
 
     parts = parts_of(joints, station.grid)
     return [part for part in parts if config.object or not part.needs_object]
-
-
-def _asking(
-    pressed: Keys, station: Station, stop: Callable[[], bool]
-) -> Callable[[ProbePart], str]:
-    """Return what has an operator put the object in place, and says why that can't be, or ""."""
-
-    def ask(part: ProbePart) -> str:
-        if not pressed.works:
-            return "nobody is at a terminal to put the object in place"
-        if part.conditions:
-            what = words(part.conditions, station.grid)
-            _say(f"Put the {what}.\n{sketch_text(part.conditions, station.grid)}")
-        else:
-            _say(
-                "Be ready to hold the object between the jaws: they open, wait two seconds, "
-                "close on it and open again. Hold it by its end, and catch it."
-            )
-        _say("Enter goes on, s leaves it out.")
-        while not stop():
-            heard = pressed.presses(LOOK_S)
-            if "return" in heard:
-                return ""
-            if "s" in heard or not pressed.works:
-                return "the operator left it out"
-        return "stopped"
-
-    return ask
 
 
 def _say(line: str) -> None:

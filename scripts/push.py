@@ -78,12 +78,32 @@ def run(config: PushConfig) -> int:
     if config.retries < 0 or not config.timeout_s > 0:
         raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
     if config.forget:
-        return _forget(config)
+        waiting = push_queue.waiting()
+        found = [p for p in waiting if p.repo_id == config.forget]
+        if not found:
+            known = [p.repo_id for p in waiting] or ["(nothing waits)"]
+            raise unknown_choice("waiting push", config.forget, known, "--forget")
+        for push in found:
+            push_queue.drop(push)
+        forgotten = {"forgotten": [p.repo_id for p in found]}
+        emit(config.json, forgotten, f"{config.forget} waits no more.")
+        return 0
     if config.waiting:
-        return _list(config)
-    asked = _asked(config)
-    if config.dry_run and asked is not None:
-        return _dry_run(config, asked)
+        waiting = push_queue.waiting()
+        lines = [
+            f"{p.repo_id} ({p.kind}) from {p.folder} to {p.endpoint}, since {p.at[:16]} UTC: "
+            f"{p.error or 'interrupted'}"
+            for p in waiting
+        ]
+        emit(config.json, {"waiting": waiting}, "\n".join(lines) or "Nothing waits.")
+        return 0
+    asked = None  # without a folder what waits is sent
+    if config.folder is not None or config.repo_id or config.dry_run:
+        ask = "Which folder? Name it: gaploop push DIR --repo_id=me/name"
+        folder = required(config.folder, ask)
+        asked = asked_push(folder, kind_of(folder), config, config.consents)
+        if config.dry_run:
+            return _dry_run(config, asked)
     patience = Patience(config.retries, timeout_s=config.timeout_s)
     push_queue.waiting()  # what can't be read there is said before anything is sent
     sent = [] if asked is None else [send(asked, patience)]
@@ -106,15 +126,6 @@ def run(config: PushConfig) -> int:
             log.info("%s", line)
     emit(config.json, answer, "\n".join(one.as_text() for one in sent) or "Nothing waits.")
     return 2 if answer["refused"] else int(bool(answer["queued"]))
-
-
-def _asked(config: PushConfig) -> QueuedPush | None:
-    """Return the push that the options describe, or None where they name no folder."""
-    if config.folder is None and not (config.repo_id or config.dry_run):
-        return None
-    ask = "Which folder? Name it: gaploop push DIR --repo_id=me/name"
-    folder = required(config.folder, ask)
-    return asked_push(folder, kind_of(folder), config, config.consents)
 
 
 def _dry_run(config: PushConfig, asked: QueuedPush) -> int:
@@ -143,27 +154,4 @@ def _dry_run(config: PushConfig, asked: QueuedPush) -> int:
     answer |= {"bytes": size, "warnings": warnings, "card": card}
     would = f"Would push {len(files)} files, {size / 1e6:.1f} MB, to {where}."
     emit(config.json, answer, "\n".join([*warnings, would]))
-    return 0
-
-
-def _list(config: PushConfig) -> int:
-    waiting = push_queue.waiting()
-    lines = [
-        f"{p.repo_id} ({p.kind}) from {p.folder} to {p.endpoint}, since {p.at[:16]} UTC: "
-        f"{p.error or 'interrupted'}"
-        for p in waiting
-    ]
-    emit(config.json, {"waiting": waiting}, "\n".join(lines) or "Nothing waits.")
-    return 0
-
-
-def _forget(config: PushConfig) -> int:
-    waiting = push_queue.waiting()
-    found = [p for p in waiting if p.repo_id == config.forget]
-    if not found:
-        known = [p.repo_id for p in waiting] or ["(nothing waits)"]
-        raise unknown_choice("waiting push", config.forget, known, "--forget")
-    for push in found:
-        push_queue.drop(push)
-    emit(config.json, {"forgotten": [p.repo_id for p in found]}, f"{config.forget} waits no more.")
     return 0

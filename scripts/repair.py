@@ -56,6 +56,7 @@ gaploop repair recordings/journal
 
 def run(config: RepairConfig) -> int:
     """Repair the folder; 1 if something is left to do."""
+    from gaploop.collect.recovery import recover
     from gaploop.datasets.repair.dataset import looks_like_dataset
 
     root = existing_folder(config.dataset.folder("repair"), "Folder")
@@ -67,7 +68,31 @@ def run(config: RepairConfig) -> int:
             f"{root} holds neither a dataset nor takes. Name a dataset's folder, or the one that "
             "record was given with --journal."
         )
-    return _repair_journal(config, root)
+    only_for_datasets = {
+        "--output_dir": config.output_dir is not None,
+        "--labels_from": config.labels_from is not None,
+        "--task": bool(config.task),
+        "--rename_map": bool(config.rename_map),
+        "--deep": config.deep,
+    }
+    given = [name for name, is_given in only_for_datasets.items() if is_given]
+    if given:
+        raise UnusableInputError(
+            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
+            f"where they are: gaploop repair {shlex.quote(str(root))}"
+        )
+    with progress("Sealing takes"):
+        report = recover(root)
+    lines = [
+        f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
+        f"{take.telemetry_rows} telemetry rows); {take.cut_s:.2f} s cut off."
+        for take in report.recovered
+    ]
+    lines += [f"{uid}: is being recorded, left alone." for uid in report.open]
+    lines += [f"{uid}: not recovered: {why}" for uid, why in report.failed]
+    lines += [f"{uid}: holds nothing yet; it may be deleted." for uid in report.headless]
+    emit(config.json, report, "\n".join(lines) or f"{root}: every take is sealed.")
+    return int(bool(report.failed))
 
 
 def _repair_dataset(config: RepairConfig, root: Path) -> int:
@@ -104,33 +129,3 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
     }
     emit(config.json, answer, "\n".join(lines))
     return int(not ok)
-
-
-def _repair_journal(config: RepairConfig, root: Path) -> int:
-    from gaploop.collect.recovery import recover
-
-    only_for_datasets = {
-        "--output_dir": config.output_dir is not None,
-        "--labels_from": config.labels_from is not None,
-        "--task": bool(config.task),
-        "--rename_map": bool(config.rename_map),
-        "--deep": config.deep,
-    }
-    given = [name for name, is_given in only_for_datasets.items() if is_given]
-    if given:
-        raise UnusableInputError(
-            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
-            f"where they are: gaploop repair {shlex.quote(str(root))}"
-        )
-    with progress("Sealing takes"):
-        report = recover(root)
-    lines = [
-        f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
-        f"{take.telemetry_rows} telemetry rows); {take.cut_s:.2f} s cut off."
-        for take in report.recovered
-    ]
-    lines += [f"{uid}: is being recorded, left alone." for uid in report.open]
-    lines += [f"{uid}: not recovered: {why}" for uid, why in report.failed]
-    lines += [f"{uid}: holds nothing yet; it may be deleted." for uid in report.headless]
-    emit(config.json, report, "\n".join(lines) or f"{root}: every take is sealed.")
-    return int(bool(report.failed))

@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
-from gaploop.core.labels import LabelEvent
 from gaploop.core.station import StationScene, load_station
-from gaploop.datasets.labels.store import LabelStore, open_labelled
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
-
-if TYPE_CHECKING:
-    from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
@@ -63,8 +58,9 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
+    from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.diagnosis import load_diagnosis
-    from gaploop.failure_analysis.review.label_session import rescue
+    from gaploop.failure_analysis.review.label_session import LabelSession, rescue
     from gaploop.failure_analysis.review.takes import TakeSource
 
     root = config.dataset.folder("review")
@@ -83,29 +79,6 @@ def run(config: ReviewConfig) -> int:
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
     units = TakeSource(store, scene=scene).units(config.units)
-    saved, lost = _serve(config, store, author, found, units, scene)
-    left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
-    text = f"{options.counted(saved, 'label')} saved by {author}."
-    options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
-    if left:
-        raise UnusableInputError(
-            f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
-            f"Append its lines to that file once it can be written."
-        )
-    return 0
-
-
-def _serve(
-    config: ReviewConfig,
-    store: LabelStore,
-    author: str,
-    found: Sequence[TakeDiagnosis],
-    units: str,
-    scene: StationScene,
-) -> tuple[int, list[LabelEvent]]:
-    """Serve until stopped; return how often something was saved, and what couldn't be."""
-    from gaploop.collect.copies import review_folder
-    from gaploop.failure_analysis.review.label_session import LabelSession
     from gaploop.failure_analysis.review.server import build, serve
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
@@ -125,4 +98,13 @@ def _serve(
             if suggester is not None:
                 suggester.close()
             lost = session.close()
-    return session.saver.saved, lost
+    saved = session.saver.saved
+    left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
+    text = f"{options.counted(saved, 'label')} saved by {author}."
+    options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
+    if left:
+        raise UnusableInputError(
+            f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
+            f"Append its lines to that file once it can be written."
+        )
+    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +14,7 @@ from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.survey.check import Overview
     from gaploop.datasets.survey.sources import Metadata
-    from gaploop.datasets.survey.stream import QueryMatch
 
 POSITIONAL: Final = "roots"
 _ROWS_SHOWN: Final = 20
@@ -57,6 +55,8 @@ def run(config: SurveyConfig) -> int:
     if not config.roots:
         raise UnusableInputError("Which datasets? Name them: gaploop survey DIR …")
     sources = find_datasets(config.roots)
+    if config.output_dir is not None:
+        writable_folder(config.output_dir)
     return _find(config, sources) if config.where else _overview(config, sources)
 
 
@@ -64,7 +64,7 @@ def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
     from gaploop.datasets.check.findings import numbers
     from gaploop.datasets.survey.stream import find
 
-    results = list(_written(config, sources, find(config.where, sources), _found_line))
+    results = _read(find(config.where, sources), len(sources))
     hits = [found for found in results if len(found.episodes)]
     skipped = [found for found in results if found.skipped]
     answer = {
@@ -73,7 +73,7 @@ def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
         "episodes": sum(found.scanned for found in results),
         "found": sum(len(found.episodes) for found in results),
         "frames": sum(found.frames for found in results),
-        "by_dataset": [_found_line(found) for found in results],
+        "by_dataset": [{**asdict(f), "episodes": f.episodes.tolist()} for f in results],
     }
     lines = [f"{f.dataset}: {numbers(f.episodes.tolist())}" for f in hits[:_ROWS_SHOWN]]
     if len(hits) > _ROWS_SHOWN:
@@ -83,14 +83,14 @@ def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
         f"{answer['found']} of {answer['episodes']} episodes in {len(hits)} of {len(results)} "
         f"datasets, {answer['frames']} frames."
     )
-    emit(config.json, answer, "\n".join(lines))
+    _tell(config, answer, lines)
     return int(bool(skipped))
 
 
 def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
     from gaploop.datasets.survey.check import overviews, shared_uids
 
-    results = list(_written(config, sources, overviews(sources), _overview_line))
+    results = _read(overviews(sources), len(sources))
     totals: dict[str, Counter[str]] = {}
     for one in results:
         for column, counts in one.counts.items():
@@ -104,7 +104,18 @@ def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
         "counts": {name: dict(count.most_common()) for name, count in totals.items()},
         "fps": dict(Counter(f"{one.fps:g}" for one in results).most_common()),
         "robot_types": dict(Counter(one.robot_type for one in results).most_common()),
-        "by_dataset": [_overview_line(one) for one in results],
+        "by_dataset": [
+            {
+                "dataset": one.dataset,
+                "episodes": one.episodes,
+                "frames": one.frames,
+                "fps": one.fps,
+                "robot_type": one.robot_type,
+                "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
+                "findings": [finding.to_json() for finding in one.findings],
+            }
+            for one in results
+        ],
     }
     lines = [
         f"{answer['datasets']} datasets, {answer['episodes']} episodes, {answer['frames']} frames."
@@ -126,40 +137,21 @@ def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
         lines.append(f"… and {more} more datasets with findings; all with --json.")
     if not faulty:
         lines.append("Nothing wrong with their metadata.")
-    emit(config.json, answer, "\n".join(lines))
+    _tell(config, answer, lines)
     return int(not answer["ok"])
 
 
-def _written[T](
-    config: SurveyConfig,
-    sources: Sequence[Metadata],
-    results: Iterator[T],
-    line: Callable[[T], dict[str, Any]],
-) -> Iterator[T]:
-    """Yield results as they come, with a progress bar, each also as a line of survey.jsonl."""
-    folder = writable_folder(config.output_dir) if config.output_dir else None
-    parts: list[str] = []
-    with progress("Reading metadata", len(sources)) as advance:
+def _read[T](results: Iterator[T], total: int) -> list[T]:
+    found = []
+    with progress("Reading metadata", total) as advance:
         for result in results:
-            if folder is not None:
-                parts.append(f"{json.dumps(jsonable(line(result)))}\n")
+            found.append(result)
             advance()
-            yield result
-    if folder is not None:
-        write_atomically(folder / "survey.jsonl", "".join(parts))
+    return found
 
 
-def _found_line(found: QueryMatch) -> dict[str, Any]:
-    return {**asdict(found), "episodes": found.episodes.tolist()}
-
-
-def _overview_line(one: Overview) -> dict[str, Any]:
-    return {
-        "dataset": one.dataset,
-        "episodes": one.episodes,
-        "frames": one.frames,
-        "fps": one.fps,
-        "robot_type": one.robot_type,
-        "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
-        "findings": [finding.to_json() for finding in one.findings],
-    }
+def _tell(config: SurveyConfig, answer: dict[str, Any], lines: Sequence[str]) -> None:
+    if config.output_dir is not None:
+        each = (f"{json.dumps(jsonable(one))}\n" for one in answer["by_dataset"])
+        write_atomically(config.output_dir / "survey.jsonl", "".join(each))
+    emit(config.json, answer, "\n".join(lines))

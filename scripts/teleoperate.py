@@ -27,7 +27,6 @@ from gaploop.teleop.statistics import DurationSpread
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
-    from gaploop.collect.teleoperation import TeleopEnd
 
 RARE = ("control_hz", "cartesian.*", "force.*_*")
 EXAMPLE: Final = """\
@@ -104,14 +103,13 @@ def run(config: TeleoperateConfig) -> int:
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
-    hands = _arms.Hands(config.cartesian, config.force)
     connect = functools.partial(
         _arms.connect,
         config.robot,
         config.teleop,
         station,
         with_cameras=config.display_data,
-        hands=hands,
+        hands=_arms.Hands(config.cartesian, config.force),
     )
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(
@@ -124,10 +122,7 @@ def run(config: TeleoperateConfig) -> int:
         pressed = stack.enter_context(keys())
         show = stack.enter_context(screen())
         ended = TeleopSession(devices, pressed, show, stopped).run()
-    return _report(config, control_hz, devices.arms.title, ended)
-
-
-def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: TeleopEnd) -> int:
+    figures = ended.figures
     summary = {
         "robot": kind(config.robot),
         "teleop": kind(config.teleop),
@@ -139,16 +134,15 @@ def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: Tel
         "reconnected": ended.reconnected,
         "bus_faults": ended.bus_faults,
         "faults": ended.faults,
-        **options.jsonable(ended.figures),
+        **options.jsonable(figures),
     }
     summary["trips"] = [
         {"t_s": t.t_s, "reasons": str(t.reason.name).lower().split("|"), "joints": t.joints}
-        for t in ended.figures.trips
+        for t in figures.trips
     ]
     options.keep(config.output_dir, "teleoperate.json", summary)
-    figures = ended.figures
     lines = [
-        f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
+        f"{devices.arms.title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
         f"{figures.missed} of {figures.turns + figures.missed} turns missed, "
         f"{len(figures.trips)} trips.",
         f"period error {_say(figures.period_error)}; leader to follower {_say(figures.latency)}",

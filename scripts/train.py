@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -62,21 +61,6 @@ def run(config: TrainConfig) -> int:
 
     cache = config.cache.options()
     opened = open_mixture(load_mixture(config.mixture)) if config.mixture else None
-    with _as_lerobot_train(_arguments(config)):
-        options = _options()
-        train(options, cache, opened, progress)
-        if PartialState().is_main_process:
-            answer = {"output_dir": options.output_dir, "steps": options.steps}
-            text = f"{options.output_dir}: {options.steps} steps."
-            if opened:
-                answer["sources"] = read_json(options.output_dir / REPORT)["sources"]
-                parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
-                text += f" Samples drawn: {parts}."
-            emit(config.json, answer, text)
-    return 0
-
-
-def _arguments(config: TrainConfig) -> list[str]:
     given = list(config.lerobot)
     names = {word.removeprefix("--").partition("=")[0] for word in given if word.startswith("--")}
     for name in _MINE if config.mixture else ():
@@ -93,17 +77,21 @@ def _arguments(config: TrainConfig) -> list[str]:
             "Train on what? Name a dataset: gaploop train -- --dataset.repo_id=me/takes "
             "--dataset.root=DIR --policy.type=…; or a mixture: gaploop train FILE.yaml -- …"
         )
-    return given
-
-
-@contextlib.contextmanager
-def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
-    """Let LeRobot find its options where it looks for them."""
-    before, sys.argv = sys.argv, ["lerobot-train", *arguments]
+    before, sys.argv = sys.argv, ["lerobot-train", *given]  # where LeRobot looks for its options
     try:
-        yield
+        options = _options()
+        train(options, cache, opened, progress)
+        if PartialState().is_main_process:
+            answer = {"output_dir": options.output_dir, "steps": options.steps}
+            text = f"{options.output_dir}: {options.steps} steps."
+            if opened:
+                answer["sources"] = read_json(options.output_dir / REPORT)["sources"]
+                parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
+                text += f" Samples drawn: {parts}."
+            emit(config.json, answer, text)
     finally:
         sys.argv = before
+    return 0
 
 
 def _options() -> Any:

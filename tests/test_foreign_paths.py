@@ -279,22 +279,22 @@ finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' |
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_devices.py:_device_sources | Path(home) / folder | ours
-scripts/_devices.py:_device_sources | own.joinpath(*name.split('.')[1:]) | ours
+scripts/_devices.py:named_registries | Path(home) / folder | ours
+scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_devices.py:registries | Path(folder).glob(name) | ours
 scripts/_project.py:_add_run | folder / name | ours
 scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
-scripts/_project.py:_folders | Path(here, name, HEADER) | listed
+scripts/_project.py:read_project | Path(here, name, HEADER) | listed
 scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
-scripts/benchmark.py:_once | near / f'{name}_private' | user
+scripts/benchmark.py:_serve | near / f'{name}_private' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
-scripts/diagnose.py:_write_report | folder / name | ours
-scripts/edit.py:_answer | target / name | user
+scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
+scripts/edit.py:finish | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
@@ -304,7 +304,7 @@ scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | our
 scripts/options.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
-scripts/plan.py:_write_pages | folder / picture | ours
+scripts/plan.py:plan | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours

@@ -82,7 +82,8 @@ def read(*argv: str, positional: tuple[str, ...] = ("dataset.root",)) -> Any:
 
 def command(run: Callable[[Any], int], **constants: Any) -> types.ModuleType:
     module = types.ModuleType("some")
-    vars(module).update({"run": run, "EXAMPLE": "gaploop some DIR", **constants})
+    own = {"SomeConfig": SomeConfig, "run": run, "EXAMPLE": "gaploop some DIR"}
+    vars(module).update({**own, **constants})
     return module
 
 
@@ -333,13 +334,13 @@ def test_a_plug_in_that_ends_the_program_is_no_success() -> None:
         raise SystemExit(0)
 
     with pytest.raises(GaploopError, match=r"sys\.exit"):
-        cli._run("some", command(run), SomeConfig, [])
+        cli.run_module(command(run), "some", [], "some")
 
 
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_commands_answer_is_the_exit_code(code: int) -> None:
-    assert cli._run("some", command(lambda _: code), SomeConfig, []) == code
+    assert cli.run_module(command(lambda _: code), "some", [], "some") == code
 
 
 @pytest.mark.usefixtures("unlogged")
@@ -349,11 +350,11 @@ def test_json_alone_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None
         options.emit(config.json, {"n": config.n, "rate": float("nan")}, "n is 3")
         return 0
 
-    cli._run("some", command(run), SomeConfig, ["--json", "--n=3"])
+    cli.run_module(command(run), "some", ["--json", "--n=3"], "some")
     said = capsys.readouterr()
     assert json.loads(said.out) == {"n": 3, "rate": None}
     assert "chatter" in said.err
-    cli._run("some", command(run), SomeConfig, [])
+    cli.run_module(command(run), "some", [], "some")
     assert "n is 3" in capsys.readouterr().out
 
 
