@@ -181,10 +181,37 @@ class ControlThread:
     # In the loop's thread:
 
     def _run(self) -> None:
-        """Run the loop, and take torque off however it ends."""
+        """Run the loop, on after each trip that is cleared; take torque off however it ends."""
         with CleanupStep() as attempt, quiet_interpreter():
             self._realtime = raise_priority()
-            self._end = self._loop()
+            total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
+            while True:
+                end = run_loop(
+                    self._gate,
+                    self._leader if self._until_done else _Tireless(self._leader),
+                    self._safety,
+                    self.clock,
+                    self._rates,
+                    max_s=self._max_s - total.duration_s,
+                    cameras=self._cameras,
+                    tracker=self._tracker,
+                    sinks=(self,),
+                    on_frame=(self._frame,),
+                    stop=self._must_stop,
+                    resume=Resume(total.ticks, self._origin_s),
+                )
+                total = LoopEnd(
+                    end.reason,
+                    total.ticks + end.ticks,
+                    total.frames + end.frames,
+                    total.duration_s + end.duration_s,
+                    total.missed + end.missed,
+                    total.tripped | end.tripped,
+                    (*total.faults, *end.faults),
+                )
+                if end.reason is not EndReason.TRIPPED or not self._cleared():
+                    break
+            self._end = total
         self._error = attempt.error
         self._watchdog.rest()
         if self._mode is LoopMode.RUNNING and self._error is None:
@@ -195,36 +222,6 @@ class ControlThread:
         self._is_limp = not take_torque_off(self._follower)
         self._mode = LoopMode.ENDED
         self._watchdog.stop()
-
-    def _loop(self) -> LoopEnd:
-        """Run the loop; after a trip, wait for the operator and go on."""
-        total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
-        while True:
-            end = run_loop(
-                self._gate,
-                self._leader if self._until_done else _Tireless(self._leader),
-                self._safety,
-                self.clock,
-                self._rates,
-                max_s=self._max_s - total.duration_s,
-                cameras=self._cameras,
-                tracker=self._tracker,
-                sinks=(self,),
-                on_frame=(self._frame,),
-                stop=self._must_stop,
-                resume=Resume(total.ticks, self._origin_s),
-            )
-            total = LoopEnd(
-                end.reason,
-                total.ticks + end.ticks,
-                total.frames + end.frames,
-                total.duration_s + end.duration_s,
-                total.missed + end.missed,
-                total.tripped | end.tripped,
-                (*total.faults, *end.faults),
-            )
-            if end.reason is not EndReason.TRIPPED or not self._cleared():
-                return total
 
     def tick(self, tick: Tick) -> None:
         """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
@@ -251,8 +248,23 @@ class ControlThread:
         limp_by_s = 0.0
         while not self._must_stop():
             # A cause that came after the operator's word isn't cleared by it.
-            if self._clearing and self._clearing == self._safety.tripped and self._engage():
-                return True
+            if self._clearing and self._clearing == self._safety.tripped:
+                # Torque comes on where the arm stands; where that fails, it stays off.
+                self._clearing = SafetyReason.NONE
+                self._watchdog.rest()
+                estops = self._estops
+                faults = run_steps([("clear", self._leader.reset)])
+                if not faults:
+                    faults = run_steps([("clear", self._follower.torque_on)])
+                if not faults:
+                    self._unconfirmed = ""
+                    self._watchdog.wake()
+                    self._safety.clear()
+                    if self._estops != estops:  # pressed meanwhile: it counts
+                        self._safety.estop()
+                    self._mode = LoopMode.RUNNING
+                    return True
+                self._faults += faults + take_torque_off(self._follower)
             with CleanupStep():  # an arm that doesn't answer stays as it was last seen
                 self._state = self._follower.read()
             if time.monotonic() >= limp_by_s:
@@ -263,25 +275,6 @@ class ControlThread:
                 self._unconfirmed = "".join(failed).partition(": ")[2]
             time.sleep(POLL_S)
         return False
-
-    def _engage(self) -> bool:
-        """Put torque on where the arm stands; where that fails, it stays tripped and limp."""
-        self._clearing = SafetyReason.NONE
-        self._watchdog.rest()
-        estops = self._estops
-        faults = run_steps([("clear", self._leader.reset)])
-        if not faults:
-            faults = run_steps([("clear", self._follower.torque_on)])
-        if faults:
-            self._faults += faults + take_torque_off(self._follower)
-            return False
-        self._unconfirmed = ""
-        self._watchdog.wake()
-        self._safety.clear()
-        if self._estops != estops:  # pressed meanwhile: it counts
-            self._safety.estop()
-        self._mode = LoopMode.RUNNING
-        return True
 
     # In the watchdog's thread:
 
@@ -474,13 +467,9 @@ class _Gate:
         self.shut = False
         self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
         self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
-        self.read, self.torque_on, self.torque_off = (
-            follower.read,
-            follower.torque_on,
-            follower.torque_off,
-        )
+        self.read, self.close = follower.read, follower.close
+        self.torque_on, self.torque_off = follower.torque_on, follower.torque_off
         self.to_units, self.from_units = follower.to_units, follower.from_units
-        self.close = follower.close
 
     def send(self, command: SafeCommand) -> None:
         """Hand a command on; DeviceError once shut: a goal would put torque on again."""
