@@ -107,10 +107,36 @@ class Joint:
             return
         steps = min(64, max(1, math.ceil(duration_s / _LONGEST_STEP_S)))
         step_s = duration_s / steps
+        volts, drive = self.voltage_v / motor.nominal_v, self.drive
+        # Semi-implicitly, so that stiff drives and grips stay stable at any step: `implicit` is
+        # what of the torque depends on the new speed [N m s/rad].
         for _ in range(steps):
-            self._step(step_s, motor)
-        volts = self.voltage_v / motor.nominal_v
-        emf = self.v_rad_s / motor.free_rad_s if self.drive is not Drive.LIMP else 0.0
+            q, v = self.q_rad, self.v_rad_s
+            torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
+            implicit = 0.0
+            if self.hand_rad is not None:
+                push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * step_s) - _HAND_NM_S_PER_RAD * v
+                limit = self.hand_nm
+                if -limit < push < limit:
+                    implicit += _HAND_NM_S_PER_RAD + step_s * _HAND_NM_PER_RAD
+                    torque += _HAND_NM_PER_RAD * (self.hand_rad - q)
+                else:
+                    torque += limit if push > 0 else -limit
+            if drive is Drive.LIMP:
+                self.duty = 0.0
+            else:
+                torque, implicit = self._motor(step_s, torque, implicit)
+            k = step_s / self.inertia
+            v = (v + k * torque) / (1.0 + k * implicit)
+            stop = k * motor.friction_nm
+            v = 0.0 if -stop <= v <= stop else v - math.copysign(stop, v)
+            q += v * step_s
+            if q < self.low_rad:
+                q, v = self.low_rad, 0.0
+            elif q > self.high_rad:
+                q, v = self.high_rad, 0.0
+            self.q_rad, self.v_rad_s = q, v
+        emf = self.v_rad_s / motor.free_rad_s if drive is not Drive.LIMP else 0.0
         self.current_a = (self.duty * volts - emf) * motor.stall_a if self.duty else 0.0
 
     @property
@@ -131,39 +157,9 @@ class Joint:
         settled = AMBIENT_C + 5.0 + heat * _COOLING_S
         self.temperature_c = settled + (self.temperature_c - settled) * decay
 
-    def _step(self, dt: float, motor: MotorSpec) -> None:
-        """Advance semi-implicitly, so that stiff drives and grips stay stable at any step."""
-        q, v = self.q_rad, self.v_rad_s
-        torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
-        implicit = 0.0
-        if self.hand_rad is not None:
-            push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * dt) - _HAND_NM_S_PER_RAD * v
-            limit = self.hand_nm
-            if -limit < push < limit:
-                implicit += _HAND_NM_S_PER_RAD + dt * _HAND_NM_PER_RAD
-                torque += _HAND_NM_PER_RAD * (self.hand_rad - q)
-            else:
-                torque += limit if push > 0 else -limit
-        drive = self.drive
-        if drive is not Drive.LIMP:
-            torque, implicit = self._motor(dt, motor, torque, implicit)
-        else:
-            self.duty = 0.0
-        k = dt / self.inertia
-        v = (v + k * torque) / (1.0 + k * implicit)
-        stop = k * motor.friction_nm
-        v = 0.0 if -stop <= v <= stop else v - math.copysign(stop, v)
-        q += v * dt
-        if q < self.low_rad:
-            q, v = self.low_rad, 0.0
-        elif q > self.high_rad:
-            q, v = self.high_rad, 0.0
-        self.q_rad, self.v_rad_s = q, v
-
-    def _motor(
-        self, dt: float, motor: MotorSpec, torque: float, implicit: float
-    ) -> tuple[float, float]:
+    def _motor(self, dt: float, torque: float, implicit: float) -> tuple[float, float]:
         """Add the motor's torque [N m] and what of it depends on the new speed [N m s/rad]."""
+        motor = self.motor
         volts = self.voltage_v / motor.nominal_v
         stall = motor.stall_nm * volts
         implicit += motor.stall_nm / motor.free_rad_s
