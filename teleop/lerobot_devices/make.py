@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.clock import Clock, MonotonicClock
-from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
@@ -96,15 +96,13 @@ def make_leader(
     group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
     with _opened(found, limp=False) as arms:
         leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
-        if isinstance(follower, ServoFollower):
-            try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(group.remove, leader.buses)
+            if isinstance(follower, ServoFollower):
                 _check_pair(leader, follower)
-            except GaploopError:
-                group.remove(leader.buses)
-                raise
-        if _hands_through(device, "get_action", leader):
-            return leader
-        group.remove(leader.buses)
+            if _hands_through(device, "get_action", leader):
+                undo.pop_all()
+                return leader
         return GenericLeader(device, follower or OwnUnits(device), clock)
 
 

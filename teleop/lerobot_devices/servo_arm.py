@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -152,10 +152,16 @@ class ServoFollower(ServoArms):
         super().__init__(device, arms, group)
         self.robot_type: str = device.name
         self.units = self.convert.label
-        self.joint_limits_rad: FloatArray = _within_model(
-            self.convert.joint_limits_rad, self.joint_names, self.robot_type
-        )
         units = self.convert
+        self.joint_limits_rad: FloatArray = units.joint_limits_rad
+        if (name := model_of(self.robot_type)) is not None:  # what the arm can reach, too
+            model = ArmModel.load(name)
+            reach = dict(zip(model.joint_names, model.joint_limits_rad.tolist(), strict=True))
+            for joint, own in zip(self.joint_names, self.joint_limits_rad, strict=True):
+                ends = reach.get(joint.removeprefix("left_").removeprefix("right_"), own)
+                low, high = max(own[0], ends[0]), min(own[1], ends[1])
+                if low < high:
+                    own[:] = low, high
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
 
@@ -329,25 +335,6 @@ class ServoLeader(ServoArms):
 def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:
     """Return what each joint needs as plain numbers, joint by joint."""
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _within_model(
-    limits_rad: FloatArray, joint_names: Sequence[str], robot_type: str
-) -> FloatArray:
-    """Narrow calibrated ranges to what the arm's model can reach, where it is known."""
-    name = model_of(robot_type)
-    if name is None:
-        return limits_rad
-    model = ArmModel.load(name)
-    reach: Mapping[str, Any] = dict(zip(model.joint_names, model.joint_limits_rad, strict=True))
-    out = limits_rad.copy()
-    for k, joint in enumerate(joint_names):
-        plain = joint.removeprefix("left_").removeprefix("right_")
-        if plain in reach:
-            low, high = max(out[k, 0], reach[plain][0]), min(out[k, 1], reach[plain][1])
-            if low < high:
-                out[k] = low, high
-    return out
 
 
 class WrappedLeader:
