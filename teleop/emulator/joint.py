@@ -125,7 +125,24 @@ class Joint:
             if drive is Drive.LIMP:
                 self.duty = 0.0
             else:
-                torque, implicit = self._motor(step_s, torque, implicit)
+                implicit += motor.stall_nm / motor.free_rad_s
+                stall, error, most = motor.stall_nm * volts, self.goal_rad - q, self.duty_limit
+                if drive is Drive.DAMP:
+                    duty = 0.0
+                elif drive is Drive.DUTY:
+                    duty = self.goal_rad_s
+                elif drive is Drive.VELOCITY:
+                    duty = self.goal_rad_s / (motor.free_rad_s * volts)
+                    duty += self.damping * (self.goal_rad_s - v)
+                else:
+                    duty = self.gain * (error - v * step_s) - self.damping * v
+                if drive is Drive.POSITION and -most < duty < most:
+                    implicit += stall * (self.damping + step_s * self.gain)
+                    torque += stall * self.gain * error
+                else:
+                    duty = max(-most, min(most, duty))
+                    torque += stall * duty
+                self.duty = duty
             k = step_s / self.inertia
             v = (v + k * torque) / (1.0 + k * implicit)
             stop = k * motor.friction_nm
@@ -156,31 +173,6 @@ class Joint:
         decay = math.exp(-duration_s / _COOLING_S)
         settled = AMBIENT_C + 5.0 + heat * _COOLING_S
         self.temperature_c = settled + (self.temperature_c - settled) * decay
-
-    def _motor(self, dt: float, torque: float, implicit: float) -> tuple[float, float]:
-        """Add the motor's torque [N m] and what of it depends on the new speed [N m s/rad]."""
-        motor = self.motor
-        volts = self.voltage_v / motor.nominal_v
-        stall = motor.stall_nm * volts
-        implicit += motor.stall_nm / motor.free_rad_s
-        drive = self.drive
-        if drive is Drive.DAMP:
-            self.duty = 0.0
-            return torque, implicit
-        if drive is Drive.DUTY:
-            duty = self.goal_rad_s
-        elif drive is Drive.VELOCITY:
-            duty = self.goal_rad_s / (motor.free_rad_s * volts)
-            duty += self.damping * (self.goal_rad_s - self.v_rad_s)
-        else:
-            error = self.goal_rad - self.q_rad
-            duty = self.gain * (error - self.v_rad_s * dt) - self.damping * self.v_rad_s
-            if -self.duty_limit < duty < self.duty_limit:
-                self.duty = duty
-                implicit += stall * (self.damping + dt * self.gain)
-                return torque + stall * self.gain * error, implicit
-        self.duty = max(-self.duty_limit, min(self.duty_limit, duty))
-        return torque + stall * self.duty, implicit
 
 
 class JointMechanics:

@@ -99,7 +99,28 @@ def make_leader(
         with contextlib.ExitStack() as undo:
             undo.callback(group.remove, leader.buses)
             if isinstance(follower, ServoFollower):
-                _check_pair(leader, follower)
+                # Both must speak of joints in the same units, and not be swapped.
+                order = [leader.joint_names.index(name) for name in follower.joint_names]
+                theirs, ours = leader.convert, follower.convert
+                same = (theirs.degrees[order] == ours.degrees) & (theirs.span[order] == ours.span)
+                if not same.all():
+                    is_degrees = theirs.degrees[order][~same][0]
+                    raise UnusableInputError(
+                        f"The leader gives {'degrees' if is_degrees else '-100 to 100'}, the "
+                        "follower takes something else. Set --robot.use_degrees="
+                        f"{'true' if is_degrees else 'false'}, or --teleop.use_degrees where the "
+                        "leader has it."
+                    )
+                if all(bus.protocol is Protocol.FEETECH for bus in leader.buses + follower.buses):
+                    # NaN is in neither range.
+                    follower_v, leader_v = _supply_v(follower), _supply_v(leader)
+                    if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
+                        raise DeviceError(
+                            "Leader and follower look swapped: the leader on "
+                            f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
+                            f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port "
+                            "and --teleop.port."
+                        )
             if _hands_through(device, "get_action", leader):
                 undo.pop_all()
                 return leader
@@ -207,29 +228,6 @@ def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:
             raise UnusableInputError(
                 f"{path} is given twice. Every arm has a port of its own; lerobot-find-port says "
                 "which is which."
-            )
-
-
-def _check_pair(leader: ServoLeader, follower: ServoFollower) -> None:
-    """Check that both speak of joints in the same units, and that they aren't swapped."""
-    order = [leader.joint_names.index(name) for name in follower.joint_names]
-    theirs, ours = leader.convert, follower.convert
-    same = (theirs.degrees[order] == ours.degrees) & (theirs.span[order] == ours.span)
-    if not same.all():
-        words = "degrees" if theirs.degrees[order][~same][0] else "-100 to 100"
-        value = "true" if theirs.degrees[order][~same][0] else "false"
-        raise UnusableInputError(
-            f"The leader gives {words}, the follower takes something else. Set "
-            f"--robot.use_degrees={value}, or --teleop.use_degrees where the leader has it."
-        )
-    if all(bus.protocol is Protocol.FEETECH for bus in (*leader.buses, *follower.buses)):
-        follower_v, leader_v = _supply_v(follower), _supply_v(leader)  # NaN is in neither range
-        if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
-            raise DeviceError(
-                "Leader and follower look swapped: the leader on "
-                f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
-                f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port and "
-                "--teleop.port."
             )
 
 

@@ -350,7 +350,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
         if node is None:
             return
         try:
-            image = _compressed(message) if self.config.encoding == "compressed" else _raw(message)
+            image = _rgb(message, self.config.encoding)
             if image.shape[:2] != (self.height, self.width):
                 raise ValueError(
                     f"it is {image.shape[1]}x{image.shape[0]}, the parameters say "
@@ -391,7 +391,12 @@ class Ros2Camera(Camera):  # type: ignore[misc]
             node.leave()
 
 
-def _raw(message: Any) -> NDArray[np.uint8]:
+def _rgb(message: Any, encoding: str) -> NDArray[np.uint8]:
+    if encoding == "compressed":
+        found = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
+        if found is None:
+            raise ValueError("it can't be decoded")
+        return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
     if message.encoding not in LAYOUTS:
         raise ValueError(f"it is {message.encoding}; known: {', '.join(LAYOUTS)}")
     channels, conversion = LAYOUTS[message.encoding]
@@ -401,10 +406,3 @@ def _raw(message: Any) -> NDArray[np.uint8]:
     rows = rows.reshape(message.height, message.step)[:, : channels * message.width]
     image = rows.reshape(message.height, message.width, channels)
     return image.copy() if conversion is None else np.asarray(cv2.cvtColor(image, conversion))
-
-
-def _compressed(message: Any) -> NDArray[np.uint8]:
-    image = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
-    if image is None:
-        raise ValueError("it can't be decoded")
-    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))

@@ -177,7 +177,16 @@ class ServoBus:
             order = (*heard, *lost[first:], *lost[:first])
         answers: dict[int, Reply] = {}
         if order:
-            answers = dict((yield self._ask_state(order)))
+            at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
+            kind = (order, self.fast, at_ease)
+            if self.line.owed:
+                self._last_kind, self._last_request = None, self.ask(self._span, order)
+            elif kind != self._last_kind:  # mostly it is the same as last turn
+                self._last_kind, self._last_request = kind, self.ask(self._span, order)
+                if at_ease:
+                    expected = self.line.wire.expected(self._span.size, order, self.fast)
+                    self._last_request = replace(self._last_request, expected=expected)
+            answers = dict((yield self._last_request))
             if self.line.whole is not None:  # as nearly always
                 whole = self.line.whole
                 if self.holding and now_s - self._watched_s >= WATCH_S:
@@ -223,21 +232,6 @@ class ServoBus:
         if self.holding and now_s - self._watched_s >= WATCH_S:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
-
-    def _ask_state(self, order: tuple[int, ...]) -> Request:
-        """Return the request for all of these servos' state; the same as last turn, mostly."""
-        if self.line.owed:
-            self._last_kind = None
-            return self.ask(self._span, order)
-        at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
-        kind = (order, self.fast, at_ease)
-        if kind != self._last_kind:
-            request = self.ask(self._span, order)
-            if at_ease:
-                expected = self.line.wire.expected(self._span.size, order, self.fast)
-                request = replace(request, expected=expected)
-            self._last_kind, self._last_request = kind, request
-        return self._last_request
 
     def _lost_hold(self, servo_id: int) -> Script[None]:
         """Take note of a servo that should hold and doesn't."""
