@@ -40,6 +40,9 @@ HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 class ServoArms:
     """What a follower and a leader made of servo arms have in common."""
 
+    may_hold_words = limp_words = "Torque off isn't confirmed by {}. Switch the arm's power off."
+    """What is said of joints that didn't confirm it."""
+
     def __init__(self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup) -> None:
         self.device = device
         """LeRobot's device as a whole: a pair that nobody refers to disconnects its arms."""
@@ -120,12 +123,9 @@ class ServoArms:
         self._may_hold |= any(bus.holding for bus in self.buses)
         left = self.named(self.group.each(self.buses, torque_off))
         if left:
-            raise DeviceError(self._unconfirmed(", ".join(left)))
+            words = self.may_hold_words if self._may_hold else self.limp_words
+            raise DeviceError(words.format(", ".join(left)))
         self._may_hold = False
-
-    def _unconfirmed(self, who: str) -> str:
-        """Say that torque off wasn't confirmed by `who`, and what to do."""
-        return f"Torque off isn't confirmed by {who}. Switch the arm's power off."
 
     def close(self) -> None:
         """Take torque off and close the ports; safe to call twice. DeviceError as `torque_off`."""
@@ -228,6 +228,9 @@ class ServoLeader(ServoArms):
     sample is when its oldest joint was heard, so that a silent servo makes it stale.
     """
 
+    may_hold_words = "Torque off isn't confirmed by {}. Switch the leader's power off."
+    limp_words = "The leader doesn't answer ({}). Check its cable and power; it was limp."
+
     def __init__(
         self,
         device: Any,
@@ -283,11 +286,6 @@ class ServoLeader(ServoArms):
         """Take the arm as it stands now: nobody looked while it was turned."""
         self._seen_ticks = [math.nan] * len(self.joint_names)
         self._turned_ticks = [0] * len(self.joint_names)
-
-    def _unconfirmed(self, who: str) -> str:
-        if self._may_hold:
-            return f"Torque off isn't confirmed by {who}. Switch the leader's power off."
-        return f"The leader doesn't answer ({who}). Check its cable and power; it was limp."
 
     def done(self) -> bool:
         """A person never has nothing more to ask for."""
