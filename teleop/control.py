@@ -221,7 +221,7 @@ class ControlThread:
             self._stop_faults = run_steps([hold])
         self._is_limp = not take_torque_off(self._follower)
         self._mode = LoopMode.ENDED
-        self._watchdog.stop()
+        self._watchdog.over = True
 
     def tick(self, tick: Tick) -> None:
         """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
@@ -229,7 +229,7 @@ class ControlThread:
         self._tick, self._state = tick, tick.state
         reasons = tick.command.reasons
         if reasons and reasons & SafetyReason.TRIPPED:
-            self._watchdog.estopped(False)
+            self._watchdog.estopped = False
         for sink in self._sinks:
             sink.tick(tick)
 
@@ -311,7 +311,7 @@ class ControlThread:
         self._clearing = SafetyReason.NONE
         self._estops += 1
         self._safety.estop()
-        self._watchdog.estopped(True)
+        self._watchdog.estopped = True
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands."""
@@ -320,7 +320,7 @@ class ControlThread:
     def stop(self) -> None:
         """End the loop after its turn; then torque goes off."""
         self._stopping = True
-        self._watchdog.told_to_stop()
+        self._watchdog.told_to_stop = True
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` [s]; say whether the loop has ended."""
@@ -430,7 +430,7 @@ class ControlThread:
         faults += ("the control loop hangs",) if self.alive else ()
         faults += () if self._is_limp else take_torque_off(self._follower)
         self._is_limp = True
-        self._watchdog.stop()
+        self._watchdog.over = True
         steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
         named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
         for name, device in named:
@@ -628,8 +628,8 @@ class Watchdog:
     """Calls `on_hang` once if a loop hangs: in a device, in a camera, in a callback.
 
     Time is counted in the watchdog's own looks, so that a machine too busy to run the program
-    at all isn't taken for a loop that hangs. The methods are plain assignments: any thread and
-    any signal handler may call them at any time.
+    at all isn't taken for a loop that hangs. Whatever tells it something is a plain assignment: any
+    thread and any signal handler may do so at any time.
 
     Its thread isn't a daemon: where the main thread dies without a word, the program lives on
     until the loop has heeded that or hangs.
@@ -643,7 +643,12 @@ class Watchdog:
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
-        self._watches = self._turns = self._estopped = self._stopped = self._over = False
+        self._watches = self._turns = False
+        self.estopped = False
+        """The loop was told to trip and hasn't yet."""
+        self.told_to_stop = False
+        self.over = False
+        """Nothing is watched any more."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
 
     def start(self) -> None:
@@ -662,32 +667,20 @@ class Watchdog:
         self._beats += 1
         self._turns = True
 
-    def estopped(self, is_so: bool) -> None:
-        """The loop was told to trip and hasn't yet, or has."""
-        self._estopped = is_so
-
-    def told_to_stop(self) -> None:
-        """The loop was told to end."""
-        self._stopped = True
-
     def rest(self) -> None:
         """The loop doesn't run; nothing is watched until it is woken."""
-        self._watches = self._turns = self._estopped = False
-
-    def stop(self) -> None:
-        """Stop watching for good."""
-        self._over = True
+        self._watches = self._turns = self.estopped = False
 
     def _watch(self) -> None:
         beats = silent = unheeded = unstopped = orphaned = 0
-        while not self._over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
+        while not self.over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
             time.sleep(_LOOK_EVERY_S)
             if not threading.main_thread().is_alive():
                 orphaned += 1
-                self._stopped = True
+                self.told_to_stop = True
             silent = 0 if beats != self._beats or not self._turns else silent + 1
-            unheeded = unheeded + 1 if self._watches and self._estopped else 0
-            unstopped = unstopped + 1 if self._watches and self._stopped else 0
+            unheeded = unheeded + 1 if self._watches and self.estopped else 0
+            unstopped = unstopped + 1 if self._watches and self.told_to_stop else 0
             beats = self._beats
             estop_looks = self._estop_looks if self._turns else self._stuck_looks
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
