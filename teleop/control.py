@@ -181,10 +181,37 @@ class ControlThread:
     # In the loop's thread:
 
     def _run(self) -> None:
-        """Run the loop, and take torque off however it ends."""
+        """Run the loop, on after each trip that is cleared; take torque off however it ends."""
         with CleanupStep() as attempt, quiet_interpreter():
             self._realtime = raise_priority()
-            self._end = self._loop()
+            total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
+            while True:
+                end = run_loop(
+                    self._gate,
+                    self._leader if self._until_done else _Tireless(self._leader),
+                    self._safety,
+                    self.clock,
+                    self._rates,
+                    max_s=self._max_s - total.duration_s,
+                    cameras=self._cameras,
+                    tracker=self._tracker,
+                    sinks=(self,),
+                    on_frame=(self._frame,),
+                    stop=self._must_stop,
+                    resume=Resume(total.ticks, self._origin_s),
+                )
+                total = LoopEnd(
+                    end.reason,
+                    total.ticks + end.ticks,
+                    total.frames + end.frames,
+                    total.duration_s + end.duration_s,
+                    total.missed + end.missed,
+                    total.tripped | end.tripped,
+                    (*total.faults, *end.faults),
+                )
+                if end.reason is not EndReason.TRIPPED or not self._cleared():
+                    break
+            self._end = total
         self._error = attempt.error
         self._watchdog.rest()
         if self._mode is LoopMode.RUNNING and self._error is None:
@@ -194,37 +221,7 @@ class ControlThread:
             self._stop_faults = run_steps([hold])
         self._is_limp = not take_torque_off(self._follower)
         self._mode = LoopMode.ENDED
-        self._watchdog.stop()
-
-    def _loop(self) -> LoopEnd:
-        """Run the loop; after a trip, wait for the operator and go on."""
-        total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
-        while True:
-            end = run_loop(
-                self._gate,
-                self._leader if self._until_done else _Tireless(self._leader),
-                self._safety,
-                self.clock,
-                self._rates,
-                max_s=self._max_s - total.duration_s,
-                cameras=self._cameras,
-                tracker=self._tracker,
-                sinks=(self,),
-                on_frame=(self._frame,),
-                stop=self._must_stop,
-                resume=Resume(total.ticks, self._origin_s),
-            )
-            total = LoopEnd(
-                end.reason,
-                total.ticks + end.ticks,
-                total.frames + end.frames,
-                total.duration_s + end.duration_s,
-                total.missed + end.missed,
-                total.tripped | end.tripped,
-                (*total.faults, *end.faults),
-            )
-            if end.reason is not EndReason.TRIPPED or not self._cleared():
-                return total
+        self._watchdog.over = True
 
     def tick(self, tick: Tick) -> None:
         """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
@@ -232,7 +229,7 @@ class ControlThread:
         self._tick, self._state = tick, tick.state
         reasons = tick.command.reasons
         if reasons and reasons & SafetyReason.TRIPPED:
-            self._watchdog.estopped(False)
+            self._watchdog.estopped = False
         for sink in self._sinks:
             sink.tick(tick)
 
@@ -251,8 +248,23 @@ class ControlThread:
         limp_by_s = 0.0
         while not self._must_stop():
             # A cause that came after the operator's word isn't cleared by it.
-            if self._clearing and self._clearing == self._safety.tripped and self._engage():
-                return True
+            if self._clearing and self._clearing == self._safety.tripped:
+                # Torque comes on where the arm stands; where that fails, it stays off.
+                self._clearing = SafetyReason.NONE
+                self._watchdog.rest()
+                estops = self._estops
+                faults = run_steps([("clear", self._leader.reset)])
+                if not faults:
+                    faults = run_steps([("clear", self._follower.torque_on)])
+                if not faults:
+                    self._unconfirmed = ""
+                    self._watchdog.wake()
+                    self._safety.clear()
+                    if self._estops != estops:  # pressed meanwhile: it counts
+                        self._safety.estop()
+                    self._mode = LoopMode.RUNNING
+                    return True
+                self._faults += faults + take_torque_off(self._follower)
             with CleanupStep():  # an arm that doesn't answer stays as it was last seen
                 self._state = self._follower.read()
             if time.monotonic() >= limp_by_s:
@@ -263,25 +275,6 @@ class ControlThread:
                 self._unconfirmed = "".join(failed).partition(": ")[2]
             time.sleep(POLL_S)
         return False
-
-    def _engage(self) -> bool:
-        """Put torque on where the arm stands; where that fails, it stays tripped and limp."""
-        self._clearing = SafetyReason.NONE
-        self._watchdog.rest()
-        estops = self._estops
-        faults = run_steps([("clear", self._leader.reset)])
-        if not faults:
-            faults = run_steps([("clear", self._follower.torque_on)])
-        if faults:
-            self._faults += faults + take_torque_off(self._follower)
-            return False
-        self._unconfirmed = ""
-        self._watchdog.wake()
-        self._safety.clear()
-        if self._estops != estops:  # pressed meanwhile: it counts
-            self._safety.estop()
-        self._mode = LoopMode.RUNNING
-        return True
 
     # In the watchdog's thread:
 
@@ -318,7 +311,7 @@ class ControlThread:
         self._clearing = SafetyReason.NONE
         self._estops += 1
         self._safety.estop()
-        self._watchdog.estopped(True)
+        self._watchdog.estopped = True
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands."""
@@ -327,7 +320,7 @@ class ControlThread:
     def stop(self) -> None:
         """End the loop after its turn; then torque goes off."""
         self._stopping = True
-        self._watchdog.told_to_stop()
+        self._watchdog.told_to_stop = True
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` [s]; say whether the loop has ended."""
@@ -437,7 +430,7 @@ class ControlThread:
         faults += ("the control loop hangs",) if self.alive else ()
         faults += () if self._is_limp else take_torque_off(self._follower)
         self._is_limp = True
-        self._watchdog.stop()
+        self._watchdog.over = True
         steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
         named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
         for name, device in named:
@@ -474,13 +467,9 @@ class _Gate:
         self.shut = False
         self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
         self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
-        self.read, self.torque_on, self.torque_off = (
-            follower.read,
-            follower.torque_on,
-            follower.torque_off,
-        )
+        self.read, self.close = follower.read, follower.close
+        self.torque_on, self.torque_off = follower.torque_on, follower.torque_off
         self.to_units, self.from_units = follower.to_units, follower.from_units
-        self.close = follower.close
 
     def send(self, command: SafeCommand) -> None:
         """Hand a command on; DeviceError once shut: a goal would put torque on again."""
@@ -639,8 +628,8 @@ class Watchdog:
     """Calls `on_hang` once if a loop hangs: in a device, in a camera, in a callback.
 
     Time is counted in the watchdog's own looks, so that a machine too busy to run the program
-    at all isn't taken for a loop that hangs. The methods are plain assignments: any thread and
-    any signal handler may call them at any time.
+    at all isn't taken for a loop that hangs. Whatever tells it something is a plain assignment: any
+    thread and any signal handler may do so at any time.
 
     Its thread isn't a daemon: where the main thread dies without a word, the program lives on
     until the loop has heeded that or hangs.
@@ -654,7 +643,12 @@ class Watchdog:
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
-        self._watches = self._turns = self._estopped = self._stopped = self._over = False
+        self._watches = self._turns = False
+        self.estopped = False
+        """The loop was told to trip and hasn't yet."""
+        self.told_to_stop = False
+        self.over = False
+        """Nothing is watched any more."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
 
     def start(self) -> None:
@@ -673,32 +667,20 @@ class Watchdog:
         self._beats += 1
         self._turns = True
 
-    def estopped(self, is_so: bool) -> None:
-        """The loop was told to trip and hasn't yet, or has."""
-        self._estopped = is_so
-
-    def told_to_stop(self) -> None:
-        """The loop was told to end."""
-        self._stopped = True
-
     def rest(self) -> None:
         """The loop doesn't run; nothing is watched until it is woken."""
-        self._watches = self._turns = self._estopped = False
-
-    def stop(self) -> None:
-        """Stop watching for good."""
-        self._over = True
+        self._watches = self._turns = self.estopped = False
 
     def _watch(self) -> None:
         beats = silent = unheeded = unstopped = orphaned = 0
-        while not self._over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
+        while not self.over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
             time.sleep(_LOOK_EVERY_S)
             if not threading.main_thread().is_alive():
                 orphaned += 1
-                self._stopped = True
+                self.told_to_stop = True
             silent = 0 if beats != self._beats or not self._turns else silent + 1
-            unheeded = unheeded + 1 if self._watches and self._estopped else 0
-            unstopped = unstopped + 1 if self._watches and self._stopped else 0
+            unheeded = unheeded + 1 if self._watches and self.estopped else 0
+            unstopped = unstopped + 1 if self._watches and self.told_to_stop else 0
             beats = self._beats
             estop_looks = self._estop_looks if self._turns else self._stuck_looks
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:

@@ -68,6 +68,13 @@ DAYS: Final = 397
 ASKED: Final = 512
 """So many questions are remembered; older ones count as never asked."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,128}")
+_PAGE_HEADERS: Final = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src "
+    "'unsafe-inline'; connect-src 'self' wss:; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Connection": "close",
+}
 
 Small = msgspec.Meta(ge=-1e6, le=1e6)
 """Bounds of any number that a peer sends: NaN and infinity are outside."""
@@ -240,7 +247,9 @@ def listening(
         here = "".join(request.headers.get_all("Host"))
         origins = [urlsplit(origin).netloc for origin in request.headers.get_all("Origin")]
         if page is not None and not offered and request.path.partition("?")[0] == "/":
-            return _page(page)
+            body = page.read_bytes()
+            headers = Headers({**_PAGE_HEADERS, "Content-Length": str(len(body))})
+            return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, body)
         who = connection.remote_address[0]
         if not any(hmac.compare_digest(word.encode(), token.encode()) for word in offered):
             log.warning("%s: refused: it doesn't know the token.", who)
@@ -283,34 +292,9 @@ def listening(
         raise UnusableInputError(
             f"Port {port} can't be listened on ({error}). Name another with --port."
         ) from error
-    _at_most(server, CONNECTIONS)
-    thread = threading.Thread(target=server.serve_forever, name="link", daemon=True)
-    thread.start()
-    with server:
-        yield int(server.socket.getsockname()[1])
-    thread.join()
+    slots, serve_one = threading.BoundedSemaphore(CONNECTIONS), server.handler
 
-
-def _page(path: Path) -> Response:
-    body = path.read_bytes()
-    rules = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    headers = Headers(
-        {
-            "Content-Type": "text/html; charset=utf-8",
-            "Content-Length": str(len(body)),
-            "Content-Security-Policy": f"{rules}connect-src 'self' wss:; frame-ancestors 'none'",
-            "Cache-Control": "no-store",
-            "Connection": "close",
-        }
-    )
-    return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, body)
-
-
-def _at_most(server: websockets.sync.server.Server, most: int) -> None:
-    """Let no more than `most` connections have a thread."""
-    slots, serve_one = threading.BoundedSemaphore(most), server.handler
-
-    def handler(sock: socket.socket, address: object) -> None:
+    def serve_few(sock: socket.socket, address: object) -> None:
         if slots.acquire(blocking=False):
             try:
                 serve_one(sock, address)
@@ -321,7 +305,12 @@ def _at_most(server: websockets.sync.server.Server, most: int) -> None:
         with server.lock:
             server.handler_threads.discard(threading.current_thread())
 
-    server.handler = handler
+    server.handler = serve_few
+    thread = threading.Thread(target=server.serve_forever, name="link", daemon=True)
+    thread.start()
+    with server:
+        yield int(server.socket.getsockname()[1])
+    thread.join()
 
 
 _QUIET: Final = logging.getLogger(f"{__name__}.websockets")

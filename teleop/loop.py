@@ -146,6 +146,15 @@ def run_loop(
     Raises:
         DeviceError: the follower, the leader or a camera doesn't answer.
     """
+    dropped: list[str] = []
+    limp: tuple[str, ...] = ()
+    reason, listening, callbacks = EndReason.TIME, list(sinks), tuple(on_frame)
+    tracked: FloatArray | None = None
+    tracked_at_s = last_s = math.nan
+    period_s, every = rates.period_s, rates.every
+    slots = max_s / period_s - 1e-9
+    slots = math.ceil(slots) if slots < math.inf else math.inf
+    slot = index = frames = next_frame = missed = overruns = 0
     with contextlib.ExitStack() as on_exception:
         on_exception.callback(take_torque_off, follower)
         for _ in range(START_READS):
@@ -153,131 +162,80 @@ def run_loop(
             if np.isfinite(q_rad).all():
                 break
         safety.reset(q_rad)
-        loop = _Loop(follower, leader, safety, clock, rates, cameras, tracker, resume)
-        loop.sinks, loop.on_frame = list(sinks), tuple(on_frame)
-        slots = max_s / rates.period_s - 1e-9
-        end = loop.run(math.ceil(slots) if slots < math.inf else math.inf, stop)
-        on_exception.pop_all()
-    return end
-
-
-class _Loop:
-    """The turns of a loop, counted from its start to its end."""
-
-    def __init__(
-        self,
-        follower: Follower,
-        leader: Leader,
-        safety: SafetyFilter,
-        clock: Clock,
-        rates: Rates,
-        cameras: Sequence[CameraSource],
-        tracker: SceneTracker | None,
-        resume: Resume | None,
-    ) -> None:
-        self._follower, self._leader, self._safety = follower, leader, safety
-        self._clock, self._rates = clock, rates
-        self._cameras, self._tracker = cameras, tracker
-        self.sinks: list[TakeSink] = []
-        self.on_frame: tuple[OnFrame, ...] = ()
-        self._tracked_at_s = math.nan
-        self._tracked: FloatArray | None = None
         if tracker is not None:
             tracker.reset()
-        self._start_s = clock.now_s()
-        self._since = resume or Resume(0, self._start_s)
-        self._slot = self._index = self._frames = self._next_frame = 0
-        self._missed = self._overruns = 0
-        self._last_s = math.nan
-        self._faults: list[str] = []
-
-    def run(self, slots: float, stop: Callable[[], bool]) -> LoopEnd:
-        clock, period_s, reason = self._clock, self._rates.period_s, EndReason.TIME
-        limp: tuple[str, ...] = ()
-        while self._slot < slots:
+        start_s = clock.now_s()
+        since = resume or Resume(0, start_s)
+        while slot < slots:
             now_s = clock.now_s()
-            tick = self._turn(now_s)
-            trip_is_over = self._safety.torque_off_due
+            state = follower.read()
+            pictures: Mapping[str, CameraFrame] = {}
+            is_frame = slot >= next_frame
+            if is_frame:
+                next_frame = slot - slot % every + every
+                frames += 1
+                pictures = {camera.name: camera.frame() for camera in cameras}
+                if tracker is not None and pictures:
+                    newest = pictures[cameras[0].name]
+                    if newest.t_capture_s != tracked_at_s:  # a picture is tracked once
+                        tracked = tracker.observe(newest.image, newest.t_capture_s)
+                        tracked_at_s = newest.t_capture_s
+                if callbacks:
+                    images = {
+                        name: picture.image
+                        for name, picture in pictures.items()
+                        if picture.image.dtype == np.uint8  # policies are fed no depth
+                    }
+                    units = follower.to_units(state.position_rad)
+                    observation = Observation(units, tracked, images)
+                    for callback in callbacks:
+                        callback(observation)
+            sample = leader.read(clock.now_s())
+            command = safety.filter(sample, state, clock.now_s())
+            follower.send(command)
+            tick = Tick(
+                since.index + index,
+                now_s - since.origin_s,
+                now_s - last_s,
+                now_s - (start_s + slot * period_s),
+                sample,
+                command,
+                state,
+                pictures,
+                tracked if is_frame else None,
+                is_frame,
+                clock.now_s() - sample.t_s,
+                overruns,
+            )
+            trip_is_over = safety.torque_off_due
             if trip_is_over:  # first: whoever is told may take long
-                limp = take_torque_off(self._follower)
-            for sink in tuple(self.sinks):
+                limp = take_torque_off(follower)
+            for sink in tuple(listening):
                 with CleanupStep() as attempt:
                     sink.tick(tick)
                 if attempt.error is not None:
-                    self.sinks.remove(sink)
-                    name = type(sink).__name__
-                    self._faults.append(f"{name} at {tick.t_s:.3f} s: {attempt.error!r}")
-                    log.warning("dropped a sink: %s", self._faults[-1])
-            self._last_s, self._index, self._slot = now_s, self._index + 1, self._slot + 1
+                    listening.remove(sink)
+                    dropped.append(f"{type(sink).__name__} at {tick.t_s:.3f} s: {attempt.error!r}")
+                    log.warning("dropped a sink: %s", dropped[-1])
+            last_s, index, slot = now_s, index + 1, slot + 1
             if trip_is_over:
                 reason = EndReason.TRIPPED
                 break
-            clock.sleep_until(self._start_s + self._slot * period_s)
+            clock.sleep_until(start_s + slot * period_s)
             if stop():
                 reason = EndReason.STOPPED
                 break
-            if self._leader.done():
+            if leader.done():
                 reason = EndReason.DONE
                 break
             # Deadlines that have passed are skipped: a burst of turns would move the arm too fast.
-            late = math.floor((clock.now_s() - self._start_s) / period_s - self._slot + 1e-9)
-            self._overruns = max(late, 0)
-            self._slot += self._overruns
-            self._missed += self._overruns
-        return LoopEnd(
-            reason,
-            self._index,
-            self._frames,
-            self._slot * period_s,
-            self._missed,
-            self._safety.tripped,
-            (*self._faults, *limp),
-        )
-
-    def _turn(self, now_s: float) -> Tick:
-        """Take the turn that begins at `now_s` [s]: read, look, ask, filter, send."""
-        is_frame = self._slot >= self._next_frame
-        state = self._follower.read()
-        pictures: Mapping[str, CameraFrame] = {}
-        tracked: FloatArray | None = None
-        if is_frame:
-            every = self._rates.every
-            self._next_frame = self._slot - self._slot % every + every
-            self._frames += 1
-            pictures = {camera.name: camera.frame() for camera in self._cameras}
-            if self._tracker is not None and pictures:
-                newest = pictures[self._cameras[0].name]
-                if newest.t_capture_s != self._tracked_at_s:  # a picture is tracked once
-                    self._tracked = self._tracker.observe(newest.image, newest.t_capture_s)
-                    self._tracked_at_s = newest.t_capture_s
-            tracked = self._tracked
-            if self.on_frame:
-                images = {
-                    name: picture.image
-                    for name, picture in pictures.items()
-                    if picture.image.dtype == np.uint8  # policies are fed no depth
-                }
-                units = self._follower.to_units(state.position_rad)
-                observation = Observation(units, tracked, images)
-                for callback in self.on_frame:
-                    callback(observation)
-        sample = self._leader.read(self._clock.now_s())
-        command = self._safety.filter(sample, state, self._clock.now_s())
-        self._follower.send(command)
-        return Tick(
-            self._since.index + self._index,
-            now_s - self._since.origin_s,
-            now_s - self._last_s,
-            now_s - (self._start_s + self._slot * self._rates.period_s),
-            sample,
-            command,
-            state,
-            pictures,
-            tracked,
-            is_frame,
-            self._clock.now_s() - sample.t_s,
-            self._overruns,
-        )
+            overruns = max(math.floor((clock.now_s() - start_s) / period_s - slot + 1e-9), 0)
+            slot += overruns
+            missed += overruns
+        on_exception.pop_all()
+    return LoopEnd(
+        reason, index, frames, slot * period_s, missed, safety.tripped, (*dropped, *limp)
+    )
 
 
 def take_torque_off(follower: Follower) -> tuple[str, ...]:

@@ -682,9 +682,9 @@ class WorkspaceGuard:
         what was wanted.
         """
         if self._clear_m > 0.0:
-            turned = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)
+            ways = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)
             # How far from where they then were the points may be at most.
-            if sum(abs(q - was) * reach_m for q, was, reach_m in turned) < self._clear_m:
+            if sum(abs(q - was) * reach_m for q, was, reach_m in ways) < self._clear_m:
                 return wanted_rad
         points = self._points_m(wanted_rad)
         self._clear_m, self._clear_rad = 0.0, wanted_rad
@@ -693,7 +693,30 @@ class WorkspaceGuard:
             if not self._is_outside:
                 self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
         else:
-            reached, points = self._approach(start_rad, wanted_rad)
+            part, size, near = 0.0, 0.5, list(start_rad)
+            for _ in range(HALVINGS):
+                tried = [
+                    min(
+                        max(start + (part + size) * (wanted - start), min(start, wanted)),
+                        max(start, wanted),
+                    )
+                    for start, wanted in zip(start_rad, wanted_rad, strict=True)
+                ]
+                if self._holds(self._points_m(tried)):
+                    part, near = part + size, tried
+                size /= 2.0
+            points = self._points_m(near)
+            for joint, wanted in enumerate(wanted_rad):
+                before = near[joint]
+                if before == wanted:
+                    continue
+                near[joint] = wanted
+                turned = self._points_m(near)
+                if self._holds(turned):
+                    points = turned
+                else:
+                    near[joint] = before
+            reached = near
         if self._is_outside:
             self._reach_out(points)
         return reached
@@ -710,35 +733,6 @@ class WorkspaceGuard:
         self._is_outside = bool((self._low < self._box_low).any()) or bool(
             (self._high > self._box_high).any()
         )
-
-    def _approach(
-        self, start_rad: Sequence[float], wanted_rad: Sequence[float]
-    ) -> tuple[Sequence[float], FloatArray]:
-        """Return how far the arm gets towards a pose outside the box, and where the points are."""
-        part, size, reached = 0.0, 0.5, list(start_rad)
-        for _ in range(HALVINGS):
-            tried = [
-                min(
-                    max(start + (part + size) * (wanted - start), min(start, wanted)),
-                    max(start, wanted),
-                )
-                for start, wanted in zip(start_rad, wanted_rad, strict=True)
-            ]
-            if self._holds(self._points_m(tried)):
-                part, reached = part + size, tried
-            size /= 2.0
-        points = self._points_m(reached)
-        for joint, wanted in enumerate(wanted_rad):
-            before = reached[joint]
-            if before == wanted:
-                continue
-            reached[joint] = wanted
-            turned = self._points_m(reached)
-            if self._holds(turned):
-                points = turned
-            else:
-                reached[joint] = before
-        return reached, points
 
 
 def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ...]:

@@ -143,7 +143,28 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: disconnect(*found))
         for name, spec in sensors.items():
-            found.append(_connect(name, spec))
+            if "port" in spec:
+                channels = {str(c): str(u) for c, u in spec["channels"].items()}
+                baud = int(spec.get("baud", BAUD))
+                found.append(LineSensor(name, str(spec["port"]), channels, baud))
+            else:
+                path = str(spec["driver"])
+                module, _, attribute = path.partition(":")
+                try:
+                    driver = getattr(importlib.import_module(module), attribute)
+                    found.append(driver(name, **spec.get("options", {})))
+                except (ImportError, AttributeError, TypeError, ValueError) as error:
+                    raise UnusableInputError(
+                        f"--sensors: {name}: driver {path} can't be made ({error}). Give "
+                        f"module:Class; it is called as Class({name!r}, **options) and offers "
+                        "channels and read()."
+                    ) from None
+                if not getattr(found[-1], "channels", None) or not callable(
+                    getattr(found[-1], "read", None)
+                ):
+                    raise UnusableInputError(
+                        f"--sensors: {name}: {path} offers no channels and read()."
+                    )
             columns = [column for sensor in found for column in sensor.channels]
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:
@@ -155,22 +176,3 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
                 sensor.wait()
         undo.pop_all()
     return tuple(found)
-
-
-def _connect(name: str, spec: Mapping[str, Any]) -> SensorSource:
-    if "port" in spec:
-        channels = {str(c): str(u) for c, u in spec["channels"].items()}
-        return LineSensor(name, str(spec["port"]), channels, int(spec.get("baud", BAUD)))
-    path = str(spec["driver"])
-    module, _, attribute = path.partition(":")
-    try:
-        driver = getattr(importlib.import_module(module), attribute)
-        made: SensorSource = driver(name, **spec.get("options", {}))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UnusableInputError(
-            f"--sensors: {name}: driver {path} can't be made ({error}). Give module:Class; it is "
-            f"called as Class({name!r}, **options) and offers channels and read()."
-        ) from None
-    if not getattr(made, "channels", None) or not callable(getattr(made, "read", None)):
-        raise UnusableInputError(f"--sensors: {name}: {path} offers no channels and read().")
-    return made

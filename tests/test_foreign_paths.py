@@ -311,12 +311,13 @@ teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
+teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/emulator/console.py:carry_out | Path(how[1]) | user
+teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
+teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
-teleop/emulator/port.py:_point | fresh.replace(link) | ours
-teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours
+teleop/lerobot_devices/arm.py:require_calibration | root.glob(f'{kind}/*') | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 """  # noqa: E501
 

@@ -231,10 +231,36 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
     shapes = []
     for image in images:
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
-        if seen := _other_markers(board, grey):
-            return seen
-        grid = any_chessboard(grey, (3, 3))
-        shapes += [grid.shape[:2]] if grid is not None else []
+        counts = {}
+        for name in ("4X4_1000", "5X5_1000", "6X6_1000", "7X7_1000"):
+            _, ids, _ = cv2.aruco.ArucoDetector(dictionary(name)).detectMarkers(grey)
+            counts[name] = np.unique(ids) if ids is not None else np.empty(0, dtype=np.int32)
+        name, ids = max(counts.items(), key=lambda item: len(item[1]))
+        if len(ids) < 4:  # no markers to speak of
+            grid = any_chessboard(grey, (3, 3))
+            shapes += [grid.shape[:2]] if grid is not None else []
+            continue
+        bits, last = name.partition("_")[0], int(ids.max())
+        if board.kind == "chessboard" or not board.dictionary.startswith(bits):
+            least = next(n for n in (50, 100, 250, 1000) if last < n)
+            return (
+                f"Markers of another dictionary are there instead: --board.kind=charuco "
+                f"--board.dictionary={bits}_{least}, or a larger one of that family."
+            )
+        end = board.columns * board.rows // 2 - 1
+        if last > end:
+            return (
+                f"Marker {last} is there, and {board.columns} x {board.rows} squares end at marker "
+                f"{end}: the board has more squares. Count them again."
+            )
+        turned = replace(board, columns=board.rows, rows=board.columns)
+        for other in (replace(board, legacy=not board.legacy), turned):
+            if find_board(other, grey) is not None:
+                return f"The board has another layout: {other.options}"
+        return (
+            f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count "
+            "the squares again: --board.columns and --board.rows."
+        )
     if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
         inner = max(shapes, key=lambda shape: shape[0] * shape[1])
         rows, columns = sorted((inner[0] + 1, inner[1] + 1))
@@ -249,36 +275,6 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
     return (
         "No board of any kind was recognised: is it wholly lit, sharp, flat, and with a white "
         "edge around it?"
-    )
-
-
-def _other_markers(board: Board, grey: Image) -> str:
-    counts = {}
-    for name in ("4X4_1000", "5X5_1000", "6X6_1000", "7X7_1000"):
-        _, ids, _ = cv2.aruco.ArucoDetector(dictionary(name)).detectMarkers(grey)
-        counts[name] = np.unique(ids) if ids is not None else np.empty(0, dtype=np.int32)
-    name, ids = max(counts.items(), key=lambda item: len(item[1]))
-    if len(ids) < 4:
-        return ""
-    bits, last = name.partition("_")[0], int(ids.max())
-    if board.kind == "chessboard" or not board.dictionary.startswith(bits):
-        least = next(n for n in (50, 100, 250, 1000) if last < n)
-        return (
-            f"Markers of another dictionary are there instead: --board.kind=charuco "
-            f"--board.dictionary={bits}_{least}, or a larger one of that family."
-        )
-    if last >= board.columns * board.rows // 2:
-        return (
-            f"Marker {last} is there, and {board.columns} x {board.rows} squares end at marker "
-            f"{board.columns * board.rows // 2 - 1}: the board has more squares. Count them again."
-        )
-    turned = replace(board, columns=board.rows, rows=board.columns)
-    for other in (replace(board, legacy=not board.legacy), turned):
-        if find_board(other, grey) is not None:
-            return f"The board has another layout: {other.options}"
-    return (
-        f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count the "
-        "squares again: --board.columns and --board.rows."
     )
 
 

@@ -78,8 +78,20 @@ class BoardCapture:
             return self.advice()
         if not self._still.watch(_by_id(self.board, view), t_s):
             return self.advice(PictureState.MOVING, view)
-        if not all(_differs(self.board, view, other) for other in self.views):
-            return self.advice(PictureState.KNOWN, view)
+        lens, centre = assumed_lens(view.width, view.height), np.append(self.board.centre_m, 1.0)
+        T = lens.board_pose(self.board, view)[0]
+        here = (T @ centre)[:3]
+        for other in self.views:
+            if (view.width, view.height) != (other.width, other.height):
+                continue
+            T_other = lens.board_pose(self.board, other)[0]
+            there = (T_other @ centre)[:3]
+            apart = np.linalg.norm(here[:2] / here[2] - there[:2] / there[2])
+            moved = apart * lens.focal_px / view.width
+            turned = np.degrees(angle_rad(T[:3, :3].T @ T_other[:3, :3]))
+            resized = abs(np.log(here[2] / there[2]))
+            if not (moved > NEW_PLACE or turned > NEW_TILT_DEG or resized > NEW_SIZE):
+                return self.advice(PictureState.KNOWN, view)
         self.views.append(view)
         return self.advice(PictureState.TAKEN, view)
 
@@ -177,16 +189,3 @@ def _by_id(board: Board, view: BoardView) -> FloatArray:
     flat = np.full((len(board.corners_m), 2), np.nan)
     flat[view.ids] = view.corners_px
     return flat.ravel()
-
-
-def _differs(board: Board, view: BoardView, other: BoardView) -> bool:
-    if (view.width, view.height) != (other.width, other.height):
-        return True
-    lens = assumed_lens(view.width, view.height)
-    (a, _), (b, _) = lens.board_pose(board, view), lens.board_pose(board, other)
-    centre = np.append(board.centre_m, 1.0)
-    here, there = (a @ centre)[:3], (b @ centre)[:3]
-    moved = np.linalg.norm(here[:2] / here[2] - there[:2] / there[2]) * lens.focal_px / view.width
-    turned = float(np.degrees(angle_rad(a[:3, :3].T @ b[:3, :3])))
-    resized = abs(np.log(here[2] / there[2]))
-    return bool(moved > NEW_PLACE or turned > NEW_TILT_DEG or resized > NEW_SIZE)

@@ -140,9 +140,29 @@ def check_drift(
                 f"has {', '.join(observation.joint_names)}. Name another with --reference, or "
                 "store it again."
             )
-        found.append(
-            _joint_shift(before.q_rad, observation.q_rad, before.joint_names, reference, arm)
+        names, degrees = before.joint_names, np.degrees(observation.q_rad - before.q_rad)
+        most = int(np.argmax(np.abs(degrees)))
+        if abs(degrees[most]) > ELSEWHERE_DEG:
+            raise UnusableInputError(
+                f"The arm is not at '{reference}': {names[most]} is {degrees[most]:+.0f}° away. "
+                "Put it there and look again."
+            )
+        mm, where = np.nan, ""
+        if arm is not None and arm.joint_names == names:
+            apart = arm.T_base_tcp(observation.q_rad) - arm.T_base_tcp(before.q_rad)
+            mm = float(np.linalg.norm(apart[:3, 3])) * 1e3
+            where = f", {mm:.0f} mm at the tool"
+        off = [
+            f"{name} by {by:+.1f}°"
+            for name, by in zip(names, degrees, strict=True)
+            if abs(by) > MAX_DEG
+        ]
+        words = (
+            f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
+            "there, calibrate it again (lerobot-calibrate) before recording."
         )
+        figures = np.array([np.nan, mm, np.abs(degrees).max()])
+        found.append((figures, words if off else ""))
     for name in sorted(before.views.keys() & observation.views.keys()):
         found.append(_camera_shift(calibration, name, before, observation, arm))
     worst = np.fmax.reduce([figures for figures, _ in found])
@@ -183,36 +203,6 @@ def before_recording(
     return tuple(said)
 
 
-def _joint_shift(
-    before_rad: FloatArray,
-    now_rad: FloatArray,
-    names: tuple[str, ...],
-    reference: str,
-    arm: ArmModel | None,
-) -> tuple[FloatArray, str]:
-    """Return how far the joints moved [px, mm, deg], NaN where it can't be told, and what of it."""
-    degrees = np.degrees(now_rad - before_rad)
-    worst = int(np.argmax(np.abs(degrees)))
-    if abs(degrees[worst]) > ELSEWHERE_DEG:
-        raise UnusableInputError(
-            f"The arm is not at '{reference}': {names[worst]} is {degrees[worst]:+.0f}° away. "
-            "Put it there and look again."
-        )
-    mm, where = np.nan, ""
-    if arm is not None and arm.joint_names == names:
-        apart = arm.T_base_tcp(now_rad) - arm.T_base_tcp(before_rad)
-        mm = float(np.linalg.norm(apart[:3, 3])) * 1e3
-        where = f", {mm:.0f} mm at the tool"
-    off = [
-        f"{name} by {d:+.1f}°" for name, d in zip(names, degrees, strict=True) if abs(d) > MAX_DEG
-    ]
-    message = (
-        f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
-        "there, calibrate it again (lerobot-calibrate) before recording."
-    )
-    return np.array([np.nan, mm, np.abs(degrees).max()]), message if off else ""
-
-
 def _camera_shift(
     calibration: CellCalibration,
     name: str,
@@ -220,7 +210,7 @@ def _camera_shift(
     now: CalibrationSighting,
     arm: ArmModel | None,
 ) -> tuple[FloatArray, str]:
-    """Return how far a camera moved, as `_joint_shift`.
+    """Return how far a camera moved [px, mm, deg], NaN where it can't be told, and what of it.
 
     One beside the arm must see the board where it saw it. Of one on the gripper it is predicted
     where it must see the board, from wherever it looks.

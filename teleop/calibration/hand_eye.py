@@ -228,11 +228,20 @@ def calibrate_hand_eye(
             f"{turns[1]:.1f}° about any other; 2 axes with {MIN_TURN_DEG:g}° or more are needed. "
             f"{hint}"
         )
-    by_method = {
-        method: residual
-        for method in METHODS
-        if (residual := _held_out(equations, method)) is not None
-    }
+    n, by_method = len(sightings), dict[str, Residual]()
+    for method in METHODS:
+        parts = []
+        with contextlib.suppress(NoAnswerError):
+            for out in (np.arange(fold, n, FOLDS) for fold in range(FOLDS)):
+                X, Y = solve(equations.take(np.setdiff1d(np.arange(n), out)), method)
+                parts.append(_errors(equations.take(out), X, Y))
+            rms = [
+                float(np.sqrt(np.mean(np.concatenate(column) ** 2)))
+                for column in zip(*parts, strict=True)
+            ]
+            by_method[method] = Residual(
+                rms[0] * 1e3, rms[1] * 1e3, float(np.degrees(rms[2])), rms[3]
+            )
     if not by_method:
         raise UnusableInputError(
             "No hand-eye method finds an answer. Take more pictures, with the gripper turned about "
@@ -269,21 +278,6 @@ def main_turns_deg(T: FloatArray) -> tuple[FloatArray, FloatArray]:
     values, axes = np.linalg.eigh(turns.T @ turns / len(turns))
     main = axes[:, 2] * np.sign(axes[np.argmax(np.abs(axes[:, 2])), 2])
     return np.degrees(np.sqrt(np.maximum(values[::-1], 0.0))), main
-
-
-def _held_out(equations: Equations, method: str) -> Residual | None:
-    """Return a method's residual in pictures left out of its fit, or None where it fails."""
-    n = len(equations.far_mount)
-    parts = []
-    for out in (np.arange(fold, n, FOLDS) for fold in range(FOLDS)):
-        try:
-            X, Y = solve(equations.take(np.setdiff1d(np.arange(n), out)), method)
-        except NoAnswerError:
-            return None
-        parts.append(_errors(equations.take(out), X, Y))
-    board, centre, turn, pixels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rms = [float(np.sqrt(np.mean(values**2))) for values in (board, centre, turn, pixels)]
-    return Residual(rms[0] * 1e3, rms[1] * 1e3, float(np.degrees(rms[2])), rms[3])
 
 
 def _errors(
@@ -338,7 +332,24 @@ def explained(
     equations = make_equations(board, lens, sightings, setup)
     X, Y = result.hand_eye.T_mount_camera, result.hand_eye.T_far_board
     said: list[tuple[float, str]] = []
-    said += _without_outliers(result, equations)
+
+    # The worst picture is left out, one by one, until the rest agree: a fit bends towards it.
+    n, keep, errors = len(result.names), np.arange(len(result.names)), result.errors_mm
+    with contextlib.suppress(NoAnswerError):
+        while len(keep) > max(MIN_SIGHTINGS, 0.75 * n):
+            if errors.max() < OUTLIER_TIMES * np.median(errors):
+                break
+            keep = np.delete(keep, np.argmax(errors))
+            some = equations.take(keep)
+            errors = np.asarray(_errors(some, *solve(some, result.method))[0] * 1e3)
+        if len(keep) < n:
+            after = float(np.sqrt((errors**2).mean()))
+            names = ", ".join(name for i, name in enumerate(result.names) if i not in keep)
+            words = (
+                f"Without {names} it is {after:.1f} mm: the board slipped or the arm moved there; "
+                "remove or retake them."
+            )
+            said.append((after, words))
 
     other = SETUPS[1 - SETUPS.index(setup)]
     with contextlib.suppress(NoAnswerError):
@@ -392,29 +403,6 @@ def explained(
 
 def _board_mm(equations: Equations, X: FloatArray, Y: FloatArray) -> float:
     return float(np.sqrt((_errors(equations, X, Y)[0] ** 2).mean()) * 1e3)
-
-
-def _without_outliers(result: HandEyeResult, equations: Equations) -> list[tuple[float, str]]:
-    """Leave out the worst picture, one by one, until the rest agree: a fit bends towards it."""
-    keep, errors = np.arange(len(result.names)), result.errors_mm
-    while len(keep) > max(MIN_SIGHTINGS, 0.75 * len(result.names)):
-        if errors.max() < OUTLIER_TIMES * np.median(errors):
-            break
-        keep = np.delete(keep, np.argmax(errors))
-        some = equations.take(keep)
-        try:
-            errors = np.asarray(_errors(some, *solve(some, result.method))[0] * 1e3)
-        except NoAnswerError:
-            return []
-    if len(keep) == len(result.names):
-        return []
-    after = float(np.sqrt((errors**2).mean()))
-    names = ", ".join(name for i, name in enumerate(result.names) if i not in keep)
-    words = (
-        f"Without {names} it is {after:.1f} mm: the board slipped or the arm moved there; remove "
-        "or retake them."
-    )
-    return [(after, words)]
 
 
 class NoAnswerError(GaploopError):

@@ -339,35 +339,23 @@ def _hurting(
         alone = without.board_pose(board, views[i])[1]
         if alone < limit:
             continue
+        image, sharp = images[i], float(np.median([other.sharpness for other in images]))
+        if image.sharpness < 0.6 * sharp:
+            why = "blurred: hold the board still and see to the light, or drop it"
+        elif image.worst_px > 4 * image.rms_px / np.sqrt(2):
+            why = "one corner is far off: glare, shadow or something in front; retake or drop it"
+        elif image.corners <= 12:
+            why = f"only {image.corners} corners: show more of the board, or drop it"
+        else:
+            why = (
+                f"{image.held_out_px / max(middle, 1e-9):.0f} times the usual error: board bent or "
+                "moved while the picture was taken, or glare; retake or drop it"
+            )
         together, _, _ = _fit(board, [*good, views[i]], lens)
         shift = np.linalg.norm(together.project(np.eye(4), rays) - pixels, axis=1).mean()
-        found.append(
-            HurtingImage(
-                views[i].name,
-                images[i].rms_px,
-                alone,
-                _rms(np.concatenate(errors)),
-                float(shift),
-                _why(images, i, middle),
-            )
-        )
+        others_px = _rms(np.concatenate(errors))
+        found.append(HurtingImage(image.name, image.rms_px, alone, others_px, float(shift), why))
     return tuple(found)
-
-
-def _why(images: Sequence[ImageError], i: int, typical_px: float) -> str:
-    image = images[i]
-    sharp = float(np.median([other.sharpness for other in images]))
-    if image.sharpness < 0.6 * sharp:
-        return "blurred: hold the board still and see to the light, or drop it"
-    if image.worst_px > 4 * image.rms_px / np.sqrt(2):
-        return "one corner is far off: glare, shadow or something in front; retake or drop it"
-    if image.corners <= 12:
-        return f"only {image.corners} corners: show more of the board, or drop it"
-    times = image.held_out_px / max(typical_px, 1e-9)
-    return (
-        f"{times:.0f} times the usual error: board bent or moved while the picture was "
-        "taken, or glare; retake or drop it"
-    )
 
 
 def _rms(errors: FloatArray) -> float:

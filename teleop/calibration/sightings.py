@@ -118,7 +118,41 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
             "See docs/calibration.md for their columns, or capture with --robot.type=…"
         )
     lines = _csv_rows(path) if path.suffix == ".csv" else _jsonl_rows(path)
-    return [_pose_row(row, arm, f"{path}:{number}") for number, row in lines]
+    rows = []
+    for number, row in lines:
+        where, image = f"{path}:{number}", str(row.get("image", ""))
+        if not image:
+            raise UnusableInputError(f"{where}: 'image' is missing. It names the picture's file.")
+        if "T_base_tcp" in row:
+            rows.append(PoseRow(image, checked_pose(row["T_base_tcp"], f"{where}: T_base_tcp")))
+            continue
+        given = row.get("q_rad")
+        if not isinstance(given, Mapping):
+            raise UnusableInputError(
+                f"{where}: neither joint positions nor T_base_tcp. See docs/calibration.md."
+            )
+        if arm is None:
+            raise UnusableInputError(
+                f"{where} has joint positions: which arm? --arm_model=so101, koch, openmanipulator "
+                "or an MJCF file."
+            )
+        # Only the gripper may be missing: it doesn't move the tool.
+        lacking = [name for name in arm.joint_names[:-1] if name not in given]
+        if lacking:
+            raise UnusableInputError(
+                f"{where}: joint {', '.join(lacking)} is missing. The {arm.name} arm has "
+                f"{', '.join(arm.joint_names)}."
+            )
+        try:
+            q = np.array([float(given.get(name, 0.0)) for name in arm.joint_names])
+        except (TypeError, ValueError):
+            q = np.full(1, np.nan)
+        if not np.isfinite(q).all() or np.abs(q[:-1]).max() > 2 * np.pi:
+            raise UnusableInputError(
+                f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
+            )
+        rows.append(PoseRow(image, arm.T_base_tcp(q), q))
+    return rows
 
 
 def find_sightings(
@@ -187,37 +221,3 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not isinstance(row, dict):
             raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")
         yield number, row
-
-
-def _pose_row(row: Mapping[str, Any], arm: ArmModel | None, where: str) -> PoseRow:
-    image = str(row.get("image", ""))
-    if not image:
-        raise UnusableInputError(f"{where}: 'image' is missing. It names the picture's file.")
-    if "T_base_tcp" in row:
-        return PoseRow(image, checked_pose(row["T_base_tcp"], f"{where}: T_base_tcp"))
-    if not isinstance(row.get("q_rad"), Mapping):
-        raise UnusableInputError(
-            f"{where}: neither joint positions nor T_base_tcp. See docs/calibration.md."
-        )
-    if arm is None:
-        raise UnusableInputError(
-            f"{where} has joint positions: which arm? --arm_model=so101, koch, openmanipulator or "
-            "an MJCF file."
-        )
-    given = row["q_rad"]
-    # Only the gripper may be missing: it doesn't move the tool.
-    lacking = [name for name in arm.joint_names[:-1] if name not in given]
-    if lacking:
-        raise UnusableInputError(
-            f"{where}: joint {', '.join(lacking)} is missing. The {arm.name} arm has "
-            f"{', '.join(arm.joint_names)}."
-        )
-    try:
-        q = np.array([float(given.get(name, 0.0)) for name in arm.joint_names])
-    except (TypeError, ValueError):
-        q = np.full(1, np.nan)
-    if not np.isfinite(q).all() or np.abs(q[:-1]).max() > 2 * np.pi:
-        raise UnusableInputError(
-            f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
-        )
-    return PoseRow(image, arm.T_base_tcp(q), q)

@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,6 @@ from gaploop.core.types import (
     NO_REPLY,
     REBOOTED,
     FloatArray,
-    FollowerState,
     LeaderSample,
     SafetyReason,
     Tick,
@@ -315,10 +314,27 @@ def check_joints(
                 return
             continue
         found = f"{names[joint]} came {moved.came_rad[joint] / moved.asked_rad:.0%} of the way"
-        result = CheckResult(JOINT_ORDER, Level.OK, f"{found}, nothing else moved", data=data)
-        if person is not None:
-            result = _watched(control, leader, joint, names, person, result)
-        yield result
+        found += ", nothing else moved"
+        if person is None:
+            yield CheckResult(JOINT_ORDER, Level.OK, found, data=data)
+            continue
+        choices = {str(n + 1): name for n, name in enumerate(names)}
+        choices |= {"r": "again", "0": "none or several of them"}
+        while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
+            if _move(control, leader, joint).tripped:  # it won't move any more
+                answer = None
+                break
+        level, fix = Level.FAIL, FIX_IDS
+        if answer is None:
+            level, fix = Level.UNANSWERED, "Run it in a terminal, with somebody who sees the arm."
+            found += "; nobody said which joint that was"
+        elif answer == str(joint + 1):
+            level, fix = Level.OK, ""
+            found += "; seen to move"
+        else:
+            seen = choices.get(answer, answer)
+            found = f"{names[joint]} was asked to move, and somebody saw: {seen}"
+        yield CheckResult(JOINT_ORDER, level, found, fix, {**data, "answer": answer}, by=By.PERSON)
 
 
 def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
@@ -335,32 +351,6 @@ def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
             raise DeviceError("The control loop stood still in the test motion. Try again.")
         time.sleep(POLL_S)
     return Moved(joint, asked_rad, leader.came_rad, boxed=leader.boxed)
-
-
-def _watched(
-    control: ControlThread,
-    leader: OneJoint,
-    joint: int,
-    names: Sequence[str],
-    person: Person,
-    result: CheckResult,
-) -> CheckResult:
-    """Let somebody say which joint moved; the motion is repeated as often as asked for."""
-    choices = {str(n + 1): name for n, name in enumerate(names)}
-    choices |= {"r": "again", "0": "none or several of them"}
-    while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
-        if _move(control, leader, joint).tripped:  # it won't move any more
-            answer = None
-            break
-    result = replace(result, data={**result.data, "answer": answer}, by=By.PERSON)
-    if answer is None:
-        found = f"{result.found}; nobody said which joint that was"
-        fix = "Run it in a terminal, with somebody who sees the arm."
-        return replace(result, level=Level.UNANSWERED, found=found, fix=fix)
-    if answer == str(joint + 1):
-        return replace(result, found=f"{result.found}; seen to move")
-    found = f"{names[joint]} was asked to move, and somebody saw: {choices.get(answer, answer)}"
-    return replace(result, level=Level.FAIL, found=found, fix=FIX_IDS)
 
 
 class Lateness:
@@ -437,7 +427,15 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
         time.sleep(POLL_S)
         if (state := control.snapshot().state) is not newest:
             newest, heard_s = state, now_s
-        why = _is_cut(newest, volts) or ("the bus is silent" if now_s - heard_s > SILENT_S else "")
+        if newest is not None:
+            if (newest.status & NO_REPLY).all():
+                why = "no servo answers"
+            elif (newest.status & REBOOTED).any():
+                why = "a servo lost power"
+            elif (fell_to_v := np.nanmedian(newest.voltage_v)) < SAG * volts:
+                why = f"the supply fell to {fell_to_v:.1f} V"
+        if not why and now_s - heard_s > SILENT_S:
+            why = "the bus is silent"
     if not why:
         found = f"the arm's power wasn't cut within {PRESS_S:.0f} s"
         fix = "Put a switch into the supply's lead where the operator reaches it, and press it."
@@ -452,16 +450,3 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
         time.sleep(POLL_S)
     found = f"the switch cuts the arm's power: {why}"
     return CheckResult(ESTOP, Level.OK, found, data={"seen": why})
-
-
-def _is_cut(state: FollowerState | None, volts: float) -> str:
-    """Return what shows that the power is off, or ""."""
-    if state is None:
-        return ""
-    if (state.status & NO_REPLY).all():
-        return "no servo answers"
-    if (state.status & REBOOTED).any():
-        return "a servo lost power"
-    if np.nanmedian(state.voltage_v) < SAG * volts:
-        return f"the supply fell to {np.nanmedian(state.voltage_v):.1f} V"
-    return ""

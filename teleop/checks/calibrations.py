@@ -174,7 +174,41 @@ def check_station(
         yield calibration
         return
     for camera in cameras:
-        yield _camera(calibration, camera, person)
+        parts = calibration.get("cameras", camera) or {}
+        measured = [
+            (part, float(parts[part].get(key, math.inf)), limit, unit)
+            for part, key, limit, unit in _QUALITY
+            if part in parts
+        ]
+        data: dict[str, Any] = {"camera": camera, **{part: value for part, value, *_ in measured}}
+        found = f"{camera}: " + ", ".join(
+            f"{part} {value:.2g} of at most {limit:g} {unit}"
+            for part, value, limit, unit in measured
+        )
+        poor = [part for part, value, limit, _ in measured if not value <= limit]
+        if poor:
+            fix = f"Run: gaploop calibrate {poor[0]} FOLDER --camera_name={camera}"
+            yield CheckResult(NAME, Level.FAIL, found, fix, data)
+            continue
+        if len(measured) == len(_QUALITY):
+            yield CheckResult(NAME, Level.OK, found, data=data)
+            continue
+        is_so = "isn't calibrated"
+        if measured:  # intrinsics don't say where it stands
+            is_so = "has no hand-eye calibration" if "intrinsics" in data else "has no intrinsics"
+        question = (
+            f"Camera {camera} {is_so}. Does it stand where it stood when the policy's takes were "
+            "recorded?"
+        )
+        answer = person.asked(question, {"y": "yes", "n": "no"}, safety=False)
+        level, word = Level.FAIL, "No"
+        fix = f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}"
+        if answer is None:
+            level, word = Level.UNANSWERED, "Nobody answered"
+        elif answer == "y":
+            level, word, fix = Level.OK, "Yes", ""
+        data = {"question": question, **data}
+        yield CheckResult(NAME, level, f"{question} {word}.", fix, data, by=By.PERSON)
     name = model_of(follower.robot_type)
     own: Mapping[str, Any] = vars(follower) if hasattr(follower, "__dict__") else {}
     changed = before_recording(
@@ -188,36 +222,3 @@ def check_station(
         yield CheckResult(NAME, Level.WARN, " ".join(changed), fix)
     elif not cameras:
         yield CheckResult(NAME, Level.OK, "the policy sees no camera")
-
-
-def _camera(calibration: CellCalibration, camera: str, person: Person) -> CheckResult:
-    parts = calibration.get("cameras", camera) or {}
-    measured = [
-        (part, float(parts[part].get(key, math.inf)), limit, unit)
-        for part, key, limit, unit in _QUALITY
-        if part in parts
-    ]
-    data: dict[str, Any] = {"camera": camera, **{part: value for part, value, _, _ in measured}}
-    found = f"{camera}: " + ", ".join(
-        f"{part} {value:.2g} of at most {limit:g} {unit}" for part, value, limit, unit in measured
-    )
-    poor = [part for part, value, limit, _ in measured if not value <= limit]
-    if poor:
-        fix = f"Run: gaploop calibrate {poor[0]} FOLDER --camera_name={camera}"
-        return CheckResult(NAME, Level.FAIL, found, fix, data)
-    if len(measured) == len(_QUALITY):
-        return CheckResult(NAME, Level.OK, found, data=data)
-    is_so = "isn't calibrated"
-    if measured:  # intrinsics don't say where it stands
-        is_so = "has no hand-eye calibration" if "intrinsics" in data else "has no intrinsics"
-    question = (
-        f"Camera {camera} {is_so}. Does it stand where it stood when the policy's takes were "
-        "recorded?"
-    )
-    data = {"question": question, **data}
-    answer = person.asked(question, {"y": "yes", "n": "no"}, safety=False)
-    if answer == "y":
-        return CheckResult(NAME, Level.OK, f"{question} Yes.", data=data, by=By.PERSON)
-    level, word = (Level.UNANSWERED, "Nobody answered") if answer is None else (Level.FAIL, "No")
-    fix = f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}"
-    return CheckResult(NAME, level, f"{question} {word}.", fix, data, by=By.PERSON)

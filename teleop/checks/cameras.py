@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -45,54 +47,55 @@ def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[Ch
     nodes = root.glob("sys/class/video4linux/video*")
     for node in sorted(nodes, key=lambda one: (len(one.name), one.name)):
         index = node / "index"
-        if not index.exists() or index.read_text().strip() == "0":  # the others give metadata
-            results.append(_device(node, root, access))
+        if index.exists() and index.read_text().strip() != "0":
+            continue  # it gives metadata
+        device = str(root / "dev" / node.name)
+        name = node.name
+        with contextlib.suppress(OSError):
+            name = (node / "name").read_text().strip() or name
+        fail = functools.partial(CheckResult, AREA, Level.FAIL, subject=device)
+        if not os.path.exists(device):
+            results.append(fail(f"{name}: no such device", "Plug it in again."))
+            continue
+        if not access(device, os.R_OK | os.W_OK):
+            fix = permission_fix(device, os.stat(device).st_gid)
+            results.append(fail(f"{name}: no permission", fix))
+            continue
+        held = port_holder(device, root)
+        if held is not None:
+            found = f"{name}: held by {held[1]} (process {held[0]})"
+            results.append(fail(found, f"Stop it: kill {held[0]}"))
+            continue
+        import cv2
+
+        video = cv2.VideoCapture(device, cv2.CAP_V4L2)
+        try:
+            ok, picture = video.read()
+            promised_hz = float(video.get(cv2.CAP_PROP_FPS))
+            start_s, count, took_s = time.monotonic(), 0, 0.0
+            while ok and took_s < MEASURE_S:
+                count += int(video.grab())
+                took_s = time.monotonic() - start_s
+        finally:
+            video.release()
+        if not ok:
+            fix = "Plug it into another USB port (two cameras on one hub may be too much)."
+            results.append(fail(f"{name}: opens but gives no picture", fix))
+            continue
+        measured_hz = count / took_s
+        height, width = picture.shape[:2]
+        data = {"width": width, "height": height, "fps": promised_hz, "measured_fps": measured_hz}
+        found = f"{name}: {width}×{height}, {measured_hz:.1f} of {promised_hz:.0f} pictures/s"
+        level, fix = Level.OK, ""
+        if measured_hz < SLOW_SHARE * promised_hz:
+            level = Level.WARN
+            fix = "More light (long exposures slow a camera down), or another USB port."
+        results.append(CheckResult(AREA, level, found, fix, data, device))
     if results:
         return results
     fix = "Plug one in, or serve one over the network (LeRobot's camera type zmq)."
     none = "no camera at this machine"
     return [CheckResult(AREA, Level.OK, none, data={"hint": fix}, subject="none")]
-
-
-def _device(node: Path, root: Path, access: Access) -> CheckResult:
-    device = str(root / "dev" / node.name)
-    try:
-        name = (node / "name").read_text().strip() or node.name
-    except OSError:
-        name = node.name
-
-    def failed(found: str, fix: str) -> CheckResult:
-        return CheckResult(AREA, Level.FAIL, f"{name}: {found}", fix, subject=device)
-
-    if not os.path.exists(device):
-        return failed("no such device", "Plug it in again.")
-    if not access(device, os.R_OK | os.W_OK):
-        return failed("no permission", permission_fix(device, os.stat(device).st_gid))
-    held = port_holder(device, root)
-    if held is not None:
-        return failed(f"held by {held[1]} (process {held[0]})", f"Stop it: kill {held[0]}")
-    import cv2
-
-    video = cv2.VideoCapture(device, cv2.CAP_V4L2)
-    try:
-        ok, picture = video.read()
-        if not ok:
-            fix = "Plug it into another USB port (two cameras on one hub may be too much)."
-            return failed("opens but gives no picture", fix)
-        promised_hz = float(video.get(cv2.CAP_PROP_FPS))
-        start_s, count = time.monotonic(), 0
-        while time.monotonic() - start_s < MEASURE_S:
-            count += int(video.grab())
-        measured_hz = count / (time.monotonic() - start_s)
-    finally:
-        video.release()
-    height, width = picture.shape[:2]
-    data = {"width": width, "height": height, "fps": promised_hz, "measured_fps": measured_hz}
-    found = f"{name}: {width}×{height}, {measured_hz:.1f} of {promised_hz:.0f} pictures/s"
-    if measured_hz >= SLOW_SHARE * promised_hz:
-        return CheckResult(AREA, Level.OK, found, data=data, subject=device)
-    fix = "More light (long exposures slow a camera down), or another USB port."
-    return CheckResult(AREA, Level.WARN, found, fix, data, device)
 
 
 # --- those that a policy sees with -------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -71,15 +72,27 @@ def check_port(
 
     `root` holds /proc and /sys; `access` says what the user may open, as `os.access`.
     """
-    trouble = _trouble(port.path, access)
-    if trouble is not None:
-        return [CheckResult(AREA, Level.FAIL, *trouble, subject=port.path)]
+    path, fail = (
+        Path(port.path),
+        functools.partial(CheckResult, AREA, Level.FAIL, subject=port.path),
+    )
+    try:
+        mode = path.stat()
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return [fail("its folder can't be read", f"sudo chmod a+rx {path.parent}")]
+        there = ", ".join(p.stable or p.path for p in find_ports()) or "none"
+        found = "dangling link" if path.is_symlink() else "not found"
+        return [fail(found, f"Plug it in, or choose one that is there: {there}")]
+    if not stat.S_ISCHR(mode.st_mode):
+        return [fail("not a serial port", "Name a serial port, such as /dev/ttyACM0.")]
+    if not access(port.path, os.R_OK | os.W_OK):
+        return [fail("no permission", permission_fix(port.path, mode.st_gid))]
     held = port_holder(port.path, root)
     if held is not None:
         pid, program = held
         found, fix = f"held by {program} (process {pid})", f"Stop that program, or: kill {pid}"
-        data = {"holder_pid": pid, "holder": program}
-        return [CheckResult(AREA, Level.FAIL, found, fix, data, port.path)]
+        return [fail(found, fix, {"holder_pid": pid, "holder": program})]
     real = Path(os.path.realpath(port.path))
     found = " ".join(filter(None, (port.adapter, port.stable))) or str(real)
     data = {"stable": port.stable, "adapter": port.adapter}
@@ -95,24 +108,6 @@ def check_port(
         found += ": every reply waits that long, 200 Hz can't be reached"
     waits = CheckResult(AREA, level, found, fix, {"latency_timer_ms": wait_ms}, real.name)
     return [*results, waits]
-
-
-def _trouble(port: str, access: Access) -> tuple[str, str] | None:
-    """Return why a port can't be opened and how to fix it, or None where it can."""
-    path = Path(port)
-    try:
-        mode = path.stat()
-    except OSError as error:
-        if error.errno == errno.EACCES:
-            return "its folder can't be read", f"sudo chmod a+rx {path.parent}"
-        there = ", ".join(p.stable or p.path for p in find_ports()) or "none"
-        found = "dangling link" if path.is_symlink() else "not found"
-        return found, f"Plug it in, or choose one that is there: {there}"
-    if not stat.S_ISCHR(mode.st_mode):
-        return "not a serial port", "Name a serial port, such as /dev/ttyACM0."
-    if not access(port, os.R_OK | os.W_OK):
-        return "no permission", permission_fix(port, mode.st_gid)
-    return None
 
 
 def check_modem_manager(root: Path = Path("/")) -> list[CheckResult]:

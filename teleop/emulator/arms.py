@@ -63,7 +63,21 @@ class ArmPlan:
 
     def calibrated(self) -> ArmPlan:
         """Return the arm with offsets and limits in its servos, as `lerobot-calibrate` leaves."""
-        return replace(self, servos=tuple(self._calibrated(s) for s in self.servos))
+        servos = []
+        for servo in self.servos:
+            found = self._calibration(servo)
+            offset = found["homing_offset"] + _OFF_TICKS * (servo.calibration_fault == "differs")
+            if self.protocol is Protocol.FEETECH:
+                offset = sign_magnitude(offset, 11)
+            settings = {
+                **servo.settings,
+                "Homing_Offset": offset,
+                **({"Drive_Mode": 1} if found["drive_mode"] else {}),
+                "Min_Position_Limit": found["range_min"],
+                "Max_Position_Limit": found["range_max"],
+            }
+            servos.append(replace(servo, settings=settings))
+        return replace(self, servos=tuple(servos))
 
     def calibration(self) -> dict[str, dict[str, int]]:
         """Return LeRobot's calibration file of this arm, motor name to its fields."""
@@ -111,20 +125,6 @@ class ArmPlan:
             "range_min": max(0, low),
             "range_max": min(4095, high),
         }
-
-    def _calibrated(self, servo: ServoPlan) -> ServoPlan:
-        found = self._calibration(servo)
-        offset = found["homing_offset"] + _OFF_TICKS * (servo.calibration_fault == "differs")
-        if self.protocol is Protocol.FEETECH:
-            offset = sign_magnitude(offset, 11)
-        settings = {
-            **servo.settings,
-            "Homing_Offset": offset,
-            **({"Drive_Mode": 1} if found["drive_mode"] else {}),
-            "Min_Position_Limit": found["range_min"],
-            "Max_Position_Limit": found["range_max"],
-        }
-        return replace(servo, settings=settings)
 
 
 def build_servo(plan: ServoPlan) -> EmulatedServo:

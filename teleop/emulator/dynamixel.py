@@ -67,6 +67,11 @@ _PWM: Final = 885
 _PRESENT: Final = 120
 _GOAL: Final = 116
 _FAR: Final = 1_048_575
+_LIMITS: Final = {
+    "Goal_PWM": "PWM_Limit",
+    "Goal_Current": "Current_Limit",
+    "Goal_Velocity": "Velocity_Limit",
+}
 _WATCHDOG_S: Final = 0.02
 _OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
 _OVERLOAD: Final = 0.9
@@ -126,28 +131,45 @@ class DynamixelServo(EmulatedServo):
 
     def write(self, address: int, data: bytes) -> int:
         """Write bytes; return the error number. Nothing is written where one is not 0."""
-        if address == _GOAL and len(data) == 4 and self._quick_goal(data):
-            return ErrorCode.NONE
-        if address + len(data) > self.memory.table.size or not data:
+        memory = self.memory
+        if address == _GOAL and len(data) == 4 and not self.tripped_watchdog:
+            goal = int.from_bytes(data, "little", signed=True)
+            low, high = self._range
+            if low <= goal <= high:  # nothing speaks against it; it is written every few ms
+                memory.bytes[_GOAL : _GOAL + 4] = data
+                self.goal = float(goal)
+                return ErrorCode.NONE
+        if address + len(data) > memory.table.size or not data:
             return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
         places = {self._direct(address + n): byte for n, byte in enumerate(data)}
         changes: dict[str, int] = {}
-        for register in dict.fromkeys(self.memory.table.by_byte[place] for place in sorted(places)):
+        for register in dict.fromkeys(memory.table.by_byte[place] for place in sorted(places)):
             if register is None or not register.writable:
                 return ErrorCode.ACCESS
             if any(a not in places for a in range(register.address, register.end)):
                 return ErrorCode.DATA_LENGTH
             raw = bytes(places[a] for a in range(register.address, register.end))
             value = int.from_bytes(raw, "little", signed=register.signed)
-            error = self._refusal(register, value)
-            if error:
-                return error
-            changes[register.name] = value
+            name = register.name
+            if register.address < RAM and memory["Torque_Enable"]:
+                return ErrorCode.ACCESS
+            if register.low <= register.high and not register.low <= value <= register.high:
+                return ErrorCode.DATA_RANGE
+            if name == "Torque_Enable" and value and self.shut_off:
+                return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
+            if name.startswith("Goal_") and self.tripped_watchdog:
+                return ErrorCode.DATA_RANGE
+            if name == "Goal_Position" and self.mode == OperatingMode.POSITION:
+                if not memory["Min_Position_Limit"] <= value <= memory["Max_Position_Limit"]:
+                    return ErrorCode.DATA_LIMIT
+            elif name in _LIMITS and abs(value) > memory[_LIMITS[name]]:
+                return ErrorCode.DATA_LIMIT
+            changes[name] = value
         for name, value in changes.items():
-            written, was = self.memory.table.by_name[name], self.memory[name]
-            self.memory.store(written, value)
+            written, was = memory.table.by_name[name], memory[name]
+            memory.store(written, value)
             if written.kept:
-                self.memory.keep(written)
+                memory.keep(written)
             if name == "Torque_Enable" and value and not was:
                 self.hold_here()
             elif name == "Operating_Mode":
@@ -161,36 +183,6 @@ class DynamixelServo(EmulatedServo):
                 self.goal = float(value)
         self.configure()
         return ErrorCode.NONE
-
-    def _quick_goal(self, data: bytes) -> bool:
-        """Take a goal position that nothing speaks against: it is written every few ms."""
-        goal = int.from_bytes(data, "little", signed=True)
-        low, high = self._range
-        if self.tripped_watchdog or not low <= goal <= high:
-            return False
-        self.memory.bytes[_GOAL : _GOAL + 4] = data
-        self.goal = float(goal)
-        return True
-
-    def _refusal(self, register: ServoRegister, value: int) -> int:
-        if register.address < RAM and self.memory["Torque_Enable"]:
-            return ErrorCode.ACCESS
-        if register.low <= register.high and not register.low <= value <= register.high:
-            return ErrorCode.DATA_RANGE
-        name = register.name
-        if name == "Torque_Enable" and value and self.shut_off:
-            return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
-        if name.startswith("Goal_") and self.tripped_watchdog:
-            return ErrorCode.DATA_RANGE
-        if name == "Goal_Position" and self.mode == OperatingMode.POSITION:
-            low, high = self.memory["Min_Position_Limit"], self.memory["Max_Position_Limit"]
-            return ErrorCode.NONE if low <= value <= high else ErrorCode.DATA_LIMIT
-        limit = {
-            "Goal_PWM": "PWM_Limit",
-            "Goal_Current": "Current_Limit",
-            "Goal_Velocity": "Velocity_Limit",
-        }.get(name)
-        return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
 
     def _reset_goals(self, mode: int) -> None:
         """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""

@@ -103,30 +103,27 @@ class FeetechServo(EmulatedServo):
             value = int.from_bytes(image[register.address : register.end], "little")
             if register.low <= register.high:
                 value = max(register.low, min(register.high, value))
-            self._apply(register.name, value)
+            name = register.name
+            if name == "Torque_Enable":
+                if value == CALIBRATE_MIDDLE:  # what is read here becomes 2048, and is kept
+                    offset = round(self.encoder_ticks()) % 4096 - 2048
+                    homing = memory.table.by_name["Homing_Offset"]
+                    memory.store(homing, sign_magnitude(offset, 11))
+                    memory.keep(homing)
+                    self.configure()
+                    self.hold_here()
+                    continue
+                if value == 1 and memory["Torque_Enable"] != 1:
+                    self.hold_here()
+                self.limited = False
+            memory[name] = value
+            if name == "Max_Torque_Limit":
+                memory["Torque_Limit"] = value
+            elif name == "Goal_Position":
+                self._new_goal(from_sign_magnitude(value, 15))
             if register.kept and not memory["Lock"]:
                 memory.keep(register)
         self.configure()
-
-    def _apply(self, name: str, value: int) -> None:
-        memory = self.memory
-        if name == "Torque_Enable":
-            if value == CALIBRATE_MIDDLE:  # what is read here becomes 2048, and is kept
-                offset = round(self.encoder_ticks()) % 4096 - 2048
-                register = memory.table.by_name["Homing_Offset"]
-                memory.store(register, sign_magnitude(offset, 11))
-                memory.keep(register)
-                self.configure()
-                self.hold_here()
-                return
-            if value == 1 and memory["Torque_Enable"] != 1:
-                self.hold_here()
-            self.limited = False
-        memory[name] = value
-        if name == "Max_Torque_Limit":
-            memory["Torque_Limit"] = value
-        elif name == "Goal_Position":
-            self._new_goal(from_sign_magnitude(value, 15))
 
     def _new_goal(self, ticks: int) -> None:
         """Feetech's own examples move a servo without writing 40: a goal switches torque on."""

@@ -61,7 +61,41 @@ class ManualHand:
     def update(self, now_s: float) -> None:
         """Move on to `now_s` [s] since the start."""
         dt, self._now_s = max(0.0, now_s - self._now_s), now_s
-        goals = self._goals()
+        at_s = self._now_s - self._since_s
+        goals: Sequence[float] | None = None  # nobody holds the joints
+        match self.mode:
+            case "still":
+                goals = self._at
+            case "pose":
+                goals = self._pose
+            case "wave":  # smoothly about the middle, each joint at its own pace
+                goals = [
+                    middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
+                    for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
+                ]
+            case "trace":
+                times_s, *joints_rad = self._trace
+                at_s %= max(times_s[-1], 1e-3)
+                goals = [float(np.interp(at_s, times_s, angles_rad)) for angles_rad in joints_rad]
+            case "middle_then_ranges":
+                # Hold the middle until it is written down, as a homing offset that makes it read as
+                # half a turn; then sweep until the ranges are, as limits narrower than a turn.
+                goals, memories = self._middle, [servo.memory for servo in self.servos]
+                pairs = zip(self.servos, self._middle, strict=True)
+                if any(
+                    not servo.memory["Homing_Offset"]
+                    or abs(servo.shown_ticks_at(middle_rad) - 2047) > _CENTRED_TICKS
+                    for servo, middle_rad in pairs
+                ):
+                    self._since_s = self._now_s
+                elif any(
+                    m["Max_Position_Limit"] - m["Min_Position_Limit"] < 4000 for m in memories
+                ):
+                    self.set_mode("wave" if self.leads else "still")
+                else:
+                    phase = math.sin(at_s * math.tau / self.sweep_s)
+                    ways = self._ranges(1.0)
+                    goals = [middle + phase * (half_rad + _INSIDE_RAD) for middle, half_rad in ways]
         reach = _REACH_RAD_S * dt
         for n, servo in enumerate(self.servos):
             joint = servo.joint
@@ -73,39 +107,6 @@ class ManualHand:
             goal = min(max(goals[n], joint.low_rad), joint.high_rad)
             self._at[n] += max(-reach, min(reach, goal - self._at[n]))
             joint.hand_rad = self._at[n]
-
-    def _goals(self) -> Sequence[float] | None:
-        """Return where the joints are to be [rad], or None where nobody holds them."""
-        at_s = self._now_s - self._since_s
-        match self.mode:
-            case "none":
-                return None
-            case "still":
-                return self._at
-            case "pose":
-                return self._pose
-            case "wave":  # smoothly about the middle, each joint at its own pace
-                return [
-                    middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
-                    for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
-                ]
-            case "trace":
-                times_s, *joints_rad = self._trace
-                at_s %= max(times_s[-1], 1e-3)
-                return [float(np.interp(at_s, times_s, angles_rad)) for angles_rad in joints_rad]
-        # Hold the middle until it is written down, as a homing offset that makes it read as half a
-        # turn; then sweep until the ranges are, as limits narrower than a whole turn.
-        for servo, middle_rad in zip(self.servos, self._middle, strict=True):
-            off = abs(servo.shown_ticks_at(middle_rad) - 2047)
-            if not servo.memory["Homing_Offset"] or off > _CENTRED_TICKS:
-                self._since_s = self._now_s
-                return self._middle
-        memories = [servo.memory for servo in self.servos]
-        if any(m["Max_Position_Limit"] - m["Min_Position_Limit"] < 4000 for m in memories):
-            self.set_mode("wave" if self.leads else "still")
-            return self._middle
-        phase = math.sin(at_s * math.tau / self.sweep_s)
-        return [middle + phase * (half_rad + _INSIDE_RAD) for middle, half_rad in self._ranges(1.0)]
 
     def _ranges(self, share: float) -> Iterator[tuple[float, float]]:
         """Yield each joint's middle [rad], and so much of half its range [rad]."""

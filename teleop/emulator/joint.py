@@ -107,10 +107,53 @@ class Joint:
             return
         steps = min(64, max(1, math.ceil(duration_s / _LONGEST_STEP_S)))
         step_s = duration_s / steps
+        volts, drive = self.voltage_v / motor.nominal_v, self.drive
+        # Semi-implicitly, so that stiff drives and grips stay stable at any step: `implicit` is
+        # what of the torque depends on the new speed [N m s/rad].
         for _ in range(steps):
-            self._step(step_s, motor)
-        volts = self.voltage_v / motor.nominal_v
-        emf = self.v_rad_s / motor.free_rad_s if self.drive is not Drive.LIMP else 0.0
+            q, v = self.q_rad, self.v_rad_s
+            torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
+            implicit = 0.0
+            if self.hand_rad is not None:
+                push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * step_s) - _HAND_NM_S_PER_RAD * v
+                limit = self.hand_nm
+                if -limit < push < limit:
+                    implicit += _HAND_NM_S_PER_RAD + step_s * _HAND_NM_PER_RAD
+                    torque += _HAND_NM_PER_RAD * (self.hand_rad - q)
+                else:
+                    torque += limit if push > 0 else -limit
+            if drive is Drive.LIMP:
+                self.duty = 0.0
+            else:
+                implicit += motor.stall_nm / motor.free_rad_s
+                stall, error, most = motor.stall_nm * volts, self.goal_rad - q, self.duty_limit
+                if drive is Drive.DAMP:
+                    duty = 0.0
+                elif drive is Drive.DUTY:
+                    duty = self.goal_rad_s
+                elif drive is Drive.VELOCITY:
+                    duty = self.goal_rad_s / (motor.free_rad_s * volts)
+                    duty += self.damping * (self.goal_rad_s - v)
+                else:
+                    duty = self.gain * (error - v * step_s) - self.damping * v
+                if drive is Drive.POSITION and -most < duty < most:
+                    implicit += stall * (self.damping + step_s * self.gain)
+                    torque += stall * self.gain * error
+                else:
+                    duty = max(-most, min(most, duty))
+                    torque += stall * duty
+                self.duty = duty
+            k = step_s / self.inertia
+            v = (v + k * torque) / (1.0 + k * implicit)
+            stop = k * motor.friction_nm
+            v = 0.0 if -stop <= v <= stop else v - math.copysign(stop, v)
+            q += v * step_s
+            if q < self.low_rad:
+                q, v = self.low_rad, 0.0
+            elif q > self.high_rad:
+                q, v = self.high_rad, 0.0
+            self.q_rad, self.v_rad_s = q, v
+        emf = self.v_rad_s / motor.free_rad_s if drive is not Drive.LIMP else 0.0
         self.current_a = (self.duty * volts - emf) * motor.stall_a if self.duty else 0.0
 
     @property
@@ -130,61 +173,6 @@ class Joint:
         decay = math.exp(-duration_s / _COOLING_S)
         settled = AMBIENT_C + 5.0 + heat * _COOLING_S
         self.temperature_c = settled + (self.temperature_c - settled) * decay
-
-    def _step(self, dt: float, motor: MotorSpec) -> None:
-        """Advance semi-implicitly, so that stiff drives and grips stay stable at any step."""
-        q, v = self.q_rad, self.v_rad_s
-        torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
-        implicit = 0.0
-        if self.hand_rad is not None:
-            push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * dt) - _HAND_NM_S_PER_RAD * v
-            limit = self.hand_nm
-            if -limit < push < limit:
-                implicit += _HAND_NM_S_PER_RAD + dt * _HAND_NM_PER_RAD
-                torque += _HAND_NM_PER_RAD * (self.hand_rad - q)
-            else:
-                torque += limit if push > 0 else -limit
-        drive = self.drive
-        if drive is not Drive.LIMP:
-            torque, implicit = self._motor(dt, motor, torque, implicit)
-        else:
-            self.duty = 0.0
-        k = dt / self.inertia
-        v = (v + k * torque) / (1.0 + k * implicit)
-        stop = k * motor.friction_nm
-        v = 0.0 if -stop <= v <= stop else v - math.copysign(stop, v)
-        q += v * dt
-        if q < self.low_rad:
-            q, v = self.low_rad, 0.0
-        elif q > self.high_rad:
-            q, v = self.high_rad, 0.0
-        self.q_rad, self.v_rad_s = q, v
-
-    def _motor(
-        self, dt: float, motor: MotorSpec, torque: float, implicit: float
-    ) -> tuple[float, float]:
-        """Add the motor's torque [N m] and what of it depends on the new speed [N m s/rad]."""
-        volts = self.voltage_v / motor.nominal_v
-        stall = motor.stall_nm * volts
-        implicit += motor.stall_nm / motor.free_rad_s
-        drive = self.drive
-        if drive is Drive.DAMP:
-            self.duty = 0.0
-            return torque, implicit
-        if drive is Drive.DUTY:
-            duty = self.goal_rad_s
-        elif drive is Drive.VELOCITY:
-            duty = self.goal_rad_s / (motor.free_rad_s * volts)
-            duty += self.damping * (self.goal_rad_s - self.v_rad_s)
-        else:
-            error = self.goal_rad - self.q_rad
-            duty = self.gain * (error - self.v_rad_s * dt) - self.damping * self.v_rad_s
-            if -self.duty_limit < duty < self.duty_limit:
-                self.duty = duty
-                implicit += stall * (self.damping + dt * self.gain)
-                return torque + stall * self.gain * error, implicit
-        self.duty = max(-self.duty_limit, min(self.duty_limit, duty))
-        return torque + stall * self.duty, implicit
 
 
 class JointMechanics:

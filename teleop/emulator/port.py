@@ -23,12 +23,25 @@ class PseudoTerminal:
         # Our own hold on the host's end keeps the terminal alive between hosts.
         self.fd, self._host_fd, self.name = platform_calls.open_terminals()
         self._link = link
-        try:
-            if link is not None:
-                _point(link, self.name)
-        except (OSError, UnusableInputError):
-            self._close_fds()
-            raise
+        if link is None:
+            return
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_fds)
+            if not link.is_symlink() and link.exists():
+                raise UnusableInputError(
+                    f"--link={link} exists and is not a link. Name another path, or remove it."
+                )
+            try:  # in one step, over an older link
+                with tempfile.TemporaryDirectory(dir=link.absolute().parent, prefix=".link") as new:
+                    fresh = Path(new, "link")
+                    fresh.symlink_to(self.name)
+                    fresh.replace(link)
+            except OSError as error:
+                raise UnusableInputError(
+                    f"--link={link} can't be made: {error.strerror}. Name a path in a folder that "
+                    "exists and that you may write to."
+                ) from error
+            undo.pop_all()
 
     @property
     def path(self) -> str:
@@ -64,21 +77,3 @@ class PseudoTerminal:
             if fd >= 0:
                 os.close(fd)
         self.fd = self._host_fd = -1
-
-
-def _point(link: Path, target: str) -> None:
-    """Make `link` point to `target`, in one step, over an older link but over nothing else."""
-    if not link.is_symlink() and link.exists():
-        raise UnusableInputError(
-            f"--link={link} exists and is not a link. Name another path, or remove it."
-        )
-    try:
-        with tempfile.TemporaryDirectory(dir=link.absolute().parent, prefix=".link") as folder:
-            fresh = Path(folder, "link")
-            fresh.symlink_to(target)
-            fresh.replace(link)
-    except OSError as error:
-        raise UnusableInputError(
-            f"--link={link} can't be made: {error.strerror}. Name a path in a folder that exists "
-            "and that you may write to."
-        ) from error

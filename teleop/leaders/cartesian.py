@@ -7,7 +7,7 @@ for ever, whatever else is pressed. Releasing it stops at once; only starting is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -156,46 +156,39 @@ class CartesianLeader:
             furthest = max(float(np.abs(away).max()), 1e-12)
             part = min(1.0, HOME_RAD_S * share * duration_s / furthest)
             self._servo.reset(self._servo.q_rad + away * part)
-        else:
-            self._servo.step(self._twist(self._after_hand(intent, duration_s), share), duration_s)
-            closed, opened = self._limits_rad[-1]
-            way = (opened - closed) / top.gripper_s * (intent.gripper * share * duration_s)
-            if way:
-                self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
-        self._q_rad = self._servo.q_rad
-
-    def _after_hand(self, intent: Intent, duration_s: float) -> Intent:
-        """Return an intent that brings the tool after a hand-held device, scaled by the step."""
-        if intent.hand is None:
-            return intent
-        top, scale = self._options, SPEED_STEPS[intent.step - 1]
-        most = np.array([top.speed_m_s] * 3 + [top.turn_rad_s] * 2) * (scale * duration_s)
-        behind = scale * (np.array(intent.hand) - self._hand)
-        wanted = np.clip(behind, -BEHIND, BEHIND) / most
-        for part in (wanted[:3], wanted[3:]):
-            part /= max(1.0, float(np.linalg.norm(part)))
-        left = np.clip(behind - self._ease * wanted * most, -BEHIND, BEHIND)
-        self._hand = np.array(intent.hand) - left / scale
-        forward, aside, up, roll, pitch = wanted.tolist()
-        return replace(intent, forward=forward, left=aside, up=up, roll=roll, pitch=pitch)
-
-    def _twist(self, intent: Intent, share: float) -> FloatArray:
-        """Return the velocity asked for in the base frame [m/s, rad/s], shape (6,)."""
+            self._q_rad = self._servo.q_rad
+            return
+        wanted = [intent.forward, intent.left, intent.up, intent.roll, intent.pitch]
+        if intent.hand is not None:  # the tool comes after a device in a hand, scaled by the step
+            scale = SPEED_STEPS[intent.step - 1]
+            most = np.array([top.speed_m_s] * 3 + [top.turn_rad_s] * 2) * (scale * duration_s)
+            behind = scale * (np.array(intent.hand) - self._hand)
+            shares = np.clip(behind, -BEHIND, BEHIND) / most
+            for some in (shares[:3], shares[3:]):
+                some /= max(1.0, float(np.linalg.norm(some)))
+            left = np.clip(behind - self._ease * shares * most, -BEHIND, BEHIND)
+            self._hand = np.array(intent.hand) - left / scale
+            wanted = shares.tolist()
+        forward, aside, up, roll, pitch = wanted
         pose = self._servo.T_base_tcp
         fingers, at_m = pose[:3, 2], pose[:3, 3]
         radius = float(np.hypot(at_m[0], at_m[1]))
         if radius > OVER_AXIS_M:
             self._sideways = np.array([-at_m[1] / radius, at_m[0] / radius, 0.0])
+        axes = np.eye(3)
         if intent.frame == "tool":
-            axes = (fingers, self._sideways, np.cross(fingers, self._sideways))
-        else:
-            axes = (np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0]))
-        linear = intent.forward * axes[0] + intent.left * axes[1] + intent.up * axes[2]
-        angular = intent.roll * fingers - intent.pitch * self._sideways
+            axes = np.array([fingers, self._sideways, np.cross(fingers, self._sideways)])
+        linear = forward * axes[0] + aside * axes[1] + up * axes[2]
+        angular = roll * fingers - pitch * self._sideways
         twist = np.empty(6)
-        twist[:3] = linear / max(1.0, float(np.linalg.norm(linear))) * self._options.speed_m_s
-        twist[3:] = angular / max(1.0, float(np.linalg.norm(angular))) * self._options.turn_rad_s
-        return twist * share
+        twist[:3] = linear / max(1.0, float(np.linalg.norm(linear))) * top.speed_m_s
+        twist[3:] = angular / max(1.0, float(np.linalg.norm(angular))) * top.turn_rad_s
+        self._servo.step(twist * share, duration_s)
+        closed, opened = self._limits_rad[-1]
+        way = (opened - closed) / top.gripper_s * (intent.gripper * share * duration_s)
+        if way:
+            self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
+        self._q_rad = self._servo.q_rad
 
 
 def common_limits(arm: ArmModel, limits_rad: FloatArray) -> FloatArray:

@@ -217,7 +217,26 @@ def build_script(
             if name not in names:
                 raise unknown_choice("joint", name, names, "--teleop.joints")
         for name in options.joints or names:
-            pieces += _fitted(stage, names.index(name), rng)
+            # Made smaller until it fits; left out if it never does.
+            order, joint = rng.spawn(1)[0], names.index(name)
+            state = order.bit_generator.state
+            centre, amplitude_rad = stage.middle(joint, options.amplitude_rad)
+            why = "its range is small" if amplitude_rad < options.amplitude_rad else ""
+            while amplitude_rad >= LEAST_RAD:
+                order.bit_generator.state = state  # made smaller, it is otherwise the same
+                part: list[MotionSegment] = [stage.smooth(near, centre)]
+                part += _swings(stage, joint, centre, amplitude_rad, order)
+                part += [stage.smooth(centre, near), Dwell(near, PAUSE_S)]
+                if said := stage.reason_against(part):
+                    why = said
+                    centre, amplitude_rad = stage.middle(joint, SMALLER * amplitude_rad)
+                    continue
+                if why:
+                    stage.notes.append(f"{name}: swings {amplitude_rad:.2f} rad, because {why}")
+                pieces += part
+                break
+            else:
+                stage.notes.append(f"{name} is left out, because {why}")
     if not pieces:
         raise UnusableInputError(
             f"Nothing of --teleop.script={options.script} fits the arm from here: "
@@ -225,29 +244,6 @@ def build_script(
             "smaller --teleop.amplitude_rad or --teleop.size_m."
         )
     return Script(Trajectory(pieces), tuple(stage.notes))
-
-
-def _fitted(stage: _Stage, joint: int, rng: np.random.Generator) -> list[MotionSegment]:
-    """Return one joint's part of a script, made smaller until it fits; empty if it never does."""
-    name, options = stage.arm.joint_names[joint], stage.options
-    order = rng.spawn(1)[0]
-    state = order.bit_generator.state
-    centre, amplitude_rad = stage.middle(joint, options.amplitude_rad)
-    why = "its range is small" if amplitude_rad < options.amplitude_rad else ""
-    while amplitude_rad >= LEAST_RAD:
-        order.bit_generator.state = state  # made smaller, it is otherwise the same
-        pieces: list[MotionSegment] = [stage.smooth(stage.start_rad, centre)]
-        pieces += _swings(stage, joint, centre, amplitude_rad, order)
-        pieces += [stage.smooth(centre, stage.start_rad), Dwell(stage.start_rad, PAUSE_S)]
-        reason = stage.reason_against(pieces)
-        if not reason:
-            if why:
-                stage.notes.append(f"{name}: swings {amplitude_rad:.2f} rad, because {why}")
-            return pieces
-        why = reason
-        centre, amplitude_rad = stage.middle(joint, SMALLER * amplitude_rad)
-    stage.notes.append(f"{name} is left out, because {why}")
-    return []
 
 
 def _swings(

@@ -114,6 +114,7 @@ class ToolServo:
 
         `duration_s` is above 0. Returns joint angles [rad], shape (n_joints,), inside the limits.
         """
+        low, high = self._limits_rad.T
         moves = twist * duration_s
         self._at_m = self._at_m + moves[:3]
         self._turn_m = mink.SO3.exp(moves[3:]).as_matrix() @ self._turn_m
@@ -131,21 +132,11 @@ class ToolServo:
             )
             step = np.asarray(velocity)[self._dofs] * duration_s
             if np.isfinite(step).all():
-                low, high = self._limits_rad.T
                 q = self._q_rad.copy()
                 q[:-1] += step
                 self._q_rad = np.clip(q, low, high)
                 self._configuration.update(self._arm.qpos(self._q_rad))
-        self._pull_back(moves, duration_s)
-        return self.q_rad
-
-    def _tool(self) -> tuple[FloatArray, FloatArray]:
-        data = self._configuration.data
-        site = data.site(self._site)
-        return site.xmat.reshape(3, 3).copy(), site.xpos.copy()
-
-    def _pull_back(self, moves: FloatArray, duration_s: float) -> None:
-        """Forget what the arm couldn't do: beyond its reach, or against a limit or the box."""
+        # What the arm couldn't do is forgotten: beyond its reach, or against a limit or the box.
         turned, at_m = self._tool()
         error = np.empty(6)
         error[:3] = turned.T @ (self._at_m - at_m)
@@ -156,13 +147,18 @@ class ToolServo:
         lost = directions[:, int((gains > UNREACHED_M).sum()) :]
         give = self._yield @ lost
         kept = error - give @ np.linalg.solve(lost.T @ give, lost.T @ error)
-        low, high = self._limits_rad[:-1].T
         q = self._q_rad[:-1]
-        if np.minimum(q - low, high - q).min() < AT_LIMIT_RAD:
+        if np.minimum(q - low[:-1], high[:-1] - q).min() < AT_LIMIT_RAD:
             kept[3:] *= np.exp(-duration_s / YIELD_S)
         self._at_m = at_m + _no_further(turned @ kept[:3], moves[:3], LEAD_M)
         turn = _no_further(kept[3:] / LEVER_M, turned.T @ moves[3:], LEAD_RAD)
         self._turn_m = turned @ mink.SO3.exp(turn).as_matrix()
+        return self.q_rad
+
+    def _tool(self) -> tuple[FloatArray, FloatArray]:
+        data = self._configuration.data
+        site = data.site(self._site)
+        return site.xmat.reshape(3, 3).copy(), site.xpos.copy()
 
 
 def _no_further(error: FloatArray, moves: FloatArray, lead: float) -> FloatArray:

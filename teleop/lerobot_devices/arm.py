@@ -184,15 +184,23 @@ def require_calibration(device: Any) -> None:
             f"exist.{ids} Run: {command}"
         )
     held = device.bus.read_calibration()
-    owner = _owner(held, device)
-    if owner:
-        own = "robots" if hasattr(device, "send_action") else "teleoperators"
-        kind = "--robot.port and --teleop.port" if owner[0] != own else "the ports"
-        raise DeviceError(
-            f"The motors on {port} hold the calibration of {owner[1]!r}, not of {device.id!r}. If "
-            f"the arms are swapped, swap {kind}; if it is this arm, run: {command}"
-        )
     ours, theirs = _ranges(held), _ranges(device.calibration)
+    folders = {device.calibration_dir}
+    for root in (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION)):
+        folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
+    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+        ranges = None
+        with contextlib.suppress(UnusableInputError, *DAMAGE):  # not a calibration
+            ranges = _ranges(read_json(path))
+        if ranges == ours and path != device.calibration_fpath:
+            own = "robots" if hasattr(device, "send_action") else "teleoperators"
+            is_other = path.parent.parent.name != own
+            both = "--robot.port and --teleop.port" if is_other else "the ports"
+            raise DeviceError(
+                f"The motors on {port} hold the calibration of {path.stem!r}, not of "
+                f"{device.id!r}. If the arms are swapped, swap {both}; if it is this arm, run: "
+                f"{command}"
+            )
     differences = [
         f"{name}: {ours[name].other_than(wanted)}"
         for name, wanted in theirs.items()
@@ -207,20 +215,6 @@ def require_calibration(device: Any) -> None:
 
 def _ranges(calibration: Mapping[str, Any]) -> dict[str, MotorRange]:
     return {str(name): MotorRange.of(motor) for name, motor in calibration.items()}
-
-
-def _owner(held: Mapping[str, Any], device: Any) -> tuple[str, str] | None:
-    """Return kind and id of the device whose calibration file the motors hold."""
-    wanted = _ranges(held)
-    roots = (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION))
-    folders = {device.calibration_dir}
-    for root in roots:
-        folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
-    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
-        with contextlib.suppress(UnusableInputError, *DAMAGE):  # not a calibration
-            if _ranges(read_json(path)) == wanted and path != device.calibration_fpath:
-                return path.parent.parent.name, path.stem
-    return None
 
 
 def check_servos(bus: ServoBus, device: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.clock import Clock, MonotonicClock
-from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
@@ -94,17 +94,35 @@ def make_leader(
     if isinstance(follower, ServoFollower):
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
     group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
-    with _opened(found, limp=False) as arms:
+    with _opened(found, limp=False) as arms, contextlib.ExitStack() as undo:
+        undo.callback(group.remove, [arm.bus for arm in arms])
         leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
         if isinstance(follower, ServoFollower):
-            try:
-                _check_pair(leader, follower)
-            except GaploopError:
-                group.remove(leader.buses)
-                raise
+            # Both must speak of joints in the same units, and not be swapped.
+            order = [leader.joint_names.index(name) for name in follower.joint_names]
+            theirs, ours = leader.convert, follower.convert
+            same = (theirs.degrees[order] == ours.degrees) & (theirs.span[order] == ours.span)
+            if not same.all():
+                is_degrees = theirs.degrees[order][~same][0]
+                raise UnusableInputError(
+                    f"The leader gives {'degrees' if is_degrees else '-100 to 100'}, the "
+                    "follower takes something else. Set --robot.use_degrees="
+                    f"{'true' if is_degrees else 'false'}, or --teleop.use_degrees where the "
+                    "leader has it."
+                )
+            if all(bus.protocol is Protocol.FEETECH for bus in leader.buses + follower.buses):
+                # NaN is in neither range.
+                follower_v, leader_v = _supply_v(follower), _supply_v(leader)
+                if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
+                    raise DeviceError(
+                        "Leader and follower look swapped: the leader on "
+                        f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
+                        f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port "
+                        "and --teleop.port."
+                    )
         if _hands_through(device, "get_action", leader):
+            undo.pop_all()
             return leader
-        group.remove(leader.buses)
         return GenericLeader(device, follower or OwnUnits(device), clock)
 
 
@@ -209,29 +227,6 @@ def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:
             raise UnusableInputError(
                 f"{path} is given twice. Every arm has a port of its own; lerobot-find-port says "
                 "which is which."
-            )
-
-
-def _check_pair(leader: ServoLeader, follower: ServoFollower) -> None:
-    """Check that both speak of joints in the same units, and that they aren't swapped."""
-    order = [leader.joint_names.index(name) for name in follower.joint_names]
-    theirs, ours = leader.convert, follower.convert
-    same = (theirs.degrees[order] == ours.degrees) & (theirs.span[order] == ours.span)
-    if not same.all():
-        words = "degrees" if theirs.degrees[order][~same][0] else "-100 to 100"
-        value = "true" if theirs.degrees[order][~same][0] else "false"
-        raise UnusableInputError(
-            f"The leader gives {words}, the follower takes something else. Set "
-            f"--robot.use_degrees={value}, or --teleop.use_degrees where the leader has it."
-        )
-    if all(bus.protocol is Protocol.FEETECH for bus in (*leader.buses, *follower.buses)):
-        follower_v, leader_v = _supply_v(follower), _supply_v(leader)  # NaN is in neither range
-        if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
-            raise DeviceError(
-                "Leader and follower look swapped: the leader on "
-                f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
-                f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port and "
-                "--teleop.port."
             )
 
 

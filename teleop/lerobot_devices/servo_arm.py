@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -39,6 +39,9 @@ HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 class ServoArms:
     """What a follower and a leader made of servo arms have in common."""
+
+    may_hold_words = limp_words = "Torque off isn't confirmed by {}. Switch the arm's power off."
+    """What is said of joints that didn't confirm it."""
 
     def __init__(self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup) -> None:
         self.device = device
@@ -120,12 +123,9 @@ class ServoArms:
         self._may_hold |= any(bus.holding for bus in self.buses)
         left = self.named(self.group.each(self.buses, torque_off))
         if left:
-            raise DeviceError(self._unconfirmed(", ".join(left)))
+            words = self.may_hold_words if self._may_hold else self.limp_words
+            raise DeviceError(words.format(", ".join(left)))
         self._may_hold = False
-
-    def _unconfirmed(self, who: str) -> str:
-        """Say that torque off wasn't confirmed by `who`, and what to do."""
-        return f"Torque off isn't confirmed by {who}. Switch the arm's power off."
 
     def close(self) -> None:
         """Take torque off and close the ports; safe to call twice. DeviceError as `torque_off`."""
@@ -152,10 +152,16 @@ class ServoFollower(ServoArms):
         super().__init__(device, arms, group)
         self.robot_type: str = device.name
         self.units = self.convert.label
-        self.joint_limits_rad: FloatArray = _within_model(
-            self.convert.joint_limits_rad, self.joint_names, self.robot_type
-        )
         units = self.convert
+        self.joint_limits_rad: FloatArray = units.joint_limits_rad
+        if (name := model_of(self.robot_type)) is not None:  # what the arm can reach, too
+            model = ArmModel.load(name)
+            reach = dict(zip(model.joint_names, model.joint_limits_rad.tolist(), strict=True))
+            for joint, own in zip(self.joint_names, self.joint_limits_rad, strict=True):
+                ends = reach.get(joint.removeprefix("left_").removeprefix("right_"), own)
+                low, high = max(own[0], ends[0]), min(own[1], ends[1])
+                if low < high:
+                    own[:] = low, high
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
 
@@ -222,6 +228,9 @@ class ServoLeader(ServoArms):
     sample is when its oldest joint was heard, so that a silent servo makes it stale.
     """
 
+    may_hold_words = "Torque off isn't confirmed by {}. Switch the leader's power off."
+    limp_words = "The leader doesn't answer ({}). Check its cable and power; it was limp."
+
     def __init__(
         self,
         device: Any,
@@ -278,11 +287,6 @@ class ServoLeader(ServoArms):
         self._seen_ticks = [math.nan] * len(self.joint_names)
         self._turned_ticks = [0] * len(self.joint_names)
 
-    def _unconfirmed(self, who: str) -> str:
-        if self._may_hold:
-            return f"Torque off isn't confirmed by {who}. Switch the leader's power off."
-        return f"The leader doesn't answer ({who}). Check its cable and power; it was limp."
-
     def done(self) -> bool:
         """A person never has nothing more to ask for."""
         return False
@@ -329,25 +333,6 @@ class ServoLeader(ServoArms):
 def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:
     """Return what each joint needs as plain numbers, joint by joint."""
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _within_model(
-    limits_rad: FloatArray, joint_names: Sequence[str], robot_type: str
-) -> FloatArray:
-    """Narrow calibrated ranges to what the arm's model can reach, where it is known."""
-    name = model_of(robot_type)
-    if name is None:
-        return limits_rad
-    model = ArmModel.load(name)
-    reach: Mapping[str, Any] = dict(zip(model.joint_names, model.joint_limits_rad, strict=True))
-    out = limits_rad.copy()
-    for k, joint in enumerate(joint_names):
-        plain = joint.removeprefix("left_").removeprefix("right_")
-        if plain in reach:
-            low, high = max(out[k, 0], reach[plain][0]), min(out[k, 1], reach[plain][1])
-            if low < high:
-                out[k] = low, high
-    return out
 
 
 class WrappedLeader:

@@ -175,39 +175,39 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         if self.is_connected:
             raise DeviceAlreadyConnectedError(f"{self} is connected already.")
         node = TopicNode.shared(self._p.path)
-        try:
-            self._connect(node)
-        except BaseException:
-            node.leave()
-            self._node = None
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(setattr, self, "_node", None)
+            undo.callback(node.leave)
+            from sensor_msgs.msg import JointState
+            from std_msgs.msg import Bool, Float64MultiArray
+            from trajectory_msgs.msg import JointTrajectory
 
-    def _connect(self, node: TopicNode) -> None:
-        from sensor_msgs.msg import JointState
-        from std_msgs.msg import Bool, Float64MultiArray
-        from trajectory_msgs.msg import JointTrajectory
-
-        self._node, p = node, self._p
-        self._first.clear()
-        self._reading = node.subscribe(JointState, p.state_topic, p.state_reliability, self._take)
-        kind = JointTrajectory if p.command_type == "trajectory" else Float64MultiArray
-        self._goals = node.publisher(kind, p.command_topic, p.command_reliability)
-        self._switch = node.publisher(Bool, p.enable_topic, "reliable") if p.enable_topic else None
-        self._report = _diagnostics(node, self._status)
-        if not self._first.wait(FIRST_S):
-            topics = [t for t, kinds in node.node.get_topic_names_and_types()
-                      if "sensor_msgs/msg/JointState" in kinds]  # fmt: skip
-            raise ConnectionError(
-                f"no sensor_msgs/JointState on {p.state_topic} within {FIRST_S:g} s; topics with "
-                f"one: {', '.join(topics) or 'none'}. {p.path} names the topic."
+            self._node, p = node, self._p
+            self._first.clear()
+            self._reading = node.subscribe(
+                JointState, p.state_topic, p.state_reliability, self._take
             )
-        assert self._newest is not None
-        missing = [name for name in p.ros_joints if name not in self._newest[1]]
-        if missing:
-            raise ConnectionError(
-                f"{p.state_topic} doesn't say where {', '.join(missing)} is; it has "
-                f"{', '.join(self._newest[1])}. {p.path} names the joints (ros_joints)."
+            kind = JointTrajectory if p.command_type == "trajectory" else Float64MultiArray
+            self._goals = node.publisher(kind, p.command_topic, p.command_reliability)
+            self._switch = (
+                node.publisher(Bool, p.enable_topic, "reliable") if p.enable_topic else None
             )
+            self._report = self._diagnostics(node)
+            if not self._first.wait(FIRST_S):
+                topics = [t for t, kinds in node.node.get_topic_names_and_types()
+                          if "sensor_msgs/msg/JointState" in kinds]  # fmt: skip
+                raise ConnectionError(
+                    f"no sensor_msgs/JointState on {p.state_topic} within {FIRST_S:g} s; topics "
+                    f"with one: {', '.join(topics) or 'none'}. {p.path} names the topic."
+                )
+            assert self._newest is not None
+            missing = [name for name in p.ros_joints if name not in self._newest[1]]
+            if missing:
+                raise ConnectionError(
+                    f"{p.state_topic} doesn't say where {', '.join(missing)} is; it has "
+                    f"{', '.join(self._newest[1])}. {p.path} names the joints (ros_joints)."
+                )
+            undo.pop_all()
 
     def _take(self, message: Any) -> None:
         node = self._node
@@ -237,6 +237,9 @@ class Ros2Robot(Robot):  # type: ignore[misc]
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Publish goals, at most `rate_hz` of them, none in a dry run; ValueError if not finite."""
+        from std_msgs.msg import Float64MultiArray
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         values = np.array([float(action.get(key, np.nan)) for key in self._keys])
@@ -246,19 +249,16 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         if self.config.dry_run or now_s - self._sent_s < 0.999 * self._p.period_s:
             return action
         self._sent_s = now_s
-        self._goals.publish(self._goal(((values - self._offset) / self._scale).tolist()))
-        return action
-
-    def _goal(self, positions: list[float]) -> Any:
-        from std_msgs.msg import Float64MultiArray
-        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-
+        positions = ((values - self._offset) / self._scale).tolist()
         if self._p.command_type == "position":
-            return Float64MultiArray(data=positions)
-        point = JointTrajectoryPoint(positions=positions)
-        point.time_from_start.sec = int(self._p.time_from_start_s)
-        point.time_from_start.nanosec = int(self._p.time_from_start_s % 1 * 1e9)
-        return JointTrajectory(joint_names=list(self._p.ros_joints), points=[point])
+            self._goals.publish(Float64MultiArray(data=positions))
+        else:
+            point = JointTrajectoryPoint(positions=positions)
+            point.time_from_start.sec = int(self._p.time_from_start_s)
+            point.time_from_start.nanosec = int(self._p.time_from_start_s % 1 * 1e9)
+            goal = JointTrajectory(joint_names=list(self._p.ros_joints), points=[point])
+            self._goals.publish(goal)
+        return action
 
     def _enable(self, on: bool) -> None:
         from std_msgs.msg import Bool
@@ -270,14 +270,29 @@ class Ros2Robot(Robot):  # type: ignore[misc]
             return
         self._switch.publish(Bool(data=on))
 
-    def _status(self) -> dict[str, str]:
-        taken_s = self._newest[0] if self._newest else np.nan
-        return {
-            "joint_states latency [ms]": f"{1e3 * self._latency_s:.1f}",
-            "joint_states age [ms]": f"{1e3 * (time.perf_counter() - taken_s):.1f}",
-            "goal age [ms]": f"{1e3 * (time.perf_counter() - self._sent_s):.1f}",
-            "dry run": str(self.config.dry_run),
-        }
+    def _diagnostics(self, node: TopicNode) -> Any:
+        """Publish a status on /diagnostics once a second; None where ROS 2 has no such message."""
+        try:
+            from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+        except ImportError:
+            log.info("No diagnostic_msgs: nothing is published on /diagnostics.")
+            return None
+        publisher = node.publisher(DiagnosticArray, "/diagnostics", "reliable")
+
+        def tell() -> None:
+            taken_s, now_s = self._newest[0] if self._newest else np.nan, time.perf_counter()
+            status = {
+                "joint_states latency [ms]": f"{1e3 * self._latency_s:.1f}",
+                "joint_states age [ms]": f"{1e3 * (now_s - taken_s):.1f}",
+                "goal age [ms]": f"{1e3 * (now_s - self._sent_s):.1f}",
+                "dry run": str(self.config.dry_run),
+            }
+            values = [KeyValue(key=key, value=value) for key, value in status.items()]
+            report = DiagnosticArray(status=[DiagnosticStatus(name="gaploop", values=values)])
+            report.header.stamp = node.node.get_clock().now().to_msg()
+            publisher.publish(report)
+
+        return node.node.create_timer(1.0, tell)
 
     def disconnect(self) -> None:
         """Send no more goals."""
@@ -291,24 +306,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         if self._report is not None:
             node.node.destroy_timer(self._report)
         node.leave()
-
-
-def _diagnostics(node: TopicNode, status: Callable[[], dict[str, str]]) -> Any:
-    """Publish a status on /diagnostics once a second; None where ROS 2 has no such message."""
-    try:
-        from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-    except ImportError:
-        log.info("No diagnostic_msgs: nothing is published on /diagnostics.")
-        return None
-    publisher = node.publisher(DiagnosticArray, "/diagnostics", "reliable")
-
-    def tell() -> None:
-        values = [KeyValue(key=key, value=value) for key, value in status().items()]
-        report = DiagnosticArray(status=[DiagnosticStatus(name="gaploop", values=values)])
-        report.header.stamp = node.node.get_clock().now().to_msg()
-        publisher.publish(report)
-
-    return node.node.create_timer(1.0, tell)
 
 
 class Ros2Camera(Camera):  # type: ignore[misc]
@@ -353,7 +350,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
         if node is None:
             return
         try:
-            image = _compressed(message) if self.config.encoding == "compressed" else _raw(message)
+            image = _rgb(message, self.config.encoding)
             if image.shape[:2] != (self.height, self.width):
                 raise ValueError(
                     f"it is {image.shape[1]}x{image.shape[0]}, the parameters say "
@@ -394,7 +391,12 @@ class Ros2Camera(Camera):  # type: ignore[misc]
             node.leave()
 
 
-def _raw(message: Any) -> NDArray[np.uint8]:
+def _rgb(message: Any, encoding: str) -> NDArray[np.uint8]:
+    if encoding == "compressed":
+        found = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
+        if found is None:
+            raise ValueError("it can't be decoded")
+        return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
     if message.encoding not in LAYOUTS:
         raise ValueError(f"it is {message.encoding}; known: {', '.join(LAYOUTS)}")
     channels, conversion = LAYOUTS[message.encoding]
@@ -404,10 +406,3 @@ def _raw(message: Any) -> NDArray[np.uint8]:
     rows = rows.reshape(message.height, message.step)[:, : channels * message.width]
     image = rows.reshape(message.height, message.width, channels)
     return image.copy() if conversion is None else np.asarray(cv2.cvtColor(image, conversion))
-
-
-def _compressed(message: Any) -> NDArray[np.uint8]:
-    image = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
-    if image is None:
-        raise ValueError("it can't be decoded")
-    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))

@@ -88,7 +88,7 @@ class Ros2Parameters:
         said: Any = load_yaml(path, "ROS 2 parameters")
         for key in (next(iter(said), ""), "ros__parameters"):
             said = mapping(said.get(key), f"{where}: '{key}'", "name: value")
-        known = (
+        known: tuple[str, ...] = (
             "robot_type", "joints", "ros_joints", "scale", "offset", "state", "command",
             "enable_topic", "stale_s", "cameras",
         )  # fmt: skip
@@ -120,31 +120,31 @@ class Ros2Parameters:
         self.enable_topic = str(said.get("enable_topic") or "")
         self.stale_s = number(said.get("stale_s", 0.5), f"{where}: stale_s", 0.01, 60.0)
         cameras = mapping(said.get("cameras"), f"{where}: 'cameras'", "name: {topic: ...}")
-        self.cameras = {str(k): self._camera(v, f"{where}: camera {k}") for k, v in cameras.items()}
+        self.cameras: dict[str, CameraConfig] = {}
+        known = ("topic", "type", "width", "height", "fps", "reliability")
+        for name, value in cameras.items():
+            place = f"{where}: camera {name}"
+            camera = mapping(value, place, "name: value")
+            check_keys(camera, known, place, ("topic", "width", "height", "fps"))
+            width, height, fps = (
+                int(number(camera[key], f"{place}: {key}", 1, 10_000))
+                for key in ("width", "height", "fps")
+            )
+            self.cameras[str(name)] = Ros2CameraConfig(
+                topic=str(camera["topic"]),
+                encoding=_choice(camera, "type", PICTURES, place),
+                reliability=_choice(camera, "reliability", RELIABILITY, place),
+                stale_s=self.stale_s,
+                width=width,
+                height=height,
+                fps=fps,
+            )
 
     def _numbers(self, value: Any, default: float, where: str) -> list[float]:
         given = [default] * len(self.joints) if value is None else value
         if not isinstance(given, list) or len(given) != len(self.joints):
             raise UnusableInputError(f"{where} must be {len(self.joints)} numbers, got {value!r}.")
         return [number(v, where, -1e6, 1e6) for v in given]
-
-    def _camera(self, value: Any, where: str) -> Ros2CameraConfig:
-        said = mapping(value, where, "name: value")
-        keys = ("topic", "type", "width", "height", "fps", "reliability")
-        check_keys(said, keys, where, ("topic", "width", "height", "fps"))
-        width, height, fps = (
-            int(number(said[key], f"{where}: {key}", 1, 10_000))
-            for key in ("width", "height", "fps")
-        )
-        return Ros2CameraConfig(
-            topic=str(said["topic"]),
-            encoding=_choice(said, "type", PICTURES, where),
-            reliability=_choice(said, "reliability", RELIABILITY, where),
-            stale_s=self.stale_s,
-            width=width,
-            height=height,
-            fps=fps,
-        )
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:

@@ -167,10 +167,26 @@ class ServoBus:
     def read(self, now_s: float) -> Script[BusState]:
         """Read all servos' state at `now_s` [s]; `status` holds NO_REPLY where none came."""
         self._turn += 1
-        order = self._order()
+        order = self.ids
+        if self._silent:
+            heard = [i for i in self.ids if i not in self._silent]
+            probe = self._turn % PROBE_TURNS == 0
+            lost = [i for i, turns in self._silent.items() if turns < PATIENT_TURNS or probe]
+            # One lost servo may hide another that is back, so each comes first in its turn.
+            first = self._turn // PROBE_TURNS % len(lost) if lost else 0
+            order = (*heard, *lost[first:], *lost[:first])
         answers: dict[int, Reply] = {}
         if order:
-            answers = dict((yield self._ask_state(order)))
+            at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
+            kind = (order, self.fast, at_ease)
+            if self.line.owed:
+                self._last_kind, self._last_request = None, self.ask(self._span, order)
+            elif kind != self._last_kind:  # mostly it is the same as last turn
+                self._last_kind, self._last_request = kind, self.ask(self._span, order)
+                if at_ease:
+                    expected = self.line.wire.expected(self._span.size, order, self.fast)
+                    self._last_request = replace(self._last_request, expected=expected)
+            answers = dict((yield self._last_request))
             if self.line.whole is not None:  # as nearly always
                 whole = self.line.whole
                 if self.holding and now_s - self._watched_s >= WATCH_S:
@@ -187,73 +203,35 @@ class ServoBus:
             if again and answers.keys() != set(order):
                 # The first one missing may be the one that silences the others: ask it last.
                 answers |= yield self.ask(self._span, again[1:] + again[:1])
-        self._note_silence(order, answers)
+        if self._silent or len(answers) != len(self.ids):
+            for servo_id in self.ids:
+                if servo_id in answers and answers[servo_id].data:
+                    if self._silent.pop(servo_id, 0) and servo_id in self.holding:
+                        self._unchecked.add(servo_id)
+                elif servo_id in order or servo_id in self._silent:
+                    self._silent[servo_id] = self._silent.get(servo_id, 0) + 1
         if self.protocol is reg.Protocol.DYNAMIXEL:
             alert = [i for i, reply in answers.items() if reply.error & dynamixel.ALERT]
-            if alert or self._errors:
-                yield from self._read_errors(alert)
-        if self._unchecked:
-            yield from self._check_returned()
+            if alert or self._errors:  # ask those that raise an alert for its cause
+                known = {i: self._errors[i] for i in alert if i in self._errors}
+                known |= {i: bits for i, bits in self._errors.items() if i in self._silent}
+                if len(known) < len(alert) or (alert and self._turn % ALERT_TURNS == 0):
+                    causes = yield self.ask(self.register("Hardware_Error_Status"), alert)
+                    known |= {i: reply.data[0] for i, reply in causes.items() if reply.data}
+                self._errors = known
+                for servo_id in alert:  # one whose cause couldn't be read is an error all the same
+                    self._errors[servo_id] = self._errors.get(servo_id, 0) or dynamixel.ALERT
+        if self._unchecked:  # those that were silent may have let go
+            torque = yield self.ask(self.register("Torque_Enable"), sorted(self._unchecked))
+            for servo_id, reply in torque.items():
+                if not reply.data:
+                    continue
+                self._unchecked.discard(servo_id)
+                if not reply.data[0] and servo_id in self.holding:
+                    yield from self._lost_hold(servo_id)
         if self.holding and now_s - self._watched_s >= WATCH_S:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
-
-    def _ask_state(self, order: tuple[int, ...]) -> Request:
-        """Return the request for all of these servos' state; the same as last turn, mostly."""
-        if self.line.owed:
-            self._last_kind = None
-            return self.ask(self._span, order)
-        at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
-        kind = (order, self.fast, at_ease)
-        if kind != self._last_kind:
-            request = self.ask(self._span, order)
-            if at_ease:
-                expected = self.line.wire.expected(self._span.size, order, self.fast)
-                request = replace(request, expected=expected)
-            self._last_kind, self._last_request = kind, request
-        return self._last_request
-
-    def _order(self) -> tuple[int, ...]:
-        if not self._silent:
-            return self.ids
-        heard = [i for i in self.ids if i not in self._silent]
-        probe = self._turn % PROBE_TURNS == 0
-        lost = [i for i, turns in self._silent.items() if turns < PATIENT_TURNS or probe]
-        # One lost servo may hide another that is back, so each comes first in its turn.
-        first = self._turn // PROBE_TURNS % len(lost) if lost else 0
-        return tuple(heard + lost[first:] + lost[:first])
-
-    def _note_silence(self, asked: Sequence[int], answers: Answers) -> None:
-        if not self._silent and len(answers) == len(self.ids):
-            return
-        for servo_id in self.ids:
-            if servo_id in answers and answers[servo_id].data:
-                if self._silent.pop(servo_id, 0) and servo_id in self.holding:
-                    self._unchecked.add(servo_id)
-            elif servo_id in asked or servo_id in self._silent:
-                self._silent[servo_id] = self._silent.get(servo_id, 0) + 1
-
-    def _read_errors(self, alert: Sequence[int]) -> Script[None]:
-        """Ask servos that raise an alert for its cause."""
-        known = {i: self._errors[i] for i in alert if i in self._errors}
-        known |= {i: bits for i, bits in self._errors.items() if i in self._silent}
-        if len(known) < len(alert) or (alert and self._turn % ALERT_TURNS == 0):
-            answers = yield self.ask(self.register("Hardware_Error_Status"), alert)
-            known |= {i: reply.data[0] for i, reply in answers.items() if reply.data}
-        self._errors = known
-        for servo_id in alert:  # alert without a cause that could be read: still an error
-            self._errors[servo_id] = self._errors.get(servo_id, 0) or dynamixel.ALERT
-
-    def _check_returned(self) -> Script[None]:
-        """Ask servos that were silent whether they still hold."""
-        asked = sorted(self._unchecked)
-        answers = yield self.ask(self.register("Torque_Enable"), asked)
-        for servo_id, reply in answers.items():
-            if not reply.data:
-                continue
-            self._unchecked.discard(servo_id)
-            if not reply.data[0] and servo_id in self.holding:
-                yield from self._lost_hold(servo_id)
 
     def _lost_hold(self, servo_id: int) -> Script[None]:
         """Take note of a servo that should hold and doesn't."""

@@ -204,7 +204,16 @@ def port_holder(
         if any(_is_same(link, wanted) for link in opened) and (
             process.name == own or not _has_other_end(path, opened)
         ):
-            return int(process.name), _program(process)
+            program = "a program that has ended"
+            with contextlib.suppress(OSError):
+                program = (process / "comm").read_text().strip()
+            with contextlib.suppress(OSError):  # its script, where it is Python's
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                names = [Path(word).name for word in words[:2] if word]
+                if names:
+                    is_script = names[0].startswith("python") and len(names) > 1
+                    program = names[1] if is_script else names[0]
+            return int(process.name), program
     return None
 
 
@@ -229,15 +238,3 @@ def _has_other_end(path: str, opened: list[Path]) -> bool:
                 if wanted in info.read_text().splitlines():
                     return True
     return False
-
-
-def _program(process: Path) -> str:
-    """Return what a process runs: its script, where that is Python's."""
-    with contextlib.suppress(OSError):
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        names = [Path(word).name for word in words[:2] if word]
-        if names:
-            return names[1] if names[0].startswith("python") and len(names) > 1 else names[0]
-    with contextlib.suppress(OSError):
-        return (process / "comm").read_text().strip()
-    return "a program that has ended"

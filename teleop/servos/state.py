@@ -93,46 +93,34 @@ class Decoder:
         """Decode the blocks of all servos, in order and in one piece."""
         # Six servos in plain Python and one array at the end. Called after every sleep, from
         # cold caches, array arithmetic on six numbers takes longer.
-        numbers = self._blocks.unpack(data)
+        numbers: Sequence[int] = self._blocks.unpack(data)
+        load: Sequence[float]
         if self.protocol is reg.Protocol.DYNAMIXEL:
-            rows, status = self._dynamixel(numbers), [0] * len(self._angles)
-        else:
-            rows, status = self._feetech(numbers)
-        values = np.array(list(itertools.chain(*rows)), dtype=np.float64)
-        return BusState(values.reshape(len(rows), -1), np.array(status, dtype=np.int64))
-
-    def _dynamixel(self, numbers: Sequence[int]) -> list[Sequence[float]]:
-        effort, place, volts = numbers[0::5], numbers[2::5], numbers[3::5]
-        return [
-            place,
-            [step * one for step, one in zip(self._speed_rad_s, numbers[1::5], strict=True)],
-            [step * one for step, one in zip(self._current_a, effort, strict=True)],
-            [step * one for step, one in zip(self._load_pct, effort, strict=True)],
-            numbers[4::5],
-            [reg.VOLTAGE_STEP_V * one for one in volts],
-            self._angles_at(place),
-        ]
-
-    def _feetech(self, numbers: Sequence[int]) -> tuple[list[Sequence[float]], list[int]]:
-        # Sign and magnitude; written out, because this runs 2,400 times a second.
-        place = [one if one < 0x8000 else 0x8000 - one for one in numbers[0::7]]
-        speed = [one if one < 0x8000 else 0x8000 - one for one in numbers[1::7]]
-        load = [-(one & 0x3FF) if one & 0x400 else one & 0x3FF for one in numbers[2::7]]
-        current = [one if one < 0x8000 else 0x8000 - one for one in numbers[6::7]]
+            current, speed, place = numbers[0::5], numbers[1::5], numbers[2::5]
+            load = [step * one for step, one in zip(self._load_pct, current, strict=True)]
+            volts, heat, status = numbers[3::5], numbers[4::5], [0] * len(self._angles)
+        else:  # sign and magnitude; written out, because this runs 2,400 times a second
+            place = [one if one < 0x8000 else 0x8000 - one for one in numbers[0::7]]
+            speed = [one if one < 0x8000 else 0x8000 - one for one in numbers[1::7]]
+            tenths = [-(one & 0x3FF) if one & 0x400 else one & 0x3FF for one in numbers[2::7]]
+            load = [reg.LOAD_STEP_PCT * one for one in tenths]
+            current = [one if one < 0x8000 else 0x8000 - one for one in numbers[6::7]]
+            volts, heat = numbers[3::7], numbers[4::7]
+            status = [one & reg.FEETECH_STATUS_BITS for one in numbers[5::7]]
         rows: list[Sequence[float]] = [
             place,
             [step * one for step, one in zip(self._speed_rad_s, speed, strict=True)],
             [step * one for step, one in zip(self._current_a, current, strict=True)],
-            [reg.LOAD_STEP_PCT * one for one in load],
-            numbers[4::7],
-            [reg.VOLTAGE_STEP_V * one for one in numbers[3::7]],
-            self._angles_at(place),
+            load,
+            heat,
+            [reg.VOLTAGE_STEP_V * one for one in volts],
+            [
+                rad + (tick - middle) * slope
+                for tick, (middle, rad, slope) in zip(place, self._angles, strict=True)
+            ],
         ]
-        return rows, [one & reg.FEETECH_STATUS_BITS for one in numbers[5::7]]
-
-    def _angles_at(self, ticks: Sequence[float]) -> list[float]:
-        steps = zip(ticks, self._angles, strict=True)
-        return [rad + (tick - middle) * slope for tick, (middle, rad, slope) in steps]
+        values = np.array(list(itertools.chain(*rows)), dtype=np.float64)
+        return BusState(values.reshape(len(rows), -1), np.array(status, dtype=np.int64))
 
 
 def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: Iterable[float]) -> bytes:

@@ -14,6 +14,7 @@ from emulated_arms import calibration_folder, config_of, emulated
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.teleop.emulator import EmulatedBus, Fault, koch, so101
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 
@@ -186,6 +187,30 @@ def test_a_leader_with_other_joints(tmp_path: Path) -> None:
         with pytest.raises(GaploopError, match="use_degrees"):
             make_leader(led.config, follower)
         assert limp(led.bus)
+        follower.close()
+
+
+def test_a_follower_goes_on_without_a_leader_that_was_refused(tmp_path: Path) -> None:
+    """One arm as the leader of two was refused, but the pair went on asking its closed port."""
+    from lerobot.robots.bi_so_follower import BiSOFollowerConfig
+    from lerobot.robots.so_follower import SOFollowerConfig
+
+    with (
+        EmulatedBus("so101", wire_time=False) as left,
+        EmulatedBus("so101", wire_time=False) as right,
+        emulated("so101", "leader", tmp_path) as led,
+    ):
+        folder = calibration_folder(tmp_path, "follower", so101().calibration(), "bi_left")
+        calibration_folder(tmp_path, "follower", so101().calibration(), "bi_right")
+        arms = {
+            f"{side}_arm_config": SOFollowerConfig(port=bus.port)
+            for side, bus in (("left", left), ("right", right))
+        }
+        follower = make_follower(BiSOFollowerConfig(**arms, id="bi", calibration_dir=folder))
+        with pytest.raises(UnusableInputError, match="aren't those of the follower"):
+            make_leader(led.config, follower)
+        assert isinstance(follower, ServoFollower)
+        assert follower.group.buses == follower.buses
         follower.close()
 
 

@@ -23,7 +23,7 @@ from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, SafeCommand
 from gaploop.scripts.cli import main
 from gaploop.teleop.lerobot_devices import make_cameras, make_follower
-from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, TopicNode, _compressed, _raw
+from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, TopicNode, _rgb
 from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
 
 FILE = Path(__file__).parent / "robot_process.py"
@@ -80,19 +80,19 @@ def picture(encoding: str, channels: int, step: int = 0) -> Any:
 
 
 def test_pictures_become_rgb_whatever_their_layout() -> None:
-    rgb = _raw(picture("rgb8", 3))
-    np.testing.assert_array_equal(_raw(picture("bgr8", 3)), rgb[..., ::-1])
-    assert _raw(picture("mono8", 1)).shape == (2, 3, 3)
-    assert _raw(picture("rgba8", 4))[0, 1].tolist() == [4, 5, 6]
-    assert _raw(picture("rgb8", 3, step=12))[1, 0].tolist() == [12, 13, 14]  # padded rows
+    rgb = _rgb(picture("rgb8", 3), "raw")
+    np.testing.assert_array_equal(_rgb(picture("bgr8", 3), "raw"), rgb[..., ::-1])
+    assert _rgb(picture("mono8", 1), "raw").shape == (2, 3, 3)
+    assert _rgb(picture("rgba8", 4), "raw")[0, 1].tolist() == [4, 5, 6]
+    assert _rgb(picture("rgb8", 3, step=12), "raw")[1, 0].tolist() == [12, 13, 14]  # padded rows
     for bad, words in (
         (picture("16UC1", 2), "known: rgb8"),
         (SimpleNamespace(**{**vars(picture("rgb8", 3)), "height": 3}), "size that it says"),
     ):
         with pytest.raises(ValueError, match=words):
-            _raw(bad)
+            _rgb(bad, "raw")
     with pytest.raises(ValueError, match="decoded"):
-        _compressed(SimpleNamespace(data=b"no picture"))
+        _rgb(SimpleNamespace(data=b"no picture"), "compressed")
 
 
 @pytest.fixture
