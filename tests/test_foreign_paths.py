@@ -244,13 +244,13 @@ finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
-finetune/gate/promotion.py:_findings | Path(policy['path']) | reads
-finetune/gate/promotion.py:_findings | Path(run['path']) | reads
-finetune/gate/promotion.py:_findings | folder / relative_path(name, 'file', folder / PROMOTION) | paths
+finetune/gate/promotion.py:verify | Path(policy['path']) | reads
+finetune/gate/promotion.py:verify | Path(run['path']) | reads
+finetune/gate/promotion.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/promotion.py:write_promotion | folder / name | ours
-finetune/gate/simulated.py:_evaluated | source / side | ours
-finetune/gate/station_attempts.py:StationAttempts._free | self._folder / ATTEMPTS / n | ours
+finetune/gate/simulated.py:simulated_pairs | source / side | ours
+finetune/gate/station_attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours

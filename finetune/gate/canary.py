@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -149,7 +149,18 @@ class Canary:
             self._unsafe += report.safety
             self._danger.add(report.safety)
         if self.phase is CanaryPhase.CANARY and report.robot in self.tries:
-            self._compare(report)
+            # Candidate minus mean of the baseline counts once a robot's block is complete.
+            if not report.candidate:
+                self._baseline[0] += report.success
+                self._baseline[1] += 1
+            length = block_length(self.rules.share)
+            block = self._blocks.setdefault((report.robot, report.episode // length), [])
+            block.append(report)
+            new = [r.success for r in block if r.candidate]
+            if len(block) == length and len(new) == 1:  # a lease that ran out leaves it none
+                x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
+                self._worse.add(-x)
+                self._kept.add(x)
         elif self.phase is CanaryPhase.FULL and report.candidate:
             self._full += 1
             self._worse.add(not report.success)
@@ -180,20 +191,6 @@ class Canary:
                 margin = rules.success_margin
                 self._end(CanaryPhase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
 
-    def _compare(self, report: Report) -> None:
-        """Take candidate minus mean of the baseline once a robot's block is complete."""
-        if not report.candidate:
-            self._baseline[0] += report.success
-            self._baseline[1] += 1
-        length = block_length(self.rules.share)
-        block = self._blocks.setdefault((report.robot, report.episode // length), [])
-        block.append(report)
-        new = [r.success for r in block if r.candidate]
-        if len(block) == length and len(new) == 1:  # a lease that ran out leaves it to the baseline
-            x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
-            self._worse.add(-x)
-            self._kept.add(x)
-
     def _end(self, phase: CanaryPhase, message: str) -> None:
         self.phase, self.message = phase, message
 
@@ -222,7 +219,23 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
             f"{suite.where}: canary: --reports needs the robots' names, such as "
             "fleet: [arm_1, arm_2]."
         )
-    canary = replay(Canary(rules, rules.fleet, folder.seed), _read(reports, rules.fleet))
+    if not reports.exists():
+        raise UnusableInputError(f"{reports} not found. Check --reports, or make it an empty file.")
+
+    def read(value: Any, where: str) -> Report:
+        report = Report(**value)
+        if report.robot not in rules.fleet:
+            raise unknown_choice("robot", str(report.robot), rules.fleet, where)
+        if type(report.episode) is not int or report.episode < 0:
+            raise TypeError(f"episode must be a number from 0, got {report.episode!r}")
+        for name in ("candidate", "success", "safety"):
+            said = getattr(report, name)
+            if type(said) is not bool:
+                raise TypeError(f"{name} must be true or false, got {said!r}")
+        return report
+
+    lines = json_lines(reports, "a robot's report", read)
+    canary = replay(Canary(rules, rules.fleet, folder.seed), lines)
     now = datetime.now(UTC)
     write_json(
         folder.path / ASSIGNMENT,
@@ -237,25 +250,6 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
         },
     )
     return canary
-
-
-def _read(path: Path, names: Sequence[str]) -> list[Report]:
-    if not path.exists():
-        raise UnusableInputError(f"{path} not found. Check --reports, or make it an empty file.")
-
-    def read(value: Any, where: str) -> Report:
-        report = Report(**value)
-        if report.robot not in names:
-            raise unknown_choice("robot", str(report.robot), names, where)
-        if type(report.episode) is not int or report.episode < 0:
-            raise TypeError(f"episode must be a number from 0, got {report.episode!r}")
-        for name in ("candidate", "success", "safety"):
-            said = getattr(report, name)
-            if type(said) is not bool:
-                raise TypeError(f"{name} must be true or false, got {said!r}")
-        return report
-
-    return list(json_lines(path, "a robot's report", read))
 
 
 def canary_stage(canary: Canary) -> StageResult:

@@ -459,27 +459,22 @@ def compare(
     kept = None
     if retention_before is not None and retention_after is not None:
         kept = paired_difference(retention_before.outcomes, retention_after.outcomes)
-    answer, why = _answer(change, kept, margin, alpha)
+    fell = ""
+    if kept is not None and kept.value < -margin:
+        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
+    if change.p < alpha and change.value < 0:
+        answer, why = Answer.REJECT, "worse than before."
+    elif kept is not None and fell and kept.p < alpha:
+        answer, why = Answer.REJECT, f"{fell}."
+    elif change.p >= alpha:
+        answer, why = Answer.INCONCLUSIVE, "not shown to differ; roll out more."
+    elif fell:
+        answer, why = Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
+    else:
+        cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
+        answer, why = Answer.PROMOTE, f"better.{cost}"
     prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
     low, high = change.interval
     message = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
     return Verdict(answer, before.rate, after.rate, change, kept, f"{message}: {why}", after.domain)
-
-
-def _answer(
-    change: Difference, kept: Difference | None, margin: float, alpha: float
-) -> tuple[Answer, str]:
-    fell = ""
-    if kept is not None and kept.value < -margin:
-        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
-    if change.p < alpha and change.value < 0:
-        return Answer.REJECT, "worse than before."
-    if kept is not None and fell and kept.p < alpha:
-        return Answer.REJECT, f"{fell}."
-    if change.p >= alpha:
-        return Answer.INCONCLUSIVE, "not shown to differ; roll out more."
-    if fell:
-        return Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
-    cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
-    return Answer.PROMOTE, f"better.{cost}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -115,17 +115,16 @@ def _rows(whole: str, path: Path) -> list[_Row]:
                 f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
                 f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
             )
-    return [_row(line, f"{path}, line {n}") for n, line in enumerate(lines, 2)]
-
-
-def _row(line: Mapping[str, Any], where: str) -> _Row:
-    side = (line["policy"] or "").strip().lower()
-    if side not in SIDES:
-        raise unknown_choice("policy", side, SIDES, where)
-    success = _flag(line["success"], f"{where}, success")
-    safety = _flag(line.get("safety") or "0", f"{where}, safety")
-    task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
-    return _Row(side, success, safety, task, pair)
+    rows = []
+    for n, line in enumerate(lines, 2):
+        where, side = f"{path}, line {n}", (line["policy"] or "").strip().lower()
+        if side not in SIDES:
+            raise unknown_choice("policy", side, SIDES, where)
+        success = _flag(line["success"], f"{where}, success")
+        safety = _flag(line.get("safety") or "0", f"{where}, safety")
+        task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
+        rows.append(_Row(side, success, safety, task, pair))
+    return rows
 
 
 def _flag(value: str | None, where: str) -> bool:
