@@ -177,7 +177,25 @@ class DemoResult:
             "seed": self.seed,
             "better": self.better,
             "nominal": _rate(self.nominal),
-            "loops": [_loop_json(loop) for loop in self.loops],
+            "loops": [
+                {
+                    "gaps": dict(loop.target.gaps),
+                    "gap_seed": loop.target.gap_seed,
+                    "measured": list(loop.twin.mechanisms),
+                    "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
+                    "plan": [
+                        {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
+                        for i in loop.plan.items
+                    ],
+                    "done": loop.done,
+                    "before": _rate(loop.before),
+                    "after": _rate(loop.after),
+                    "nominal_after": _rate(loop.nominal_after),
+                    "verdict": loop.verdict.to_json() if loop.verdict else None,
+                    "lineage": dict(loop.lineage),
+                }
+                for loop in self.loops
+            ],
         }
 
 
@@ -247,22 +265,3 @@ def _within(cell: str, say: Say) -> Say:
 
 def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:
     return asdict(result.total) if result else None
-
-
-def _loop_json(loop: LoopResult) -> dict[str, Any]:
-    return {
-        "gaps": dict(loop.target.gaps),
-        "gap_seed": loop.target.gap_seed,
-        "measured": list(loop.twin.mechanisms),
-        "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
-        "plan": [
-            {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
-            for i in loop.plan.items
-        ],
-        "done": loop.done,
-        "before": _rate(loop.before),
-        "after": _rate(loop.after),
-        "nominal_after": _rate(loop.nominal_after),
-        "verdict": loop.verdict.to_json() if loop.verdict else None,
-        "lineage": dict(loop.lineage),
-    }

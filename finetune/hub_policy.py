@@ -301,28 +301,16 @@ def results_of(
             if who not in rates or rates[who].trials < measured.trials:
                 rates[who] = measured
     order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
-    rows = tuple(
-        ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order
-    )
+    rows = [ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order]
     gates = [
         value
         for value in _values(run, GATE)
         if isinstance(value.get("contest"), Mapping)
         and value["contest"].get("candidate") in identities
     ]
-    rows += tuple(row for value in gates for row in _gate_rows(value))
-    verdict = ""
-    if gates:
-        value = gates[0]
-        verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
-        verdict += str(value.get("message") or value.get("says") or "")
-        verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
-    return rows, verdict
-
-
-def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
-    """Yield what a gate's stages counted of both sides, task by task."""
-    for stage in value.get("stages", ()):
+    # What a gate's stages counted of both sides, task by task.
+    stages = [(value, stage) for value in gates for stage in value.get("stages", ())]
+    for value, stage in stages:
         rates = {name: Rate.from_json(said) for name, said in stage.get("rates", {}).items()}
         for name, after in rates.items():
             task, _, side = name.rpartition(": ")
@@ -330,7 +318,14 @@ def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
                 before = rates.get(f"{task}: baseline" if task else "baseline")
                 where = f"gate, {stage['stage']}, until it was decided"
                 setting = f"{where}: {task}" if task else where
-                yield ResultRow("", setting, str(value.get("evidence", "")), before, after)
+                rows.append(ResultRow("", setting, str(value.get("evidence", "")), before, after))
+    verdict = ""
+    if gates:
+        value = gates[0]
+        verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
+        verdict += str(value.get("message") or value.get("says") or "")
+        verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
+    return tuple(rows), verdict
 
 
 def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:

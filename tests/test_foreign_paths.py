@@ -206,7 +206,6 @@ failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | 
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
-finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/board/contest.py:contest | folder / one.alias | ours
 finetune/board/contest.py:contest | folder / t.alias | ours

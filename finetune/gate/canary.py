@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -219,23 +219,7 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
             f"{suite.where}: canary: --reports needs the robots' names, such as "
             "fleet: [arm_1, arm_2]."
         )
-    if not reports.exists():
-        raise UnusableInputError(f"{reports} not found. Check --reports, or make it an empty file.")
-
-    def read(value: Any, where: str) -> Report:
-        report = Report(**value)
-        if report.robot not in rules.fleet:
-            raise unknown_choice("robot", str(report.robot), rules.fleet, where)
-        if type(report.episode) is not int or report.episode < 0:
-            raise TypeError(f"episode must be a number from 0, got {report.episode!r}")
-        for name in ("candidate", "success", "safety"):
-            said = getattr(report, name)
-            if type(said) is not bool:
-                raise TypeError(f"{name} must be true or false, got {said!r}")
-        return report
-
-    lines = json_lines(reports, "a robot's report", read)
-    canary = replay(Canary(rules, rules.fleet, folder.seed), lines)
+    canary = replay(Canary(rules, rules.fleet, folder.seed), _read(reports, rules.fleet))
     now = datetime.now(UTC)
     write_json(
         folder.path / ASSIGNMENT,
@@ -250,6 +234,25 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
         },
     )
     return canary
+
+
+def _read(path: Path, names: Sequence[str]) -> list[Report]:
+    if not path.exists():
+        raise UnusableInputError(f"{path} not found. Check --reports, or make it an empty file.")
+
+    def read(value: Any, where: str) -> Report:
+        report = Report(**value)
+        if report.robot not in names:
+            raise unknown_choice("robot", str(report.robot), names, where)
+        if type(report.episode) is not int or report.episode < 0:
+            raise TypeError(f"episode must be a number from 0, got {report.episode!r}")
+        for name in ("candidate", "success", "safety"):
+            said = getattr(report, name)
+            if type(said) is not bool:
+                raise TypeError(f"{name} must be true or false, got {said!r}")
+        return report
+
+    return list(json_lines(path, "a robot's report", read))
 
 
 def canary_stage(canary: Canary) -> StageResult:

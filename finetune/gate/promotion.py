@@ -124,26 +124,30 @@ def _checked(what: str, path: Path, digest: str) -> RecordFinding:
 
 def _policy(path: Path) -> dict[str, Any]:
     """Return how a record names a policy, with the training that it came from, if known."""
-    from gaploop.finetune.hub_policy import LINEAGE  # here: torch
-    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.lerobot_policy import policy_id  # here: torch
 
-    found: dict[str, Any] = {"path": str(path.absolute()), "id": policy_id(path)}
-    found |= {"sha256": sha256(path), "run": None}
-    for file in (*run_files(path), path / LINEAGE):  # one from a Hub has its run as lineage
+    found = {"path": str(path.absolute()), "id": policy_id(path), "sha256": sha256(path)}
+    return found | {"run": _run_of(path, found["id"])}
+
+
+def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
+    """Return what a policy was trained on; one from a Hub has that beside it as lineage."""
+    from gaploop.finetune.hub_policy import LINEAGE
+
+    for file in (*run_files(path), path / LINEAGE):
         if not file.exists():
             continue
         held = read_run(file)
         result = held["result"]
         named = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
         named = {*named, str(held.get("policy") or "")} - {""}
-        if named and found["id"] not in named:
+        if named and identity not in named:
             continue  # of another policy
         kept = {name: held.get(name) for name in ("id", "seed", "command")}
         shipped = {name: held.get(name) for name in ("base", "datasets")}
         kept["lineage"] = shipped if file.name == LINEAGE else held["lineage"]
-        found["run"] = {"path": str(file.absolute()), "sha256": sha256(file), **kept}
-        break
-    return found
+        return {"path": str(file.absolute()), "sha256": sha256(file), **kept}
+    return None
 
 
 def _own_hash(record: Mapping[str, Any]) -> str:
