@@ -255,7 +255,7 @@ finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(se
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
-finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
+finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:_trained_on | Path(str(said.get('root') or HF_LEROBOT_HOME / str(said.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
