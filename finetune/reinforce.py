@@ -260,9 +260,43 @@ class Rounds:
     def stream(self, first: int) -> Iterator[Decisions]:
         """Yield the parts of rounds, beginning with the round of step `first`."""
         options = self._options
+        cell = options.cell
+        nominal = CellSpec(task=cell.task, robot=cell.robot, max_s=cell.max_s)
+        apart = round(options.nominal_share * options.scenes) if cell != nominal else 0
         begin, barren = first // options.updates, 0
         for number in range(begin, options.rounds):
-            decisions, success = self._round(number)
+            module = self._learner.module
+            weights = {
+                n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad
+            }
+            jobs = [
+                SceneGroup(
+                    self._base, options.lora, weights, nominal if k < apart else options.cell,
+                    SCENES + number * options.scenes + k, options.group, options.spread,
+                    (options.seed, number, k),
+                )
+                for k in range(options.scenes)
+            ]  # fmt: skip
+            done = sorted(
+                run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0]
+            )
+            away = [w for _, won, _ in done[:apart] for w in won]
+            success = float(np.mean([w for _, won, _ in done[apart:] for w in won]))
+            parts = [part for _, _, found in done for part in found]
+            self._told(
+                {
+                    "round": number,
+                    "success": success,
+                    "nominal": float(np.mean(away)) if away else float("nan"),
+                    "groups": sum(bool(found) for _, _, found in done) / len(done),
+                    "decisions": sum(len(part.state) for part in parts),
+                }
+            )
+            decisions = None
+            if parts:
+                names = vars(parts[0])
+                joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
+                decisions = Decisions(**joined)
             barren = barren + 1 if decisions is None and success < 0.5 else 0
             if barren > 5:
                 raise UnusableInputError(
@@ -274,40 +308,6 @@ class Rounds:
             many = 0 if decisions is None else len(decisions.state)
             for part in np.array_split(rng.permutation(many), options.updates)[skip:]:
                 yield decisions.rows(part) if decisions is not None else _NOTHING
-
-    def _round(self, number: int) -> tuple[Decisions | None, float]:
-        options, module = self._options, self._learner.module
-        weights = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
-        nominal = CellSpec(
-            task=options.cell.task, robot=options.cell.robot, max_s=options.cell.max_s
-        )
-        apart = round(options.nominal_share * options.scenes) if options.cell != nominal else 0
-        jobs = [
-            SceneGroup(
-                self._base, options.lora, weights, nominal if k < apart else options.cell,
-                SCENES + number * options.scenes + k, options.group, options.spread,
-                (options.seed, number, k),
-            )
-            for k in range(options.scenes)
-        ]  # fmt: skip
-        done = sorted(run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0])
-        away = [w for _, won, _ in done[:apart] for w in won]
-        here = [w for _, won, _ in done[apart:] for w in won]
-        parts = [part for _, _, found in done for part in found]
-        self._told(
-            {
-                "round": number,
-                "success": float(np.mean(here)),
-                "nominal": float(np.mean(away)) if away else float("nan"),
-                "groups": sum(bool(found) for _, _, found in done) / len(done),
-                "decisions": sum(len(part.state) for part in parts),
-            }
-        )
-        success = float(np.mean(here))
-        if not parts:
-            return None, success
-        joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in vars(parts[0])}
-        return Decisions(**joined), success
 
 
 _NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
