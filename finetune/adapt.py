@@ -58,8 +58,6 @@ class HeldOut:
 
     Attributes:
         errors: uid to error.
-        by_session: mean error of each session.
-        by_dimension: mean error of each gap dimension.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -200,7 +198,6 @@ def require_same(
     Args:
         folder: a run folder; one without the note (older, or empty) holds nothing that differs.
         keep: the folder is gone on with; otherwise it begins anew.
-        without: settings that may differ.
 
     Raises:
         UnusableInputError: it holds a run with other data or settings; says which.

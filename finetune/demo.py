@@ -90,7 +90,7 @@ def sweep(
         progress: called with the number of draws just finished.
     """
     jobs = [
-        _Job(n, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts)
+        (n, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts)
         for n, draw in enumerate(draws)
     ]
     found: dict[int, DrawResult] = {}
@@ -100,21 +100,12 @@ def sweep(
     return [found[n] for n in sorted(found)]
 
 
-@dataclass(frozen=True)
-class _Job:
-    number: int
-    policy: str | Path
-    draw: Draw
-    journal: Path
-    rollouts: int
-
-
-def _one(job: _Job) -> tuple[int, DrawResult]:
-    draw = job.draw
+def _one(job: tuple[int, str | Path, Draw, Path, int]) -> tuple[int, DrawResult]:
+    number, policy, draw, journal, rollouts = job
     cell = TargetCell({draw.dimension.value: draw.severity}, draw.gap_seed)
-    takes = recorded_rollouts(job.policy, cell, job.journal, job.rollouts, "sweep")
-    found = diagnose(takes, source=job.journal.name).takes
-    return job.number, DrawResult(draw, len(takes), found)
+    takes = recorded_rollouts(policy, cell, journal, rollouts, "sweep")
+    found = diagnose(takes, source=journal.name).takes
+    return number, DrawResult(draw, len(takes), found)
 
 
 def confusion(results: Sequence[DrawResult]) -> dict[str, dict[str, int]]:

@@ -192,15 +192,6 @@ def owns(name: str) -> bool:
     return path.suffix in PARTS and (len(path.parts) == 1 or path.parts[0] == adapter.BASE)
 
 
-def needs_gaploop(folder: Path) -> tuple[str, ...]:
-    """Return the steps of a policy's processors that gaploop brings, by their class paths."""
-    names: list[str] = []
-    for file in sorted(folder.glob("policy_*processor.json")):
-        value: Any = read_json(file)
-        names += [str(step.get("class", "")) for step in value.get("steps", ())]
-    return tuple(name for name in names if name.startswith("gaploop."))
-
-
 def card_of(
     folder: Path,
     identity: str,
@@ -227,6 +218,10 @@ def card_of(
     file = folder / "policy_preprocessor.json"
     steps = read_json(file).get("steps", ()) if file.exists() else ()
     said = [step.get("config", {}).get("domain") for step in steps]
+    own: list[str] = []  # steps that gaploop brings, by their class paths
+    for file in sorted(folder.glob("policy_*processor.json")):
+        classes = (str(step.get("class", "")) for step in read_json(file).get("steps", ()))
+        own += [name for name in classes if name.startswith("gaploop.")]
     facts = {
         "adapter": is_adapter,
         "kind": kind.upper() if len(kind) < 5 else kind,
@@ -239,7 +234,7 @@ def card_of(
         "rows": rows,
         "gate": gate,
         "repo_id": target.repo_id,
-        "steps": needs_gaploop(folder),
+        "steps": tuple(own),
         "domain": next((float(value) for value in said if value is not None), None),
         "licence": hub_card.licence_of(before, options.license),
         "lineage": LINEAGE if lineage else "",

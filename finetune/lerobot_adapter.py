@@ -46,7 +46,6 @@ class LoraOptions:
     Attributes:
         r: rank.
         alpha: scale; the update is multiplied by alpha / r. 0 means 2 r.
-        dropout: dropout on the adapter's input.
         targets: modules that get an adapter; LeRobot's own for the policy if None.
     """
 

@@ -45,7 +45,6 @@ def evaluate_gym(
 
     Args:
         policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
-        n: rollouts of each task.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
         batch: environments that step side by side, each in a process of its own from 2 on.
         folder: keeps every rollout as it comes, as for `evaluate`.
@@ -88,7 +87,14 @@ def evaluate_gym(
                         f"The rollout broke off ({_one_line(error)}). Does the policy take what "
                         "this environment shows?"
                     ) from error
-                done = [_rollout(found, i, s, condition, env.fps) for i, s in enumerate(wanted)]
+                done = []
+                for row, scene in enumerate(wanted):
+                    over = found["done"][row].to(int)
+                    steps = int(torch.argmax(over)) + 1
+                    won = bool(found["success"][row, :steps].any())
+                    ended = "time ran out" if steps == len(over) else "the environment ended it"
+                    reason = "success" if won else ended
+                    done.append(Rollout(scene, condition, won, steps / env.fps, reason))
                 rollouts += done
                 if log:
                     log.add(done)
@@ -163,15 +169,6 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         "env_preprocessor": env_pre,
         "env_postprocessor": env_post,
     }
-
-
-def _rollout(found: Mapping[str, Any], row: int, seed: int, condition: str, fps: float) -> Rollout:
-    done = found["done"][row].to(int)
-    steps = int(torch.argmax(done)) + 1
-    won = bool(found["success"][row, :steps].any())
-    ran_out = steps == len(done)
-    reason = "success" if won else "time ran out" if ran_out else "the environment ended it"
-    return Rollout(seed, condition, won, steps / fps, reason)
 
 
 def _one_line(error: BaseException) -> str:

@@ -323,9 +323,7 @@ class LerobotDriver(ActPolicy):
     One that looks back over several observations (`n_obs_steps`) is asked on every frame, since its
     own queue counts them; the others plan a chunk at a time.
 
-    Args:
-        execute: actions executed before the next prediction; by default the policy's own.
-        delay_s: as of `ActPolicy`.
+    Args: as of `ActPolicy`.
     """
 
     def __init__(

@@ -87,7 +87,6 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        ranks: processes that trained.
         weights_sha256: of the trained weights, equal in all processes.
     """
 
@@ -119,7 +118,6 @@ def train(
     Args:
         learner: what to train; only parameters that require gradients change.
         folder: where checkpoint.pt and metrics.jsonl go.
-        resume: go on from the checkpoint in `folder`, if there is one.
         ranks: the processes that train together; this one alone if None.
         tell: called with every line of metrics.jsonl, and with None at the end.
 

@@ -70,11 +70,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a robot may do until `until_s`; afterwards it may only run the baseline.
+    """What a robot may do until `until_s` [s]; afterwards it may only run the baseline.
 
     Attributes:
         share: of its episodes, the share that the candidate drives.
-        until_s: when it ends [s].
     """
 
     share: float

@@ -183,10 +183,16 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
     for group, _, lost in in_groups:
         found.append(GateStatement(f"loses more than {allowed:.0%} in {group}", False, lost, bound))
     for n, task in tasks:
-        if task.min_pass_rate > 0:
-            message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
-            rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
-            found.append(GateStatement(message, False, rare, bound))
+        if task.min_pass_rate <= 0:
+            continue
+        # That success is rarer: that failure is more frequent.
+        won, failure = outcomes.success[..., n, 1], 1 - task.min_pass_rate
+        if failure <= 0:
+            rare: FloatArray = np.where(np.logical_and.accumulate(won, -1), 0.0, math.inf)
+        else:
+            rare = rate_evidence(~won, failure, min(failure + 0.15, 0.95 + failure / 20))
+        message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
+        found.append(GateStatement(message, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
     return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
@@ -208,15 +214,6 @@ def reached(
         else:
             no = no | statement.shown
     return no, yes
-
-
-def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
-    """Return the evidence that success is rarer than `rate`: that failure is more frequent."""
-    if rate >= 1:
-        never: FloatArray = np.where(np.logical_and.accumulate(success, -1), 0.0, math.inf)
-        return never
-    failure = 1 - rate
-    return rate_evidence(~success, failure, min(failure + 0.15, 0.95 + failure / 20))
 
 
 def margin_evidence(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,21 @@ def read_pairs(
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
-    pairs = {name: _pairs([row for row in rows if row.task == name], path) for name in tasks}
+    pairs: dict[str, dict[str, list[list[bool]]]] = {name: {} for name in tasks}
+    waiting: dict[tuple[str, str], dict[str, list[bool]]] = {}
+    counts = Counter[tuple[str, str]]()
+    for row in rows:
+        key = row.pair or f"#{counts[row.task, row.side]}"
+        counts[row.task, row.side] += 1
+        half = waiting.setdefault((row.task, key), {})
+        if row.side in half:
+            raise UnusableInputError(
+                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
+                "pairs so that each holds one attempt of both policies."
+            )
+        half[row.side] = [row.success, row.safety]
+        if len(half) == len(SIDES):
+            pairs[row.task][key] = [half[side] for side in SIDES]
     if not tasks or not all(pairs.values()):
         lacking = [name for name, found in pairs.items() if name and not found] or ["the file"]
         raise UnusableInputError(
@@ -132,21 +147,3 @@ def _flag(value: str | None, where: str) -> bool:
     if word not in TRUE + FALSE:
         raise UnusableInputError(f"{where}: {value!r} must be 1 or 0, or true or false.")
     return word in TRUE
-
-
-def _pairs(rows: list[_Row], path: Path) -> dict[str, list[list[bool]]]:
-    waiting: dict[str, dict[str, list[bool]]] = {}
-    counts, complete = dict.fromkeys(SIDES, 0), dict[str, list[list[bool]]]()
-    for row in rows:
-        key = row.pair or f"#{counts[row.side]}"
-        counts[row.side] += 1
-        half = waiting.setdefault(key, {})
-        if row.side in half:
-            raise UnusableInputError(
-                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
-                "pairs so that each holds one attempt of both policies."
-            )
-        half[row.side] = [row.success, row.safety]
-        if len(half) == len(SIDES):
-            complete[key] = [half[side] for side in SIDES]
-    return complete
