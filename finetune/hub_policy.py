@@ -34,7 +34,7 @@ from gaploop.finetune import evaluation
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluation import NOMINAL, Rate, evidence
 from gaploop.finetune.lerobot_adapter import BASE_KEY
-from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id, resolve
+from gaploop.finetune.lerobot_policy import PREPROCESSOR, WEIGHTS, load_policy, policy_id, resolve
 from gaploop.finetune.runs import run_of, withdrawn_from
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ def card_of(
     same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
     rows, gate = results_of(folder.parent, same, base) if lineage else ((), "")
     # Where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not.
-    file = folder / "policy_preprocessor.json"
+    file = folder / PREPROCESSOR
     steps = read_json(file).get("steps", ()) if file.exists() else ()
     said = [step.get("config", {}).get("domain") for step in steps]
     own: list[str] = []  # steps that gaploop brings, by their class paths

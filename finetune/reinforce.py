@@ -191,23 +191,6 @@ def _close_rigs() -> None:
     _loaded.clear()
 
 
-def _bundle_of(job: SceneGroup) -> act.ActBundle:
-    if _loaded.get("base") != (job.base, job.lora):
-        _close_rigs()
-        # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
-        Finalize(None, _close_rigs, exitpriority=10)
-        bundle = act.load(job.base)
-        module = adapter.wrap(bundle.policy, job.base, job.lora)
-        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
-    own = dict(_loaded["module"].named_parameters())
-    with torch.no_grad():
-        for name, value in job.weights.items():
-            own[name].copy_(value)
-    _loaded["module"].eval()
-    found: act.ActBundle = _loaded["bundle"]
-    return found
-
-
 def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
@@ -222,7 +205,19 @@ def attempts(
     job: SceneGroup, attempt: Callable[[Explorer, SceneGroup], bool] = in_cell
 ) -> tuple[int, list[bool], list[Decisions]]:
     """Attempt a scene `group` times; return it, outcomes, and decisions that teach anything."""
-    explorer = Explorer(_bundle_of(job), job.spread)
+    if _loaded.get("base") != (job.base, job.lora):
+        _close_rigs()
+        # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
+        Finalize(None, _close_rigs, exitpriority=10)
+        bundle = act.load(job.base)
+        module = adapter.wrap(bundle.policy, job.base, job.lora)
+        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
+    own = dict(_loaded["module"].named_parameters())
+    with torch.no_grad():
+        for name, value in job.weights.items():
+            own[name].copy_(value)
+    _loaded["module"].eval()
+    explorer = Explorer(_loaded["bundle"], job.spread)
     won, kept = [], []
     for member in range(job.group):
         explorer.rng, explorer.kept = np.random.default_rng([*job.seed, member]), []

@@ -71,7 +71,26 @@ def read_pairs(
     Raises:
         UnusableInputError: as `read_outcomes`.
     """
-    rows = _rows(whole, path)
+    try:
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        columns, lines = reader.fieldnames or [], list(reader)
+    except csv.Error as error:
+        raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
+    for name in NEEDED:
+        if name not in columns:
+            raise UnusableInputError(
+                f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
+                f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
+            )
+    rows = []
+    for n, line in enumerate(lines, 2):
+        where, side = f"{path}, line {n}", (line["policy"] or "").strip().lower()
+        if side not in SIDES:
+            raise unknown_choice("policy", side, SIDES, where)
+        success = _flag(line["success"], f"{where}, success")
+        safety = _flag(line.get("safety") or "0", f"{where}, safety")
+        task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
+        rows.append(_Row(side, success, safety, task, pair))
     named = tuple(dict.fromkeys(row.task for row in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
@@ -116,30 +135,6 @@ class _Row:
     safety: bool
     task: str
     pair: str
-
-
-def _rows(whole: str, path: Path) -> list[_Row]:
-    try:
-        reader = csv.DictReader(io.StringIO(whole, newline=""))
-        columns, lines = reader.fieldnames or [], list(reader)
-    except csv.Error as error:
-        raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
-    for name in NEEDED:
-        if name not in columns:
-            raise UnusableInputError(
-                f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
-                f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
-            )
-    rows = []
-    for n, line in enumerate(lines, 2):
-        where, side = f"{path}, line {n}", (line["policy"] or "").strip().lower()
-        if side not in SIDES:
-            raise unknown_choice("policy", side, SIDES, where)
-        success = _flag(line["success"], f"{where}, success")
-        safety = _flag(line.get("safety") or "0", f"{where}, safety")
-        task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
-        rows.append(_Row(side, success, safety, task, pair))
-    return rows
 
 
 def _flag(value: str | None, where: str) -> bool:

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, NormalizationMode
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_policy, make_pre_post_processors
@@ -35,7 +34,8 @@ from safetensors import SafetensorError, safe_open
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
+from gaploop.finetune.lerobot_act import ACTION, FAULTS, SIDECAR, STATE
+from gaploop.finetune.lerobot_policy import PREPROCESSOR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.training import is_out_of_memory
 
@@ -48,7 +48,6 @@ UNNAMED: Final = (
 """Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
 RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
 """Options of policies that bring pictures of any size to theirs."""
-PREPROCESSOR: Final = "policy_preprocessor.json"
 USED: Final = {
     NormalizationMode.MEAN_STD: ("mean", "std"),
     NormalizationMode.MIN_MAX: ("min", "max"),
@@ -56,9 +55,6 @@ USED: Final = {
     NormalizationMode.QUANTILE10: ("q10", "q90"),
 }
 """The statistics that LeRobot's normaliser reads."""
-FAULTS: Final = (
-    OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
-)  # fmt: skip
 
 
 def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.float64]]]:
@@ -160,22 +156,6 @@ def check_fits(
         raise UnusableInputError(
             f"{info.root}: {info.fps:g} frames a second, policy {folder} was trained on "
             f"{float(own['fps']):g}. Resample with gaploop harmonise."
-        )
-
-
-def check_units(units: Sequence[str], folder: Path, root: str) -> None:
-    """Check that takes are in the units that a policy was trained on.
-
-    Raises:
-        UnusableInputError: they aren't.
-    """
-    path = folder / SIDECAR
-    own = str(read_json(path).get("units") or "") if path.exists() else ""
-    other = sorted({u for u in units if u and own and u != own})
-    if other:
-        raise UnusableInputError(
-            f"{root}: joints in {', '.join(other)}, policy {folder} was trained in {own}. Convert "
-            "with gaploop harmonise."
         )
 
 
@@ -331,7 +311,7 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise UnusableInputError(
             f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
         ) from None
-    except (*FAULTS, SafetensorError, DraccusException) as error:
+    except FAULTS as error:
         reason = " ".join(str(error).split())[:240]
         if is_out_of_memory(error):
             raise UnusableInputError(
