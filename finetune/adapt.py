@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from safetensors import SafetensorError
@@ -58,8 +58,6 @@ class HeldOut:
 
     Attributes:
         errors: uid to error.
-        by_session: mean error of each session.
-        by_dimension: mean error of each gap dimension.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -85,6 +83,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
     ranks, base = Ranks(options.device), base_of(options.base)
     work, result, seen = tuned(options, base, ranks, progress)
     folder = options.output_dir
+    trained = folder / (MERGED if options.full else ADAPTER)
     inputs = work.inputs(options.spec.steps)
     if ranks.is_main:
         try:
@@ -95,11 +94,26 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
                 f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
                 "make room, and give the same command with --resume."
             ) from None
-        _record(options, base, result, seen, inputs, time.monotonic() - began_s)
+        config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
+        config |= {"mixture": str(options.mixture or ""), "held_out_uids": sorted(seen.errors)}
+        config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
+        ended = {**asdict(result), "held_out_at_end": asdict(seen)}
+        timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
+        merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
+        write_run(
+            folder,
+            "finetune",
+            config,
+            inputs,
+            {"policy": policy_id(trained), "merged": merged_id, **ended, **timed},
+            seed=options.spec.seed,
+            base=policy_id(base),
+            base_folder=base,
+        )
+        write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
         if not is_tracked(base) and options.mixture is None:
-            keep_cameras(folder / (MERGED if options.full else ADAPTER), options.real + options.sim)
+            keep_cameras(trained, options.real + options.sim)
     ranks.wait()
-    trained = folder / (MERGED if options.full else ADAPTER)
     merged = folder / MERGED
     plain = merged if merged.exists() else trained
     return TrainedPolicy(trained, plain, folder, policy_id(trained), result, inputs)
@@ -176,35 +190,6 @@ def is_tracked(folder: Path) -> bool:
     return kind_of(folder) == "tracked"
 
 
-def _record(
-    options: AdaptOptions,
-    base: Path,
-    result: TrainResult,
-    seen: HeldOut,
-    inputs: tuple[Mapping[str, Any], ...],
-    took_s: float,
-) -> None:
-    folder = options.output_dir
-    trained = folder / (MERGED if options.full else ADAPTER)
-    config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
-    config |= {"mixture": str(options.mixture or ""), "held_out_uids": sorted(seen.errors)}
-    config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
-    ended = {**asdict(result), "held_out_at_end": asdict(seen)}
-    timed = {} if options.resume else {"took_s": round(took_s, 1)}
-    merged = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
-    write_run(
-        folder,
-        "finetune",
-        config,
-        inputs,
-        {"policy": policy_id(trained), "merged": merged, **ended, **timed},
-        seed=options.spec.seed,
-        base=policy_id(base),
-        base_folder=base,
-    )
-    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
-
-
 def require_same(
     folder: Path, options: AdaptOptions, base: Path, *, keep: bool, without: Sequence[str] = ()
 ) -> None:
@@ -213,7 +198,6 @@ def require_same(
     Args:
         folder: a run folder; one without the note (older, or empty) holds nothing that differs.
         keep: the folder is gone on with; otherwise it begins anew.
-        without: settings that may differ.
 
     Raises:
         UnusableInputError: it holds a run with other data or settings; says which.
@@ -245,11 +229,15 @@ def require_same(
         return
     then = read_json(path)
     other = [n for n in now if n not in without and then.get(n) != now[n]]
-    if other:
-        listed = ", ".join(_differs(n, then.get(n), now[n]) for n in other)
+    listed = []
+    for name in other:
+        values = then.get(name), now[name]
+        is_short = all(isinstance(v, str | int | float) and len(str(v)) < 20 for v in values)
+        listed.append(f"{name} ({values[0]}, now {values[1]})" if is_short else name)
+    if listed:
         raise UnusableInputError(
-            f"{folder} holds a run that was asked for something else: {listed}. Give what {path} "
-            "says, or name another --output_dir."
+            f"{folder} holds a run that was asked for something else: {', '.join(listed)}. Give "
+            f"what {path} says, or name another --output_dir."
         )
 
 
@@ -273,8 +261,3 @@ def _takes(root: Path) -> str:
         said = (info.uid, episode.length, episode.outcome.value, info.station, info.session)
         digest.update(repr((*said, sorted(info.dimensions.items()))).encode())
     return digest.hexdigest()
-
-
-def _differs(name: str, then: Any, now: Any) -> str:
-    is_short = all(isinstance(v, str | int | float) and len(str(v)) < 20 for v in (then, now))
-    return f"{name} ({then}, now {now})" if is_short else name

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, layout
-from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.selection import span_ends
@@ -217,7 +217,12 @@ class MixedBatches:
             rows = [getattr(f, key)[f.usable].astype(np.float64) for f in self._frames]
             mean = sum(w @ r for w, r in zip(weights, rows, strict=True))
             square = sum(w @ (r - mean) ** 2 for w, r in zip(weights, rows, strict=True))
-            result[key] = _guarded(np.asarray(mean), np.sqrt(np.asarray(square)), entries)
+            std = np.sqrt(np.asarray(square))
+            constant = std < CONSTANT * np.maximum(np.abs(mean), 1.0)
+            std = np.where(constant, 1.0, std)
+            flags = np.array([name in FLAGS for name in entries])
+            mean, std = np.where(flags, 0.5, mean), np.where(flags, 0.5, std)
+            result[key] = FeatureMoments(mean.astype(np.float32), std.astype(np.float32))
         return result
 
     def weighted(self, key: str, steps: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -271,16 +276,6 @@ def _short(value: object) -> str:
     return repr(value)
 
 
-def _guarded(
-    mean: NDArray[np.float64], std: NDArray[np.float64], names: tuple[str, ...]
-) -> FeatureMoments:
-    constant = std < CONSTANT * np.maximum(np.abs(mean), 1.0)
-    std = np.where(constant, 1.0, std)
-    flags = np.array([name in FLAGS for name in names])
-    mean, std = np.where(flags, 0.5, mean), np.where(flags, 0.5, std)
-    return FeatureMoments(mean.astype(np.float32), std.astype(np.float32))
-
-
 def load_source(
     root: Path, select: str = "demonstrations", episodes: Sequence[int] | None = None
 ) -> TrainingSource:
@@ -298,14 +293,43 @@ def load_source(
     info = layout.read_info(root)
     wanted = selection.wanted_frames(info, layout.read_episodes(info, episodes), select)
     rows = [episode for episode, _ in wanted]
-    table = _frames(info, [e.index for e in rows])
-    taken = [_episode(episode, table, usable) for episode, usable in wanted]
-    for take in taken:
+    for feature in (columns.STATE, columns.ACTION):
+        if feature not in info.features:
+            raise UnusableInputError(
+                f"{info.root} has no {feature}, which a policy is trained on. Record or import it "
+                "with joint states and actions."
+            )
+    optional = [c for c in (columns.ENVIRONMENT,) if c in info.features]
+    read = [columns.STATE, columns.ACTION, *optional]
+    table = load_frames(info.root, read, [e.index for e in rows])
+    none = np.empty((len(table), 0), dtype=np.float32)
+    taken = []
+    for episode, usable in wanted:
+        mine = table.rows_of(episode.index)
+        take = TrainingEpisode(
+            episode.info.uid,
+            episode.index,
+            np.asarray(table.columns[columns.STATE][mine], dtype=np.float32),
+            np.asarray(table.columns.get(columns.ENVIRONMENT, none)[mine], dtype=np.float32),
+            np.asarray(table.columns[columns.ACTION][mine], dtype=np.float32),
+            usable,
+            episode.info.plan,
+            session=episode.info.session,
+            station=episode.info.station,
+            dimensions=dict(episode.info.dimensions),
+        )
         for name in ("state", "environment", "action"):
             check_finite(root, take.index, name, getattr(take, name))
+        taken.append(take)
+    domains = sorted({e.info.domain for e in rows})
+    if len(domains) > 1:
+        raise UnusableInputError(
+            f"{root} mixes takes of {' and '.join(domains)}. Split it by domain with gaploop edit "
+            "split, so that each gets its share."
+        )
     return TrainingSource(
         str(root),
-        _domain(root, rows),
+        domains[0],
         Signature(
             info.fps,
             info.names(columns.STATE),
@@ -353,36 +377,6 @@ def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[
     return sources, opened.stages(sizes)
 
 
-def _episode(
-    episode: layout.EpisodeRow, table: FrameTable, usable: NDArray[np.bool_]
-) -> TrainingEpisode:
-    mine = table.rows_of(episode.index)
-    none = np.empty((len(table), 0), dtype=np.float32)
-    return TrainingEpisode(
-        episode.info.uid,
-        episode.index,
-        np.asarray(table.columns[columns.STATE][mine], dtype=np.float32),
-        np.asarray(table.columns.get(columns.ENVIRONMENT, none)[mine], dtype=np.float32),
-        np.asarray(table.columns[columns.ACTION][mine], dtype=np.float32),
-        usable,
-        episode.info.plan,
-        session=episode.info.session,
-        station=episode.info.station,
-        dimensions=dict(episode.info.dimensions),
-    )
-
-
-def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
-    for feature in (columns.STATE, columns.ACTION):
-        if feature not in info.features:
-            raise UnusableInputError(
-                f"{info.root} has no {feature}, which a policy is trained on. Record or import it "
-                "with joint states and actions."
-            )
-    optional = [c for c in (columns.ENVIRONMENT,) if c in info.features]
-    return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
-
-
 def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> None:
     """Refuse a take with NaN among what would be trained on; `values` has a row for each frame.
 
@@ -395,13 +389,3 @@ def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> N
             f"{root}: episode {episode} has NaN or infinite {name} at frame "
             f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record it again."
         )
-
-
-def _domain(root: Path, episodes: Sequence[layout.EpisodeRow]) -> Domain:
-    found = sorted({e.info.domain for e in episodes})
-    if len(found) > 1:
-        raise UnusableInputError(
-            f"{root} mixes takes of {' and '.join(found)}. Split it by domain with gaploop edit "
-            "split, so that each gets its share."
-        )
-    return found[0]

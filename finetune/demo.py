@@ -90,7 +90,7 @@ def sweep(
         progress: called with the number of draws just finished.
     """
     jobs = [
-        _Job(n, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts)
+        (n, policy, draw, folder / f"{n:02d}-{draw.dimension.value}", rollouts)
         for n, draw in enumerate(draws)
     ]
     found: dict[int, DrawResult] = {}
@@ -100,21 +100,12 @@ def sweep(
     return [found[n] for n in sorted(found)]
 
 
-@dataclass(frozen=True)
-class _Job:
-    number: int
-    policy: str | Path
-    draw: Draw
-    journal: Path
-    rollouts: int
-
-
-def _one(job: _Job) -> tuple[int, DrawResult]:
-    draw = job.draw
+def _one(job: tuple[int, str | Path, Draw, Path, int]) -> tuple[int, DrawResult]:
+    number, policy, draw, journal, rollouts = job
     cell = TargetCell({draw.dimension.value: draw.severity}, draw.gap_seed)
-    takes = recorded_rollouts(job.policy, cell, job.journal, job.rollouts, "sweep")
-    found = diagnose(takes, source=job.journal.name).takes
-    return job.number, DrawResult(draw, len(takes), found)
+    takes = recorded_rollouts(policy, cell, journal, rollouts, "sweep")
+    found = diagnose(takes, source=journal.name).takes
+    return number, DrawResult(draw, len(takes), found)
 
 
 def confusion(results: Sequence[DrawResult]) -> dict[str, dict[str, int]]:
@@ -177,7 +168,25 @@ class DemoResult:
             "seed": self.seed,
             "better": self.better,
             "nominal": _rate(self.nominal),
-            "loops": [_loop_json(loop) for loop in self.loops],
+            "loops": [
+                {
+                    "gaps": dict(loop.target.gaps),
+                    "gap_seed": loop.target.gap_seed,
+                    "measured": list(loop.twin.mechanisms),
+                    "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
+                    "plan": [
+                        {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
+                        for i in loop.plan.items
+                    ],
+                    "done": loop.done,
+                    "before": _rate(loop.before),
+                    "after": _rate(loop.after),
+                    "nominal_after": _rate(loop.nominal_after),
+                    "verdict": loop.verdict.to_json() if loop.verdict else None,
+                    "lineage": dict(loop.lineage),
+                }
+                for loop in self.loops
+            ],
         }
 
 
@@ -247,22 +256,3 @@ def _within(cell: str, say: Say) -> Say:
 
 def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:
     return asdict(result.total) if result else None
-
-
-def _loop_json(loop: LoopResult) -> dict[str, Any]:
-    return {
-        "gaps": dict(loop.target.gaps),
-        "gap_seed": loop.target.gap_seed,
-        "measured": list(loop.twin.mechanisms),
-        "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
-        "plan": [
-            {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
-            for i in loop.plan.items
-        ],
-        "done": loop.done,
-        "before": _rate(loop.before),
-        "after": _rate(loop.after),
-        "nominal_after": _rate(loop.nominal_after),
-        "verdict": loop.verdict.to_json() if loop.verdict else None,
-        "lineage": dict(loop.lineage),
-    }

@@ -178,7 +178,6 @@ def evaluate(
 
     Args:
         policy_path: as for `load_policy`.
-        n: rollouts under each condition.
         gaps: gap dimension to severity in [0, 1]; injected under every condition.
         conditions: settings to try one at a time; the plain cell if there are none.
         workers: processes; 1 stays in this one.

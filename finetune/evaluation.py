@@ -140,9 +140,16 @@ class Evaluation:
         """
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise UnusableInputError(f"{where} is not a {SCHEMA} file. Run gaploop evaluate.")
+        kinds: dict[str, type] = {"seed": int, "success": bool, "duration_s": float}
         try:
+            rollouts = []
+            for said in value["outcomes"]:
+                found = vars(Rollout(**said))
+                if type(found["success"]) is not bool:
+                    raise TypeError(f"success must be true or false, got {found['success']!r}")
+                rollouts.append(Rollout(**{n: kinds.get(n, str)(v) for n, v in found.items()}))
             return summarise(
-                [_rollout(r) for r in value["outcomes"]],
+                rollouts,
                 domain=Domain(value["domain"]),
                 policy=str(value["policy"]),
                 gaps={str(name): float(severity) for name, severity in value["gaps"].items()},
@@ -155,14 +162,6 @@ class Evaluation:
             raise UnusableInputError(
                 f"{where} is damaged ({error!r}). Run gaploop evaluate again."
             ) from None
-
-
-def _rollout(value: Mapping[str, Any]) -> Rollout:
-    found = Rollout(**value)
-    if type(found.success) is not bool:
-        raise TypeError(f"success must be true or false, got {found.success!r}")
-    kinds: dict[str, type] = {"seed": int, "success": bool, "duration_s": float}
-    return Rollout(**{name: kinds.get(name, str)(said) for name, said in vars(found).items()})
 
 
 def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENCE) -> Rate:
@@ -302,26 +301,16 @@ def read_rollouts(path: Path) -> Iterable[Rollout]:
         ) from None
     for number, row in enumerate(rows, 2):
         try:
-            yield _from_csv(row)
+            if None in row.values():
+                raise ValueError("too few values")
+            given: dict[str, Any] = {name: row[name] for name in FIELDS if name in row}
+            given["success"] = {"True": True, "False": False}[row["success"]]
+            given |= {"seed": int(row["seed"]), "duration_s": float(row["duration_s"])}
+            yield Rollout(**given)
         except (KeyError, ValueError, TypeError, AttributeError):
             raise UnusableInputError(
                 f"{path}, line {number}: not a rollout. Fix or remove that line."
             ) from None
-
-
-def _from_csv(row: Mapping[str, Any]) -> Rollout:
-    if None in row.values():
-        raise ValueError("too few values")
-    success = {"True": True, "False": False}[row["success"]]
-    given = {name: row[name] for name in FIELDS if name in row}
-    return Rollout(
-        **{
-            **given,
-            "seed": int(row["seed"]),
-            "success": success,
-            "duration_s": float(row["duration_s"]),
-        }
-    )
 
 
 @dataclass(frozen=True)

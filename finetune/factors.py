@@ -134,8 +134,10 @@ def order(condition: str, base: str) -> tuple[Any, ...]:
 
 def _phrase(name: str, value: str) -> str:
     if name == "camera_pose":
-        offsets = zip(json.loads(value), _AXES, strict=True)
-        return "camera " + " ".join(_offset(v, axis) for v, axis in offsets if v)
+        offsets = list(zip(json.loads(value), _AXES, strict=True))
+        said = [f"{1000 * v:+.0f} mm {axis}" for v, axis in offsets[:3] if v]
+        said += [f"{math.degrees(v):+.1f}° {axis}" for v, axis in offsets[3:] if v]
+        return "camera " + " ".join(said)
     if name == "table_height":
         return f"table {1000 * float(value):+.0f} mm"
     if name == GRID:
@@ -144,9 +146,3 @@ def _phrase(name: str, value: str) -> str:
     if name == "distractors":
         return f"{value} distractors"
     return f"{name.replace('_', ' ')} {value.replace('_', ' ')}"
-
-
-def _offset(value: float, axis: str) -> str:
-    if axis in _AXES[:3]:
-        return f"{1000 * value:+.0f} mm {axis}"
-    return f"{math.degrees(value):+.1f}° {axis}"

@@ -61,12 +61,7 @@ def listing(
 ) -> tuple[str, dict[str, int]]:
     """Return the commit of a repository, and its files with their sizes [bytes].
 
-    Args:
-        revision: a commit, branch or tag; the newest unless given.
-        kind: of repository, `model` or `dataset`.
-
-    Raises:
-        UnusableInputError: there is none of that name, or it can't be read or reached.
+    Arguments and errors are as of `fetch`.
     """
     address = endpoint()
 

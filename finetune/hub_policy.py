@@ -34,7 +34,7 @@ from gaploop.finetune import evaluation
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluation import NOMINAL, Rate, evidence
 from gaploop.finetune.lerobot_adapter import BASE_KEY
-from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id, resolve
+from gaploop.finetune.lerobot_policy import PREPROCESSOR, WEIGHTS, load_policy, policy_id, resolve
 from gaploop.finetune.runs import run_of, withdrawn_from
 
 log = logging.getLogger(__name__)
@@ -192,15 +192,6 @@ def owns(name: str) -> bool:
     return path.suffix in PARTS and (len(path.parts) == 1 or path.parts[0] == adapter.BASE)
 
 
-def needs_gaploop(folder: Path) -> tuple[str, ...]:
-    """Return the steps of a policy's processors that gaploop brings, by their class paths."""
-    names: list[str] = []
-    for file in sorted(folder.glob("policy_*processor.json")):
-        value: Any = read_json(file)
-        names += [str(step.get("class", "")) for step in value.get("steps", ())]
-    return tuple(name for name in names if name.startswith("gaploop."))
-
-
 def card_of(
     folder: Path,
     identity: str,
@@ -224,9 +215,13 @@ def card_of(
     same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
     rows, gate = results_of(folder.parent, same, base) if lineage else ((), "")
     # Where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not.
-    file = folder / "policy_preprocessor.json"
+    file = folder / PREPROCESSOR
     steps = read_json(file).get("steps", ()) if file.exists() else ()
     said = [step.get("config", {}).get("domain") for step in steps]
+    own: list[str] = []  # steps that gaploop brings, by their class paths
+    for file in sorted(folder.glob("policy_*processor.json")):
+        classes = (str(step.get("class", "")) for step in read_json(file).get("steps", ()))
+        own += [name for name in classes if name.startswith("gaploop.")]
     facts = {
         "adapter": is_adapter,
         "kind": kind.upper() if len(kind) < 5 else kind,
@@ -239,7 +234,7 @@ def card_of(
         "rows": rows,
         "gate": gate,
         "repo_id": target.repo_id,
-        "steps": needs_gaploop(folder),
+        "steps": tuple(own),
         "domain": next((float(value) for value in said if value is not None), None),
         "licence": hub_card.licence_of(before, options.license),
         "lineage": LINEAGE if lineage else "",
@@ -301,28 +296,16 @@ def results_of(
             if who not in rates or rates[who].trials < measured.trials:
                 rates[who] = measured
     order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
-    rows = tuple(
-        ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order
-    )
+    rows = [ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order]
     gates = [
         value
         for value in _values(run, GATE)
         if isinstance(value.get("contest"), Mapping)
         and value["contest"].get("candidate") in identities
     ]
-    rows += tuple(row for value in gates for row in _gate_rows(value))
-    verdict = ""
-    if gates:
-        value = gates[0]
-        verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
-        verdict += str(value.get("message") or value.get("says") or "")
-        verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
-    return rows, verdict
-
-
-def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
-    """Yield what a gate's stages counted of both sides, task by task."""
-    for stage in value.get("stages", ()):
+    # What a gate's stages counted of both sides, task by task.
+    stages = [(value, stage) for value in gates for stage in value.get("stages", ())]
+    for value, stage in stages:
         rates = {name: Rate.from_json(said) for name, said in stage.get("rates", {}).items()}
         for name, after in rates.items():
             task, _, side = name.rpartition(": ")
@@ -330,7 +313,14 @@ def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
                 before = rates.get(f"{task}: baseline" if task else "baseline")
                 where = f"gate, {stage['stage']}, until it was decided"
                 setting = f"{where}: {task}" if task else where
-                yield ResultRow("", setting, str(value.get("evidence", "")), before, after)
+                rows.append(ResultRow("", setting, str(value.get("evidence", "")), before, after))
+    verdict = ""
+    if gates:
+        value = gates[0]
+        verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
+        verdict += str(value.get("message") or value.get("says") or "")
+        verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
+    return tuple(rows), verdict
 
 
 def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:

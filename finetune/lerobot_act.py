@@ -57,8 +57,6 @@ class ActSize:
     Attributes:
         chunk: actions predicted at once.
         execute: actions executed before the next prediction.
-        width: transformer width.
-        feedforward: width of its feed-forward layers.
     """
 
     chunk: int = 20
@@ -245,7 +243,22 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
         KeyError: a sidecar without a rate.
     """
     file = folder / SIDECAR
-    said = read_json(file) if file.exists() else _trained_on(folder)
+    said: dict[str, Any] = {}
+    if file.exists():
+        said = read_json(file)
+    else:
+        trained = folder / TRAIN_CONFIG
+        given = read_json(trained) if trained.exists() else {}
+        dataset = given.get("dataset") if isinstance(given, dict) else None
+        at: dict[str, Any] = dataset if isinstance(dataset, dict) else {}
+        root = Path(str(at.get("root") or HF_LEROBOT_HOME / str(at.get("repo_id") or "")))
+        try:
+            info = read_info(root)
+        except UnusableInputError:
+            pass  # it isn't here
+        else:
+            said = {f"{key}_names": info.names(feature) for key, feature in FEATURE_KEYS.items()}
+            said |= {"fps": info.fps, "robot_type": info.robot_type}
     features = {**(config.input_features or {}), **(config.output_features or {})}
 
     def names(key: str, feature: str) -> tuple[str, ...]:
@@ -261,22 +274,3 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
         units=str(said.get("units") or ""),
         robot_type=str(said.get("robot_type") or ""),
     )
-
-
-def _trained_on(folder: Path) -> dict[str, Any]:
-    """Return what a policy's dataset says, as a sidecar would; nothing where it isn't here."""
-    file = folder / TRAIN_CONFIG
-    given = read_json(file) if file.exists() else {}
-    dataset = given.get("dataset") if isinstance(given, dict) else None
-    said: dict[str, Any] = dataset if isinstance(dataset, dict) else {}
-    root = Path(str(said.get("root") or HF_LEROBOT_HOME / str(said.get("repo_id") or "")))
-    try:
-        info = read_info(root)
-    except UnusableInputError:
-        return {}
-    keys = {"state_names": STATE, "environment_names": ENVIRONMENT, "action_names": ACTION}
-    return {
-        "fps": info.fps,
-        "robot_type": info.robot_type,
-        **{key: info.names(feature) for key, feature in keys.items()},
-    }

@@ -46,7 +46,6 @@ class LoraOptions:
     Attributes:
         r: rank.
         alpha: scale; the update is multiplied by alpha / r. 0 means 2 r.
-        dropout: dropout on the adapter's input.
         targets: modules that get an adapter; LeRobot's own for the policy if None.
     """
 
@@ -110,7 +109,13 @@ def save(
     policy = bundle.policy
     require_base(folder, base, model.base_sha256)
     folder.mkdir(parents=True, exist_ok=True)
-    named = _place_base(base, folder, hub_name)
+    refuse_links_out(base)  # what they lead to would be copied, and pushed one day
+    named = hub_name or str(base)
+    if sum(p.stat().st_size for p in base.rglob("*") if p.is_file()) <= COPIED_BYTES:
+        shutil.copytree(base, folder / BASE, dirs_exist_ok=True)
+        named = BASE
+    elif not hub_name:
+        log.warning("%s is too large to copy: its adapter works where that folder is.", base)
     model.save_pretrained(folder)
     config = json.loads((folder / CONFIG).read_text())
     config[BASE_KEY] = named
@@ -123,18 +128,6 @@ def save(
     write_json(folder / act.SIDECAR, {**sidecar, BASE_HASH: model.base_sha256})
     if merge:
         act.save(replace(bundle, policy=merged(model)), folder.parent / "merged")
-
-
-def _place_base(base: Path, folder: Path, hub_name: str) -> str:
-    """Copy the base beside its adapter, unless it is large; return what the adapter calls it."""
-    refuse_links_out(base)  # what they lead to would be copied, and pushed one day
-    files = [p for p in base.rglob("*") if p.is_file()]
-    if sum(p.stat().st_size for p in files) <= COPIED_BYTES:
-        shutil.copytree(base, folder / BASE, dirs_exist_ok=True)
-        return BASE
-    if not hub_name:
-        log.warning("%s is too large to copy: its adapter works where that folder is.", base)
-    return hub_name or str(base)
 
 
 def is_adapter(folder: Path) -> bool:

@@ -9,11 +9,10 @@ runtimes get what `torch.export` makes of `predict_action_chunk`, by way of an O
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,7 +176,7 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
         raise UnusableInputError(
             f"{', '.join(lacking)} not installed: pip install 'gaploop[{format_.extra}]'"
         )
-    with _in_words(name):
+    try:
         if format_.runtime is not None:
             file = _exported(policy, seen, folder)
             before_mb = _held_mb(policy)
@@ -198,6 +197,12 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
         if format_.torch is not None:
             file = folder / f"{name}.pt"
             torch.save(network.state_dict(), file)
+    except UnusableInputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - exporters and runtimes raise all there is
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        why = lines[0] if lines else type(error).__name__
+        raise UnusableInputError(f"{name} can't be computed on this machine: {why[:200]}") from None
     files = [part for part in folder.iterdir() if part.name.startswith(file.name)]
     return Made(made, sum(part.stat().st_size for part in files) / 1e6, max(memory_mb, 0.0))
 
@@ -257,19 +262,6 @@ def _run_by(policy: ActPolicy, runtime: Any, file: Path) -> Any:
         return torch.from_numpy(plan(given))
 
     return SimpleNamespace(config=config, predict_action_chunk=planned, reset=lambda: None)
-
-
-@contextlib.contextmanager
-def _in_words(name: str) -> Iterator[None]:
-    """Say in one line why a format can't be computed here, whatever its library raises."""
-    try:
-        yield
-    except UnusableInputError:
-        raise
-    except Exception as error:  # noqa: BLE001 - exporters and runtimes raise all there is
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        why = lines[0] if lines else type(error).__name__
-        raise UnusableInputError(f"{name} can't be computed on this machine: {why[:200]}") from None
 
 
 def action_error(made: ActPolicy, plans: list[FloatArray], views: list[Observation]) -> FloatArray:

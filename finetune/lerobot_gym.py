@@ -45,7 +45,6 @@ def evaluate_gym(
 
     Args:
         policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
-        n: rollouts of each task.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
         batch: environments that step side by side, each in a process of its own from 2 on.
         folder: keeps every rollout as it comes, as for `evaluate`.
@@ -66,6 +65,9 @@ def evaluate_gym(
     rollouts = list[Rollout]()
     with _environments(env, min(batch, n)) as tasks:
         side = _loaded(path, env)
+        from lerobot.scripts import lerobot_eval
+
+        lerobot_eval.inside_slurm = lambda: True  # there it draws no bars of its own; ours counts
         for condition, vector in tasks.items():
             known = log.held if log else {}
             held = [known[condition, s] for s in range(seed, seed + n) if (condition, s) in known]
@@ -73,7 +75,26 @@ def evaluate_gym(
             on_rollouts(held)
             done_seeds = {r.seed for r in held}
             lacking = [s for s in range(seed, seed + n) if s not in done_seeds]
-            for done in _batches(vector, side, condition, lacking, env.fps):
+            for start in range(0, len(lacking), vector.num_envs):
+                wanted = lacking[start : start + vector.num_envs]
+                # What a last, fuller batch gives beyond these is left out.
+                extra = [max(lacking) + 1 + i for i in range(vector.num_envs - len(wanted))]
+                try:
+                    with torch.inference_mode():
+                        found = lerobot_eval.rollout(env=vector, seeds=[*wanted, *extra], **side)
+                except Exception as error:
+                    raise GaploopError(
+                        f"The rollout broke off ({_one_line(error)}). Does the policy take what "
+                        "this environment shows?"
+                    ) from error
+                done = []
+                for row, scene in enumerate(wanted):
+                    over = found["done"][row].to(int)
+                    steps = int(torch.argmax(over)) + 1
+                    won = bool(found["success"][row, :steps].any())
+                    ended = "time ran out" if steps == len(over) else "the environment ended it"
+                    reason = "success" if won else ended
+                    done.append(Rollout(scene, condition, won, steps / env.fps, reason))
                 rollouts += done
                 if log:
                     log.add(done)
@@ -148,36 +169,6 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         "env_preprocessor": env_pre,
         "env_postprocessor": env_post,
     }
-
-
-def _batches(
-    vector: Any, side: Mapping[str, Any], condition: str, seeds: Sequence[int], fps: float
-) -> Iterator[list[Rollout]]:
-    """Yield rollouts batch by batch; what a last, fuller batch gives beyond `seeds` is left out."""
-    from lerobot.scripts import lerobot_eval
-
-    lerobot_eval.inside_slurm = lambda: True  # there it draws no bars of its own; ours counts
-    for start in range(0, len(seeds), vector.num_envs):
-        wanted = list(seeds[start : start + vector.num_envs])
-        extra = [max(seeds) + 1 + i for i in range(vector.num_envs - len(wanted))]
-        try:
-            with torch.inference_mode():
-                found = lerobot_eval.rollout(env=vector, seeds=[*wanted, *extra], **side)
-        except Exception as error:
-            raise GaploopError(
-                f"The rollout broke off ({_one_line(error)}). Does the policy take what this "
-                "environment shows?"
-            ) from error
-        yield [_rollout(found, i, s, condition, fps) for i, s in enumerate(wanted)]
-
-
-def _rollout(found: Mapping[str, Any], row: int, seed: int, condition: str, fps: float) -> Rollout:
-    done = found["done"][row].to(int)
-    steps = int(torch.argmax(done)) + 1
-    won = bool(found["success"][row, :steps].any())
-    ran_out = steps == len(done)
-    reason = "success" if won else "time ran out" if ran_out else "the environment ended it"
-    return Rollout(seed, condition, won, steps / fps, reason)
 
 
 def _one_line(error: BaseException) -> str:

@@ -268,22 +268,32 @@ def policy_id(path: str | Path) -> str:
         name = str(file.relative_to(folder))
         if has_base and name == WEIGHTS:
             continue  # the base's once more, where plain LeRobot looks for it
-        is_named = has_base and name == adapter.CONFIG
-        digest.update(f"{name} {_as_here(file) if is_named else sha256(file)}\n".encode())
+        said = sha256(file)
+        if has_base and name == adapter.CONFIG:  # as it is before its base is on a Hub
+            config = {**read_json(file), adapter.BASE_KEY: adapter.BASE}
+            text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+            said = hashlib.sha256(text.encode()).hexdigest()
+        digest.update(f"{name} {said}\n".encode())
     return f"sha256:{digest.hexdigest()[:16]}"
-
-
-def _as_here(file: Path) -> str:
-    """Return the hash of an adapter's configuration as it is before its base is on a Hub."""
-    config = {**read_json(file), adapter.BASE_KEY: adapter.BASE}
-    return hashlib.sha256(
-        (json.dumps(config, indent=1, sort_keys=True) + "\n").encode()
-    ).hexdigest()
 
 
 def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
     signature = bundle.signature
-    environment = _tracked(observation, bundle)
+    environment, steps = observation.environment_state, bundle.preprocessor.steps
+    light = next((s for s in steps if isinstance(s, LightStep)), None)
+    tracker = next((s for s in steps if isinstance(s, TrackerStep)), None)
+    if environment is not None and light is not None and tracker is not None:
+        # The policy's own tracker finds the scene, in pictures that are cleared first.
+        if light.camera not in observation.images:
+            raise UnusableInputError(
+                f"The policy allows for the light in pictures of '{light.camera}', and there are "
+                f"none: {', '.join(observation.images) or 'no camera'}. Name the overhead camera "
+                "so."
+            )
+        picture = {f"{IMAGES}{light.camera}": np.array(observation.images[light.camera])}
+        found = tracker.observation(light.observation(picture))[act.ENVIRONMENT]
+        domain = environment[-1]  # as the rig says
+        environment = np.append(np.asarray(found, dtype=np.float64)[:-1], domain)
     if environment is None:
         raise UnusableInputError(
             "The policy needs observation.environment_state and nothing tracks the scene. "
@@ -307,32 +317,13 @@ def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
     )
 
 
-def _tracked(observation: Observation, bundle: act.ActBundle) -> FloatArray | None:
-    """Return the tracked scene; by the policy's own tracker where it clears pictures first."""
-    scene, steps = observation.environment_state, bundle.preprocessor.steps
-    light = next((s for s in steps if isinstance(s, LightStep)), None)
-    tracker = next((s for s in steps if isinstance(s, TrackerStep)), None)
-    if scene is None or light is None or tracker is None:
-        return scene
-    if light.camera not in observation.images:
-        raise UnusableInputError(
-            f"The policy allows for the light in pictures of '{light.camera}', and there are none: "
-            f"{', '.join(observation.images) or 'no camera'}. Name the overhead camera so."
-        )
-    picture = {f"{IMAGES}{light.camera}": np.array(observation.images[light.camera])}
-    found = tracker.observation(light.observation(picture))[act.ENVIRONMENT]
-    return np.append(np.asarray(found, dtype=np.float64)[:-1], scene[-1])  # as the rig: the domain
-
-
 class LerobotDriver(ActPolicy):
     """Drives with a policy of any of LeRobot's types.
 
     One that looks back over several observations (`n_obs_steps`) is asked on every frame, since its
     own queue counts them; the others plan a chunk at a time.
 
-    Args:
-        execute: actions executed before the next prediction; by default the policy's own.
-        delay_s: as of `ActPolicy`.
+    Args: as of `ActPolicy`.
     """
 
     def __init__(

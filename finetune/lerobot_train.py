@@ -76,8 +76,20 @@ def train(
             with a mixture.
         GaploopError: this LeRobot's training works otherwise than the one known here.
     """
-    for name in ("policy", "reward_model"):
-        _refuse_foreign_code(name, getattr(config, name, None))
+    for option in ("policy", "reward_model"):
+        start = getattr(config, option, None)
+        path = getattr(start, "pretrained_path", None)
+        if not path:
+            continue
+        folder = Path(path)
+        if is_hub_name(path):
+            folder = fetch(str(path), getattr(start, "pretrained_revision", None))
+            # What was looked at is what LeRobot loads, which reads the command line once more by
+            # itself: another could be pushed in between.
+            sys.argv.append(f"--{option}.pretrained_revision={folder.name}")
+        refuse_foreign_code(folder)
+        if adapter.is_adapter(folder):
+            adapter.base_folder(folder)
     training = _Training(config, cache, mixture, progress)
     mine: dict[str, Any] = {
         "make_train_eval_datasets": training.datasets,
@@ -274,25 +286,3 @@ def held_out(opened: OpenMixture, fraction: float) -> tuple[OpenMixture, tuple[M
                 "train on. Hold out fewer."
             )
     return replace(opened, takes=kept), tuple(aside)
-
-
-def _refuse_foreign_code(option: str, config: Any) -> None:
-    """Look at the policy that LeRobot is about to start from; what is looked at is what it loads.
-
-    Args:
-        option: what LeRobot calls it on the command line, which it reads once more by itself.
-
-    Raises:
-        UnusableInputError: its files name code to run, or it isn't there.
-    """
-    path = getattr(config, "pretrained_path", None)
-    if not path:
-        return
-    folder = Path(path)
-    if is_hub_name(path):
-        folder = fetch(str(path), getattr(config, "pretrained_revision", None))
-        # Another could be pushed in between.
-        sys.argv.append(f"--{option}.pretrained_revision={folder.name}")
-    refuse_foreign_code(folder)
-    if adapter.is_adapter(folder):
-        adapter.base_folder(folder)

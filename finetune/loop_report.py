@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from gaploop.failure_analysis.report.page import text as paragraph
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
 from gaploop.failure_analysis.station import words as plain
 from gaploop.finetune.closed_loop import LoopResult
-from gaploop.finetune.demo import ABSTAINED, DemoResult, DrawResult, accuracy, confusion
+from gaploop.finetune.demo import ABSTAINED, DemoResult, accuracy, confusion
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
 from gaploop.sim.gaps import draw_gaps
@@ -56,13 +56,69 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
         shown = {t.uid for t in loop.diagnosis.takes}
         takes = (t for t in read_journal(loop.folder / "rollouts_journal") if t.info.uid in shown)
         pictures = {t.info.uid: pictures_of(t) for t in takes}
-        sections += [_why(name, loop), evidence_section(loop.diagnosis, pictures, CARDS)]
+        summary = loop.diagnosis.summary
+        modes = ", ".join(f"{plain(m)} {n}×" for m, n in summary["modes"].items()) or "none"
+        lead = (
+            f"{summary['diagnosed']} of {summary['takes']} recorded rollouts failed ({modes}). "
+            f"Diagnosed: {diagnosed_words(loop)}. Injected: {injected_words(loop)}."
+        )
+        head = ("dimension", "share", "what to do", "why", "what it means")
+        rows = [
+            (
+                plain(item.dimension.value),
+                f"{item.share:.0%}",
+                _advice(item),
+                f"{item.why} {item.protocol}",
+                DIMENSIONS[item.dimension].definition,
+            )
+            for item in loop.plan.items
+        ]
+        advice = paragraph("The plan has nothing to do.")
+        if rows:
+            advice = table(head, rows, numbers=(1,))
+        sections.append(section(f"Cell {name}: diagnosis and plan", lead, [advice]))
+        sections.append(evidence_section(loop.diagnosis, pictures, CARDS))
     if result.sweep:
-        sections.append(_attribution(result.sweep, folder))
-    stages = [(name, *stage) for name, loop in _named(result) for stage in _stages(loop)]
+        injected = confusion(result.sweep)
+        right, named, every = accuracy(injected)
+        counts = {(r, c): n for r, row in injected.items() for c, n in row.items()}
+        columns = [*(d.value for d in GapDimension), ABSTAINED]
+        grid = figures.count_grid(list(injected), columns, counts, ("diagnosed", "injected"))
+        png = figure_png(grid)
+        (folder / "confusion.png").write_bytes(png)
+        lead = (
+            f"{len(result.sweep)} more cells were drawn, one gap each; {every} of the base "
+            f"policy's rollouts in them failed. Of these {named} were named, {right} of them "
+            "rightly."
+        )
+        caption = (
+            "Failed takes. Mechanism, direction and severity are drawn; rules, nothing learned."
+        )
+        drawn = figure(png, caption, 900)
+        sections.append(section("Injected against diagnosed", lead, [drawn]))
+    stages = []
+    for name, loop in _named(result):
+        for key, (stage, file) in STAGES.items():
+            if key in loop.lineage:
+                there = f"{loop.run_folder}/{file}" if key in ("run", "policy") else file
+                ids = loop.lineage[key]
+                if not isinstance(ids, str):  # the ends of the first few: all are in the file
+                    more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+                    ids = ", ".join(f"…{uid[-12:]}" for uid in ids[:SHOWN_IDS]) + more
+                stages.append((name, stage, ids, f"{loop.folder.name}/{there}"))
+        if loop.verdict:
+            answer = f"{loop.verdict.verdict.value}: names all of the above"
+            stages.append((name, "verdict", answer, f"{loop.folder.name}/verdict.json"))
     lead = "Each stage names the one before by id; the files lie beside this page."
     lineage = table(("cell", "stage", "id", "file"), stages)
-    sections += [section("Lineage", lead, [lineage]), _limits(result)]
+    sections.append(section("Lineage", lead, [lineage]))
+    limits = (
+        "Nothing here was measured on a real robot. The cells, their gaps and the demonstrator "
+        "are simulated; the policy sees joints and tracked poses, not pixels. One training seed.",
+        f"To repeat it: gaploop demo --seed={result.seed} --output_dir=DIR. The same seed draws "
+        "the same gaps and scenes.",
+    )
+    sections.append(section("What this does not show", "", list(map(paragraph, limits))))
     path = folder / "report.html"
     title = "Closing the gap, sim-to-sim"
     write_atomically(path, page(title, sections, subtitle=f"gaploop demo, seed {result.seed}"))
@@ -129,7 +185,11 @@ def success_figure(result: DemoResult) -> Any:
         for x, (_, base, adapted) in enumerate(groups):
             both = [(base, figures.PALE)] + ([(adapted, figures.ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):
-                _bar(axes, x + (n - (len(both) - 1) / 2) * 0.36, rate, colour)
+                place, (low, high) = x + (n - (len(both) - 1) / 2) * 0.36, rate.interval
+                error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
+                axes.bar(place, rate.rate, 0.32, color=colour)
+                axes.errorbar(place, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
+                axes.text(place, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
         axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
         axes.set_ylim(0, 1.28)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
@@ -140,14 +200,6 @@ def success_figure(result: DemoResult) -> Any:
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn
-
-
-def _bar(axes: Any, x: float, rate: Evaluation, colour: str) -> None:
-    low, high = rate.interval
-    error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
-    axes.bar(x, rate.rate, 0.32, color=colour)
-    axes.errorbar(x, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
-    axes.text(x, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
 
 
 def pictures_of(take: Take) -> list[Image]:
@@ -181,84 +233,6 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
         table(("cell", *COLUMNS), rows),
     ]
     return section("In short", lead, blocks)
-
-
-def _why(name: str, loop: LoopResult) -> Section:
-    summary = loop.diagnosis.summary
-    modes = ", ".join(f"{plain(m)} {n}×" for m, n in summary["modes"].items()) or "none"
-    lead = (
-        f"{summary['diagnosed']} of {summary['takes']} recorded rollouts failed ({modes}). "
-        f"Diagnosed: {diagnosed_words(loop)}. Injected: {injected_words(loop)}."
-    )
-    head = ("dimension", "share", "what to do", "why", "what it means")
-    rows = [
-        (
-            plain(item.dimension.value),
-            f"{item.share:.0%}",
-            _advice(item),
-            f"{item.why} {item.protocol}",
-            DIMENSIONS[item.dimension].definition,
-        )
-        for item in loop.plan.items
-    ]
-    block = table(head, rows, numbers=(1,)) if rows else paragraph("The plan has nothing to do.")
-    return section(f"Cell {name}: diagnosis and plan", lead, [block])
-
-
-def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
-    rows = confusion(results)
-    right, named, every = accuracy(rows)
-    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
-    columns = [*(d.value for d in GapDimension), ABSTAINED]
-    grid = figures.count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
-    png = figure_png(grid)
-    (folder / "confusion.png").write_bytes(png)
-    lead = (
-        f"{len(results)} more cells were drawn, one gap each; {every} of the base policy's "
-        f"rollouts in them failed. Of these {named} were named, {right} of them rightly."
-    )
-    caption = "Failed takes. Mechanism, direction and severity are drawn; rules, nothing learned."
-    return section("Injected against diagnosed", lead, [figure(png, caption, 900)])
-
-
-def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:
-    """Return (stage, ids, path) of every stage that the loop went through."""
-    where = {"run": f"{loop.run_folder}/", "policy": f"{loop.run_folder}/"}
-    rows = [
-        (stage, _ids(loop.lineage[key]), f"{loop.folder.name}/{where.get(key, '')}{path}")
-        for key, (stage, path) in STAGES.items()
-        if key in loop.lineage
-    ]
-    if loop.verdict:
-        answer = f"{loop.verdict.verdict.value}: names all of the above"
-        rows.append(("verdict", answer, f"{loop.folder.name}/verdict.json"))
-    return rows
-
-
-def _ids(value: str | Sequence[str]) -> str:
-    """Return an id, or the ends of the first few of many: all of them are in the file."""
-    if isinstance(value, str):
-        return value
-    more = f" and {len(value) - SHOWN_IDS} more" if len(value) > SHOWN_IDS else ""
-    return ", ".join(f"…{uid[-12:]}" for uid in value[:SHOWN_IDS]) + more
-
-
-def _limits(result: DemoResult) -> Section:
-    return section(
-        "What this does not show",
-        "",
-        [
-            paragraph(
-                "Nothing here was measured on a real robot. The cells, their gaps and the "
-                "demonstrator are simulated; the policy sees joints and tracked poses, not "
-                "pixels. One training seed."
-            ),
-            paragraph(
-                f"To repeat it: gaploop demo --seed={result.seed} --output_dir=DIR. The same seed "
-                "draws the same gaps and scenes."
-            ),
-        ],
-    )
 
 
 def _advice(item: PlanItem) -> str:

@@ -134,7 +134,37 @@ def seen_of(
 
 def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     """Return what of the arm isn't what the policy was trained with; one item where all is."""
-    faults = list(_faults(facts, seen))
+    faults = [
+        *_names("observation.state", facts.state_names, seen),
+        *_names("action", facts.action_names, seen),
+    ]
+    if facts.units and facts.units != seen.units:
+        fix = "Train on takes of this arm, or choose the units it was trained with."
+        if {facts.units, seen.units} <= {"deg", "m100_100"}:
+            fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
+        faults.append(_bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix))
+    if abs(facts.fps - seen.fps) > 1e-6:
+        found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
+        faults.append(_bad(found, f"Set --dataset.fps={facts.fps:g}."))
+    for name, size in facts.cameras.items():
+        have = seen.cameras.get(name)
+        if have is None:
+            known = ", ".join(seen.cameras) or "none"
+            fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
+            faults.append(_bad(f"the policy sees camera {name}; the arm has {known}", fix))
+        elif have != size:
+            is_alike = size[0] * have[1] == size[1] * have[0]
+            found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
+            found += f"{size[1]}x{size[0]}"
+            fix = f"Set width: {size[1]} and height: {size[0]} in --robot.cameras."
+            level = Level.WARN if is_alike else Level.FAIL
+            faults.append(CheckResult(FEATURES, level, found, fix))
+    if facts.needs_scene and seen.domain is Domain.REAL:
+        found = "the policy needs the tracked scene, which is known for the simulated cell only"
+        faults.append(_bad(found, "Train one on what the arm records."))
+    elif facts.needs_scene and not seen.cameras:
+        found = "the policy needs the tracked scene, and there is no camera"
+        faults.append(_bad(found, "See gaploop emulate --cameras, then --robot.cameras."))
     if faults:
         return faults
     cameras = ", ".join(facts.cameras) or ("the tracked scene" if facts.needs_scene else "none")
@@ -145,27 +175,6 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
         fix = "Policies that gaploop trains say it, in gaploop.json."
         return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", fix)]
     return [CheckResult(FEATURES, Level.OK, found)]
-
-
-def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
-    yield from _names("observation.state", facts.state_names, seen)
-    yield from _names("action", facts.action_names, seen)
-    if facts.units and facts.units != seen.units:
-        fix = "Train on takes of this arm, or choose the units it was trained with."
-        if {facts.units, seen.units} <= {"deg", "m100_100"}:
-            fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
-        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix)
-    if abs(facts.fps - seen.fps) > 1e-6:
-        found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
-        yield _bad(found, f"Set --dataset.fps={facts.fps:g}.")
-    for name, size in facts.cameras.items():
-        yield from _camera(name, size, seen)
-    if facts.needs_scene and seen.domain is Domain.REAL:
-        found = "the policy needs the tracked scene, which is known for the simulated cell only"
-        yield _bad(found, "Train one on what the arm records.")
-    elif facts.needs_scene and not seen.cameras:
-        yield _bad("the policy needs the tracked scene, and there is no camera", "See gaploop "
-                   "emulate --cameras, then --robot.cameras.")  # fmt: skip
 
 
 def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckResult]:
@@ -182,22 +191,6 @@ def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckR
     how = f"in another order, first {first}" if same else f"others: {', '.join(wanted)}"
     yield _bad(f"{what}: the policy's joints are {how}; the arm's: {', '.join(have)}",
                "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
-
-
-def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[CheckResult]:
-    if name not in seen.cameras:
-        known = ", ".join(seen.cameras) or "none"
-        fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
-        yield _bad(f"the policy sees camera {name}; the arm has {known}", fix)
-    elif seen.cameras[name] != size:
-        have = seen.cameras[name]
-        found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
-        yield CheckResult(
-            FEATURES,
-            Level.WARN if size[0] * have[1] == size[1] * have[0] else Level.FAIL,
-            f"{found}{size[1]}x{size[0]}",
-            f"Set width: {size[1]} and height: {size[0]} in --robot.cameras.",
-        )
 
 
 def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list[CheckResult]:
@@ -244,44 +237,31 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     if facts.state is None or facts.action is None or len(facts.state.mean) != n:
         found = "the policy's statistics can't be compared with the arm's joints"
         return [CheckResult(STATISTICS, Level.WARN, found)]
-    items = [*_narrow(facts.state, seen), *_state(facts.state, seen)]
-    if len(facts.action.mean) == n:
-        items += _reach(facts.action, seen)
-    bad = [item for item in items if item.level is not Level.OK]
-    return bad or items[:1]
-
-
-def _state(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
-    away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
-    worst = int(away.argmax())
-    name = seen.joint_names[worst]
-    found = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most ({name})"
-    data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
-    if away[worst] > IMPOSSIBLE:
-        fix = "Check units, calibration (lerobot-calibrate) and joint order."
-        yield CheckResult(STATISTICS, Level.FAIL, found, fix, data)
-    elif away[worst] > FAR:
-        fix = "Put the arm where the policy's takes begin."
-        yield CheckResult(STATISTICS, Level.WARN, found, fix, data)
-    else:
-        yield CheckResult(STATISTICS, Level.OK, found, data=data)
-
-
-def _narrow(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
-    narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
+    bad, names = list[CheckResult](), seen.joint_names
+    narrow = [name for name, s in zip(names, facts.state.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
         fix = "Train on takes in which it moves, or leave it out."
-        yield CheckResult(STATISTICS, Level.WARN, found, fix)
-
-
-def _reach(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
-    low, high = seen.limits.T
-    span = np.maximum(high - low, NARROW)
-    beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std
-                        - high) / span  # fmt: skip
-    out = [f"{n} by {b:.0%}" for n, b in zip(seen.joint_names, beyond, strict=True) if b > 0.1]
-    if out:
-        found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
-        fix = "They will be clamped. Is it the arm that the takes were recorded with?"
-        yield CheckResult(STATISTICS, Level.WARN, found, fix)
+        bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
+    away = np.abs(seen.state - facts.state.mean) / np.maximum(facts.state.std, NARROW)
+    worst = int(away.argmax())
+    stands = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most "
+    stands += f"({names[worst]})"
+    data: dict[str, Any] = {"spreads": dict(zip(names, away.tolist(), strict=True))}
+    if away[worst] > IMPOSSIBLE:
+        fix = "Check units, calibration (lerobot-calibrate) and joint order."
+        bad.append(CheckResult(STATISTICS, Level.FAIL, stands, fix, data))
+    elif away[worst] > FAR:
+        fix = "Put the arm where the policy's takes begin."
+        bad.append(CheckResult(STATISTICS, Level.WARN, stands, fix, data))
+    if len(facts.action.mean) == n:
+        (low, high), usual = seen.limits.T, facts.action
+        below = low - (usual.mean - REACH * usual.std)
+        above = usual.mean + REACH * usual.std - high
+        beyond = np.maximum(below, above) / np.maximum(high - low, NARROW)
+        out = [f"{name} by {b:.0%}" for name, b in zip(names, beyond, strict=True) if b > 0.1]
+        if out:
+            found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
+            fix = "They will be clamped. Is it the arm that the takes were recorded with?"
+            bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
+    return bad or [CheckResult(STATISTICS, Level.OK, stands, data=data)]

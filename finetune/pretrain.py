@@ -15,7 +15,7 @@ from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import MixedBatches, TrainingSource, load_source
+from gaploop.finetune.batches import MixedBatches, load_source
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import describe
 from gaploop.finetune.training import Progress, TrainResult, train
@@ -94,12 +94,31 @@ def pretrain(
     Raises:
         UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
     """
-    sources = _sources(options, recorded)
+    spec = options.spec
+    if options.roots:
+        sources = [load_source(r, options.select, options.episodes) for r in options.roots]
+    elif options.takes:
+        arm_named(options.robot)
+        cell = demonstrations.DemonstratedCell(
+            options.task, options.robot, options.parameters, options.randomise
+        )
+        path = writable_folder(options.output_dir) / DEMONSTRATIONS
+        kept = demonstrations.load_source(path, cell, options.takes, spec.seed)
+        if kept is None:
+            kept = demonstrations.scripted_source(
+                options.takes, cell, seed=spec.seed, progress=recorded
+            )
+            demonstrations.save_source(kept, path)
+        sources = [kept]
+    else:
+        raise UnusableInputError(
+            "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
+            "demonstrations first with --takes=400."
+        )
     aside = frozenset(e.uid for s in sources for e in s.episodes if e.index in options.held_out)
     sources, held_out = set_aside(sources, aside)
     folder = writable_folder(options.output_dir)
     shares = by_size([s.frames for s in sources])
-    spec = options.spec
     batches = MixedBatches(
         sources,
         [MixtureStage(tuple(shares))],
@@ -135,26 +154,3 @@ def pretrained(
     write_run(folder, "pretrain", config, inputs, {"policy": identity, **ended}, seed=seed)
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
-
-
-def _sources(
-    options: PretrainOptions, recorded: Callable[[int], None] | None
-) -> list[TrainingSource]:
-    if options.roots:
-        return [load_source(r, options.select, options.episodes) for r in options.roots]
-    if not options.takes:
-        raise UnusableInputError(
-            "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
-            "demonstrations first with --takes=400."
-        )
-    arm_named(options.robot)
-    folder, seed = writable_folder(options.output_dir), options.spec.seed
-    path = folder / DEMONSTRATIONS
-    cell = demonstrations.DemonstratedCell(
-        options.task, options.robot, options.parameters, options.randomise
-    )
-    kept = demonstrations.load_source(path, cell, options.takes, seed)
-    if kept is None:
-        kept = demonstrations.scripted_source(options.takes, cell, seed=seed, progress=recorded)
-        demonstrations.save_source(kept, path)
-    return [kept]

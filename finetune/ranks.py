@@ -27,7 +27,15 @@ class Ranks:
     def __init__(self, device: str = "cpu") -> None:
         from accelerate import PartialState
 
-        _check_device(device)
+        if device != "auto":
+            try:  # LeRobot would take another one and only log it
+                torch.empty(0, device=device)
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+                raise UnusableInputError(
+                    f"--device={device}: PyTorch can't use it here ({reason}). Take --device=auto "
+                    "or cpu."
+                ) from None
         state = PartialState(cpu=device == "cpu")
         self.rank, self.size = int(state.process_index), int(state.num_processes)
         # Its kind alone: LeRobot knows no "cpu:0", and accelerate has made this process's GPU the
@@ -79,16 +87,3 @@ class Ranks:
                 "checkpoint with one process, and report this."
             )
         return own
-
-
-def _check_device(device: str) -> None:
-    """Refuse a device that isn't there; LeRobot would take another one and only log it."""
-    if device == "auto":
-        return
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise UnusableInputError(
-            f"--device={device}: PyTorch can't use it here ({reason}). Take --device=auto or cpu."
-        ) from None

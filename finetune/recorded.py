@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.views.joints import in_units, units_of
@@ -56,7 +55,15 @@ def recorded(
         elif policy and info.policy != policy:
             left_out["of another policy"] += 1
         else:
-            rollouts.append(_rollout(number, in_units(take, told)))
+            helped = bool(take.frames.intervention.any())
+            is_won = take.outcome is Outcome.SUCCESS and not helped
+            reason = TAKEN_OVER if helped else "" if is_won else "failure"
+            mode = phase = ""
+            if take.outcome is Outcome.FAILURE:
+                mode, phase = category(in_units(take, told))
+            name = condition_name(set_up(info.conditions))
+            lasted_s, uid = take.duration_s, info.uid
+            rollouts.append(Rollout(number, name, is_won, lasted_s, reason, uid, mode, phase))
             domains.add(info.domain)
             policies[info.policy] += 1
             stations.add(info.station)
@@ -84,12 +91,3 @@ def recorded(
         where=", ".join(sorted(stations - {""})),
     )
     return evaluation, dict(left_out)
-
-
-def _rollout(number: int, take: Take) -> Rollout:
-    helped = bool(take.frames.intervention.any())
-    won = take.outcome is Outcome.SUCCESS and not helped
-    reason = TAKEN_OVER if helped else "" if won else "failure"
-    mode, phase = category(take) if take.outcome is Outcome.FAILURE else ("", "")
-    condition, uid = condition_name(set_up(take.info.conditions)), take.info.uid
-    return Rollout(number, condition, won, take.duration_s, reason, uid, mode, phase)

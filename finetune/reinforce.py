@@ -191,23 +191,6 @@ def _close_rigs() -> None:
     _loaded.clear()
 
 
-def _bundle_of(job: SceneGroup) -> act.ActBundle:
-    if _loaded.get("base") != (job.base, job.lora):
-        _close_rigs()
-        # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
-        Finalize(None, _close_rigs, exitpriority=10)
-        bundle = act.load(job.base)
-        module = adapter.wrap(bundle.policy, job.base, job.lora)
-        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
-    own = dict(_loaded["module"].named_parameters())
-    with torch.no_grad():
-        for name, value in job.weights.items():
-            own[name].copy_(value)
-    _loaded["module"].eval()
-    found: act.ActBundle = _loaded["bundle"]
-    return found
-
-
 def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
@@ -222,7 +205,19 @@ def attempts(
     job: SceneGroup, attempt: Callable[[Explorer, SceneGroup], bool] = in_cell
 ) -> tuple[int, list[bool], list[Decisions]]:
     """Attempt a scene `group` times; return it, outcomes, and decisions that teach anything."""
-    explorer = Explorer(_bundle_of(job), job.spread)
+    if _loaded.get("base") != (job.base, job.lora):
+        _close_rigs()
+        # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
+        Finalize(None, _close_rigs, exitpriority=10)
+        bundle = act.load(job.base)
+        module = adapter.wrap(bundle.policy, job.base, job.lora)
+        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
+    own = dict(_loaded["module"].named_parameters())
+    with torch.no_grad():
+        for name, value in job.weights.items():
+            own[name].copy_(value)
+    _loaded["module"].eval()
+    explorer = Explorer(_loaded["bundle"], job.spread)
     won, kept = [], []
     for member in range(job.group):
         explorer.rng, explorer.kept = np.random.default_rng([*job.seed, member]), []
@@ -260,9 +255,43 @@ class Rounds:
     def stream(self, first: int) -> Iterator[Decisions]:
         """Yield the parts of rounds, beginning with the round of step `first`."""
         options = self._options
+        cell = options.cell
+        nominal = CellSpec(task=cell.task, robot=cell.robot, max_s=cell.max_s)
+        apart = round(options.nominal_share * options.scenes) if cell != nominal else 0
         begin, barren = first // options.updates, 0
         for number in range(begin, options.rounds):
-            decisions, success = self._round(number)
+            module = self._learner.module
+            weights = {
+                n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad
+            }
+            jobs = [
+                SceneGroup(
+                    self._base, options.lora, weights, nominal if k < apart else options.cell,
+                    SCENES + number * options.scenes + k, options.group, options.spread,
+                    (options.seed, number, k),
+                )
+                for k in range(options.scenes)
+            ]  # fmt: skip
+            done = sorted(
+                run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0]
+            )
+            away = [w for _, won, _ in done[:apart] for w in won]
+            success = float(np.mean([w for _, won, _ in done[apart:] for w in won]))
+            parts = [part for _, _, found in done for part in found]
+            self._told(
+                {
+                    "round": number,
+                    "success": success,
+                    "nominal": float(np.mean(away)) if away else float("nan"),
+                    "groups": sum(bool(found) for _, _, found in done) / len(done),
+                    "decisions": sum(len(part.state) for part in parts),
+                }
+            )
+            decisions = None
+            if parts:
+                names = vars(parts[0])
+                joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
+                decisions = Decisions(**joined)
             barren = barren + 1 if decisions is None and success < 0.5 else 0
             if barren > 5:
                 raise UnusableInputError(
@@ -274,40 +303,6 @@ class Rounds:
             many = 0 if decisions is None else len(decisions.state)
             for part in np.array_split(rng.permutation(many), options.updates)[skip:]:
                 yield decisions.rows(part) if decisions is not None else _NOTHING
-
-    def _round(self, number: int) -> tuple[Decisions | None, float]:
-        options, module = self._options, self._learner.module
-        weights = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
-        nominal = CellSpec(
-            task=options.cell.task, robot=options.cell.robot, max_s=options.cell.max_s
-        )
-        apart = round(options.nominal_share * options.scenes) if options.cell != nominal else 0
-        jobs = [
-            SceneGroup(
-                self._base, options.lora, weights, nominal if k < apart else options.cell,
-                SCENES + number * options.scenes + k, options.group, options.spread,
-                (options.seed, number, k),
-            )
-            for k in range(options.scenes)
-        ]  # fmt: skip
-        done = sorted(run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0])
-        away = [w for _, won, _ in done[:apart] for w in won]
-        here = [w for _, won, _ in done[apart:] for w in won]
-        parts = [part for _, _, found in done for part in found]
-        self._told(
-            {
-                "round": number,
-                "success": float(np.mean(here)),
-                "nominal": float(np.mean(away)) if away else float("nan"),
-                "groups": sum(bool(found) for _, _, found in done) / len(done),
-                "decisions": sum(len(part.state) for part in parts),
-            }
-        )
-        success = float(np.mean(here))
-        if not parts:
-            return None, success
-        joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in vars(parts[0])}
-        return Decisions(**joined), success
 
 
 _NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))

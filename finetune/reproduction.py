@@ -291,6 +291,18 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     modes_p = _modes_p(station.modes, twin_modes)
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
     leads, shown, shares = _leading([c.cause for c in costs], brought, modes_p)
+    rate_p = None
+    if station.rate_known:
+        # Two-sided posterior predictive p of the station's failures, given the twin's.
+        from scipy.stats import betabinom
+
+        fails = float(full.sum())
+        predicted = betabinom(
+            station.failed + station.succeeded, fails + 0.5, len(full) - fails + 0.5
+        )
+        half = 0.5 * predicted.pmf(station.failed)  # mid-p: counts are few
+        below = float(predicted.cdf(station.failed) - half)
+        rate_p = min(1.0, 2.0 * min(below, 1.0 - below))
     exact = len(mechanisms) <= EXACT
     how = (
         f"exact Shapley values over {len(done)} cells" if exact
@@ -304,7 +316,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         how,
         float(full.mean() - nominal.mean()) - shared,
         failing if station.rate_known else None,
-        _rate_p(station, full) if station.rate_known else None,
+        rate_p,
         modes_p,
         leads,
         shown,
@@ -334,17 +346,6 @@ def _costs(
 def _estimate(value: float, drawn: FloatArray) -> Estimate:
     low, high = np.percentile(drawn, [2.5, 97.5])
     return Estimate(value, min(float(low), value), max(float(high), value))
-
-
-def _rate_p(station: StationFailures, full: FloatArray) -> float:
-    """Return the two-sided posterior predictive p of the station's failures, given the twin's."""
-    from scipy.stats import betabinom
-
-    trials, lost = station.failed + station.succeeded, float(full.sum())
-    there = betabinom(trials, lost + 0.5, len(full) - lost + 0.5)
-    half = 0.5 * there.pmf(station.failed)  # mid-p: counts are few
-    below = float(there.cdf(station.failed) - half)
-    return min(1.0, 2.0 * min(below, 1.0 - below))
 
 
 def _modes_p(station: Sequence[str], twin: Sequence[str]) -> float | None:

@@ -73,9 +73,14 @@ def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) ->
 
 def describe(source: TrainingSource, share: float) -> dict[str, Any]:
     """Return how `run.json` names a dataset that was trained on."""
+    digest = hashlib.sha256()  # of what training reads, however its files are laid out
+    for episode in source.episodes:
+        digest.update(episode.uid.encode())
+        for array in (episode.state, episode.environment, episode.action, episode.usable):
+            digest.update(np.ascontiguousarray(array).tobytes())
     return {
         "root": source.root,
-        "sha256": source_hash(source),
+        "sha256": digest.hexdigest(),
         "domain": source.domain.value,
         "share": share,
         "takes": len(source.episodes),
@@ -83,16 +88,6 @@ def describe(source: TrainingSource, share: float) -> dict[str, Any]:
         "uids": [e.uid for e in source.episodes],
         "plans": sorted({e.plan for e in source.episodes if e.plan}),
     }
-
-
-def source_hash(source: TrainingSource) -> str:
-    """Return the SHA-256 of what training reads of a source, however its files are laid out."""
-    digest = hashlib.sha256()
-    for episode in source.episodes:
-        digest.update(episode.uid.encode())
-        for array in (episode.state, episode.environment, episode.action, episode.usable):
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def takes_inputs(

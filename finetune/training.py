@@ -87,7 +87,6 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        ranks: processes that trained.
         weights_sha256: of the trained weights, equal in all processes.
     """
 
@@ -119,7 +118,6 @@ def train(
     Args:
         learner: what to train; only parameters that require gradients change.
         folder: where checkpoint.pt and metrics.jsonl go.
-        resume: go on from the checkpoint in `folder`, if there is one.
         ranks: the processes that train together; this one alone if None.
         tell: called with every line of metrics.jsonl, and with None at the end.
 
@@ -202,9 +200,18 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        is_whole = True
+        is_half, loss, is_whole = self.spec.precision == "bf16", 0.0, True
         try:
-            loss = self._gradients(batch)
+            for part, share in _parts(batch, self.spec.accumulation):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
+                    lost = share * self.learner.loss(part)
+                loss += float(lost.item())
+                if not math.isfinite(loss):
+                    raise UnusableInputError(
+                        f"The loss became {loss} at step {self.step}. Lower --lr, or check the "
+                        "data with gaploop check."
+                    )
+                lost.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
             with defer_signals():  # a step broken off in the middle is no checkpoint
                 is_whole = False
@@ -224,7 +231,17 @@ class _Run:
             return
         last = self.step == self.spec.steps
         if self.spec.eval_every and (self.step % self.spec.eval_every == 0 or last):
-            error = self._held_out_error()
+            try:
+                error = float(self.ranks.agreed(self.learner.held_out_error()))
+            except (RuntimeError, MemoryError) as reason:
+                if not is_out_of_memory(reason):
+                    raise
+                self._out_of_memory(keep=True)
+            if not math.isfinite(error):
+                raise UnusableInputError(
+                    f"The error on held-out takes became {error} at step {self.step}. Lower --lr, "
+                    "or check the data with gaploop check. The last checkpoint is kept."
+                )
             if not self.held_out or error < min(self.held_out.values()):
                 self.best_step = self.step
                 if self.spec.keep_best:
@@ -255,7 +272,12 @@ class _Run:
             self._put(self.best)
         else:
             self.best_step = self.step
-        loss = sum(self.recent) / max(1, len(self.recent)) if self.recent else self._last_loss()
+        if self.recent:
+            loss = sum(self.recent) / len(self.recent)
+        else:
+            path = self.folder / METRICS
+            lines = path.read_text().splitlines() if path.exists() else []
+            loss = float(json.loads(lines[-1])["loss"]) if lines else math.nan
         digest = self.ranks.require_same(self.trained.values())
         held_out, ranks = dict(self.held_out), self.ranks.size
         return TrainResult(self.step, loss, held_out, self.best_step, self.stopped, ranks, digest)
@@ -295,21 +317,6 @@ class _Run:
         if self.ranks.is_main:
             _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 
-    def _gradients(self, batch: Any) -> float:
-        """Work out the gradients of a batch and return its loss."""
-        is_half, value = self.spec.precision == "bf16", 0.0
-        for part, share in _parts(batch, self.spec.accumulation):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
-                loss = share * self.learner.loss(part)
-            value += float(loss.item())
-            if not math.isfinite(value):
-                raise UnusableInputError(
-                    f"The loss became {value} at step {self.step}. Lower --lr, or check the data "
-                    "with gaploop check."
-                )
-            loss.backward()  # type: ignore[no-untyped-call]
-        return value
-
     def _out_of_memory(self, keep: bool) -> NoReturn:
         self.optimizer.zero_grad(set_to_none=True)
         if keep:
@@ -320,25 +327,6 @@ class _Run:
             f"Out of memory at step {self.step} with --batch_size={size}. The last checkpoint is "
             f"kept: go on with the same command and --resume {less}."
         ) from None
-
-    def _held_out_error(self) -> float:
-        try:
-            error = float(self.ranks.agreed(self.learner.held_out_error()))
-        except (RuntimeError, MemoryError) as reason:
-            if not is_out_of_memory(reason):
-                raise
-            self._out_of_memory(keep=True)
-        if not math.isfinite(error):
-            raise UnusableInputError(
-                f"The error on held-out takes became {error} at step {self.step}. Lower --lr, or "
-                "check the data with gaploop check. The last checkpoint is kept."
-            )
-        return error
-
-    def _last_loss(self) -> float:
-        path = self.folder / METRICS
-        lines = path.read_text().splitlines() if path.exists() else []
-        return float(json.loads(lines[-1])["loss"]) if lines else math.nan
 
     def _put(self, weights: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
@@ -371,15 +359,12 @@ def _parts(batch: Any, number: int) -> Iterator[tuple[Any, float]]:
 def _cut_metrics(path: Path, step: int) -> None:
     """Drop lines written after the checkpoint, so that no step is logged twice."""
     lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if _step_of(line) <= step]
+    kept = []
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a kill cut it short
+            if float(json.loads(line)["step"]) <= step:
+                kept.append(line)
     write_atomically(path, "".join(f"{line}\n" for line in kept))
-
-
-def _step_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf  # a kill cut it short
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

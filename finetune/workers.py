@@ -92,7 +92,21 @@ def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> It
     Ray moves a job that died with its machine to another one, and starts no more than the cluster
     has cores for.
     """
-    ray = _connected(address)
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise UnusableInputError(
+            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
+            "on every machine of the cluster."
+        ) from None
+    plain: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error", **plain)
+    except Exception as error:  # noqa: BLE001  (Ray raises bare ones, too)
+        raise UnusableInputError(
+            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
+            "Start one with: ray start --head; then --ray.address=auto."
+        ) from None
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(work)
         waiting = [remote.remote(job) for job in jobs]
@@ -106,23 +120,3 @@ def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> It
         raise GaploopError(f"Ray gave up: {' '.join(str(error).split())}") from None
     finally:
         ray.shutdown()
-
-
-def _connected(address: str) -> Any:
-    """Return the module `ray`, connected to a cluster."""
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise UnusableInputError(
-            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
-            "on every machine of the cluster."
-        ) from None
-    plain = {"include_dashboard": False} if address == LOCAL else {}
-    try:
-        ray.init(address, log_to_driver=False, logging_level="error", **plain)
-    except Exception as error:  # noqa: BLE001  (Ray raises bare ones, too)
-        raise UnusableInputError(
-            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
-            "Start one with: ray start --head; then --ray.address=auto."
-        ) from None
-    return ray

@@ -206,7 +206,6 @@ failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | 
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
-finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/board/contest.py:contest | folder / one.alias | ours
 finetune/board/contest.py:contest | folder / t.alias | ours
@@ -244,20 +243,20 @@ finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
-finetune/gate/promotion.py:_findings | Path(policy['path']) | reads
-finetune/gate/promotion.py:_findings | Path(run['path']) | reads
-finetune/gate/promotion.py:_findings | folder / relative_path(name, 'file', folder / PROMOTION) | paths
+finetune/gate/promotion.py:verify | Path(policy['path']) | reads
+finetune/gate/promotion.py:verify | Path(run['path']) | reads
+finetune/gate/promotion.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/promotion.py:write_promotion | folder / name | ours
-finetune/gate/simulated.py:_evaluated | source / side | ours
-finetune/gate/station_attempts.py:StationAttempts._free | self._folder / ATTEMPTS / n | ours
+finetune/gate/simulated.py:simulated_pairs | source / side | ours
+finetune/gate/station_attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
 finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
-finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
-finetune/lerobot_act.py:_trained_on | Path(str(said.get('root') or HF_LEROBOT_HOME / str(said.get('repo_id') or ''))) | reads
+finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
+finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/pictured.py:_record | os.replace(part, job.path) | ours

@@ -288,7 +288,14 @@ def look_at_weights(path: Path) -> None:
     at = 0
     try:
         header = parse_json(text)
-        spans = [_span(v) for k, v in header.items() if k != "__metadata__"]
+        spans = []
+        for name, said in header.items():
+            if name == "__metadata__":
+                continue
+            (begin, end), shape = said["data_offsets"], said["shape"]
+            if not all(type(n) is int and 0 <= n < 1 << 40 for n in (begin, end, *shape)):
+                raise ValueError("a size that is no whole number")
+            spans.append((begin, end, math.prod(shape) * SIZES[said["dtype"]]))
         for begin, end, count in sorted(spans):
             if begin != at or end - begin != count:
                 raise ValueError(f"a tensor of {count} bytes at {begin} to {end}, {at} is next")
@@ -297,11 +304,3 @@ def look_at_weights(path: Path) -> None:
             raise ValueError(f"{at} bytes of tensors in {size - 8 - length}")
     except DAMAGE as error:
         raise UnusableInputError(f"{path}: no sound .safetensors ({str(error)[:120]}).") from None
-
-
-def _span(value: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return where a tensor begins and ends, and how long its type and shape make it [bytes]."""
-    (begin, end), shape = value["data_offsets"], value["shape"]
-    if not all(type(n) is int and 0 <= n < 1 << 40 for n in (begin, end, *shape)):
-        raise ValueError("a size that is no whole number")
-    return begin, end, math.prod(shape) * SIZES[value["dtype"]]

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from gaploop.core.statistics import Estimate, points
 from gaploop.failure_analysis.report.page import (
     BarRow,
-    Section,
     bars,
     notice,
     page,
@@ -31,15 +30,54 @@ def board_page(
     by_name = {f"{r['user']}/{r['name']}": r for r in results}
     sections = []
     for track, ranked in ranking["tracks"].items():
-        here = {n: r for n, r in by_name.items() if r["track"] == track}
-        if ranked["order"]:
-            sections.append(_standing(track, ranked, here))
-        if track == "policy" and ranked["order"]:
-            sections += [_settings(ranked, here), _videos(ranked, here)]
+        if not ranked["order"]:
+            continue
+        rows, drawn = [], []
+        for entry in ranked["order"]:
+            name, rate = entry["submission"], Rate.from_json(entry)
+            result = by_name[name]
+            where = "files"
+            if result["source"]:
+                where = f"{result['source']} @ {result['revision'][:8]}"
+            rows.append((entry["group"], name, str(rate), result["trained_on"], where))
+            low, high = rate.interval
+            drawn.append(BarRow(f"{entry['group']}  {name}", rate.rate, low, high, str(rate)))
+        differences = [
+            (p["better"], p["other"], points(Estimate(p["value"], *p["interval"])),
+             f"{p['gained']} : {p['lost']}", f"{p['p_family']:.3g}",
+             "yes" if p["told_apart"] else "no")
+            for p in ranked["differences"]
+        ]  # fmt: skip
+        lead = "Submissions that share a letter can't be told apart at 5 % for all pairs together."
+        head = ("group", "submission", "success", "trained on, as declared", "from")
+        blocks = [bars(drawn, (0.0, 1.0)), table(head, rows)]
+        if differences:
+            columns = ("better", "other", "difference on equal scenes", "only one solved",
+                       "p (Holm)", "told apart")  # fmt: skip
+            blocks.append(table(columns, differences, numbers=(4,)))
+        sections.append(section(TITLES[track], lead, blocks))
+        if track != "policy":
+            continue
+        names = [entry["submission"] for entry in ranked["order"]]
+        settings = sorted(by_name[names[0]]["settings"], key=lambda s: order(s, NOMINAL))
+        rates = [
+            (words(s), *(str(Rate.from_json(by_name[n]["settings"][s])) for n in names))
+            for s in settings
+        ]
+        lead = "One factor at a time. Scenes differ between settings; policies met the same ones."
+        sections.append(section("Settings", lead, [table(("setting", *names), rates)]))
+        film = Markup("<figure><video src={} controls muted loop></video>{}</figure>")
+        films = []
+        for name in names:
+            if path := by_name[name].get("video"):
+                under = Markup("<figcaption>{}</figcaption>").format(name)
+                films.append(film.format(Markup('"{}"').format(path), under))
+        lead = "On scenes that are for show and count for nothing."
+        sections.append(section("Videos", lead, films))
     refused = [(n, r["track"], r["refused"]) for n, r in by_name.items() if r.get("refused")]
     if refused:
-        rows = table(("submission", "track", "why"), refused)
-        sections.append(section("Refused", "Not run, or not to the end.", [rows]))
+        listed = table(("submission", "track", "why"), refused)
+        sections.append(section("Refused", "Not run, or not to the end.", [listed]))
     blocks = [
         notice("Sim-to-sim: the embedded cell, not a real robot."),
         text(f"Commitment to the hidden scenes (SHA-256): {benchmark['commitment']}"),
@@ -50,49 +88,3 @@ def board_page(
     many = sum(not r.get("refused") for r in results)
     subtitle = f"{many} submissions, {benchmark['n']} hidden scenes under each setting"
     return page(f"Benchmark {benchmark['name']}", sections, subtitle=subtitle)
-
-
-def _standing(track: str, ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
-    rows, drawn = [], []
-    for entry in ranked["order"]:
-        name, rate = entry["submission"], Rate.from_json(entry)
-        result = results[name]
-        where = f"{result['source']} @ {result['revision'][:8]}" if result["source"] else "files"
-        rows.append((entry["group"], name, str(rate), result["trained_on"], where))
-        low, high = rate.interval
-        drawn.append(BarRow(f"{entry['group']}  {name}", rate.rate, low, high, str(rate)))
-    differences = [
-        (p["better"], p["other"], points(Estimate(p["value"], *p["interval"])),
-         f"{p['gained']} : {p['lost']}", f"{p['p_family']:.3g}", "yes" if p["told_apart"] else "no")
-        for p in ranked["differences"]
-    ]  # fmt: skip
-    lead = "Submissions that share a letter can't be told apart at 5 % for all pairs together."
-    head = ("group", "submission", "success", "trained on, as declared", "from")
-    blocks = [bars(drawn, (0.0, 1.0)), table(head, rows)]
-    if differences:
-        columns = ("better", "other", "difference on equal scenes", "only one solved", "p (Holm)",
-                   "told apart")  # fmt: skip
-        blocks.append(table(columns, differences, numbers=(4,)))
-    return section(TITLES[track], lead, blocks)
-
-
-def _settings(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
-    names = [entry["submission"] for entry in ranked["order"]]
-    settings = list(results[names[0]]["settings"])
-    rows = [
-        (words(s), *(str(Rate.from_json(results[name]["settings"][s])) for name in names))
-        for s in sorted(settings, key=lambda s: order(s, NOMINAL))
-    ]
-    lead = "One factor at a time. Scenes differ between settings; policies met the same ones."
-    return section("Settings", lead, [table(("setting", *names), rows)])
-
-
-def _videos(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
-    films = [(e["submission"], results[e["submission"]].get("video")) for e in ranked["order"]]
-    film = Markup("<figure><video src={} controls muted loop></video>{}</figure>")
-    blocks = [
-        film.format(Markup('"{}"').format(path), Markup("<figcaption>{}</figcaption>").format(name))
-        for name, path in films
-        if path
-    ]
-    return section("Videos", "On scenes that are for show and count for nothing.", blocks)

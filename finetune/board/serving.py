@@ -175,30 +175,25 @@ def serve(
         except BlockingIOError:
             raise UnusableInputError(f"Another server is at work in {how.private}.") from None
         stack.callback(contest.close)
-        found, waiting = _queue(how)
+        # What is entered and has no result, by track; what is left out, and why.
+        found: dict[str, list[Submission]] = {track: [] for track in TRACKS}
+        waiting, each = dict[str, str](), Counter[str]()
+        for entry in entered(how.board):
+            if isinstance(entry, UnusableInputError):
+                file, _, why = str(entry).partition(": ")
+                waiting[file] = why
+                continue
+            each[entry.user] += 1
+            if _kept(how, entry).exists():
+                continue
+            if each[entry.user] > how.per_user:
+                waiting[entry.key] = f"{how.per_user} submissions of one user are taken"
+            else:
+                found[entry.track].append(entry)
         new = _policies(how, server, measure, found[POLICY], progress)
         new += _programs(how, server, found[ATTRIBUTION], waiting, progress)
         results = _published(how, server, read_json(how.private / BENCHMARK))
     return Served(results, new, waiting)
-
-
-def _queue(how: Serving) -> tuple[dict[str, list[Submission]], dict[str, str]]:
-    """Return what is entered and has no result, by track, and what is left out and why."""
-    found: dict[str, list[Submission]] = {track: [] for track in TRACKS}
-    waiting, each = dict[str, str](), Counter[str]()
-    for entry in entered(how.board):
-        if isinstance(entry, UnusableInputError):
-            file, _, why = str(entry).partition(": ")
-            waiting[file] = why
-            continue
-        each[entry.user] += 1
-        if _kept(how, entry).exists():
-            continue
-        if each[entry.user] > how.per_user:
-            waiting[entry.key] = f"{how.per_user} submissions of one user are taken"
-        else:
-            found[entry.track].append(entry)
-    return found, waiting
 
 
 def _kept(how: Serving, entry: Submission) -> Path:

@@ -70,11 +70,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a robot may do until `until_s`; afterwards it may only run the baseline.
+    """What a robot may do until `until_s` [s]; afterwards it may only run the baseline.
 
     Attributes:
         share: of its episodes, the share that the candidate drives.
-        until_s: when it ends [s].
     """
 
     share: float
@@ -149,7 +148,18 @@ class Canary:
             self._unsafe += report.safety
             self._danger.add(report.safety)
         if self.phase is CanaryPhase.CANARY and report.robot in self.tries:
-            self._compare(report)
+            # Candidate minus mean of the baseline counts once a robot's block is complete.
+            if not report.candidate:
+                self._baseline[0] += report.success
+                self._baseline[1] += 1
+            length = block_length(self.rules.share)
+            block = self._blocks.setdefault((report.robot, report.episode // length), [])
+            block.append(report)
+            new = [r.success for r in block if r.candidate]
+            if len(block) == length and len(new) == 1:  # a lease that ran out leaves it none
+                x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
+                self._worse.add(-x)
+                self._kept.add(x)
         elif self.phase is CanaryPhase.FULL and report.candidate:
             self._full += 1
             self._worse.add(not report.success)
@@ -179,20 +189,6 @@ class Canary:
             elif self.episodes >= MOST * rules.episodes:
                 margin = rules.success_margin
                 self._end(CanaryPhase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
-
-    def _compare(self, report: Report) -> None:
-        """Take candidate minus mean of the baseline once a robot's block is complete."""
-        if not report.candidate:
-            self._baseline[0] += report.success
-            self._baseline[1] += 1
-        length = block_length(self.rules.share)
-        block = self._blocks.setdefault((report.robot, report.episode // length), [])
-        block.append(report)
-        new = [r.success for r in block if r.candidate]
-        if len(block) == length and len(new) == 1:  # a lease that ran out leaves it to the baseline
-            x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
-            self._worse.add(-x)
-            self._kept.add(x)
 
     def _end(self, phase: CanaryPhase, message: str) -> None:
         self.phase, self.message = phase, message

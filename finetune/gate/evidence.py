@@ -47,7 +47,6 @@ def log_evidence(
 
     Args:
         x: values, shape (..., rounds, kinds).
-        null: mean under the hypothesis.
         target: mean that the stakes are best for; larger ones are learned on the way.
         spread: second moment about `null` that is expected.
         low: no value is lower; an array has shape (..., 1).
@@ -90,7 +89,6 @@ def rate_evidence(successes: npt.ArrayLike, null: float, target: float) -> Float
 
     Args:
         successes: 0 or 1, shape (..., attempts).
-        null: rate under the hypothesis.
         target: rate that the stake is best for, above `null`.
     """
     x = np.asarray(successes, dtype=np.float64)[..., None]

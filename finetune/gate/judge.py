@@ -183,10 +183,16 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
     for group, _, lost in in_groups:
         found.append(GateStatement(f"loses more than {allowed:.0%} in {group}", False, lost, bound))
     for n, task in tasks:
-        if task.min_pass_rate > 0:
-            message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
-            rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
-            found.append(GateStatement(message, False, rare, bound))
+        if task.min_pass_rate <= 0:
+            continue
+        # That success is rarer: that failure is more frequent.
+        won, failure = outcomes.success[..., n, 1], 1 - task.min_pass_rate
+        if failure <= 0:
+            rare: FloatArray = np.where(np.logical_and.accumulate(won, -1), 0.0, math.inf)
+        else:
+            rare = rate_evidence(~won, failure, min(failure + 0.15, 0.95 + failure / 20))
+        message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
+        found.append(GateStatement(message, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
     return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
@@ -208,15 +214,6 @@ def reached(
         else:
             no = no | statement.shown
     return no, yes
-
-
-def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
-    """Return the evidence that success is rarer than `rate`: that failure is more frequent."""
-    if rate >= 1:
-        never: FloatArray = np.where(np.logical_and.accumulate(success, -1), 0.0, math.inf)
-        return never
-    failure = 1 - rate
-    return rate_evidence(~success, failure, min(failure + 0.15, 0.95 + failure / 20))
 
 
 def margin_evidence(
@@ -459,27 +456,22 @@ def compare(
     kept = None
     if retention_before is not None and retention_after is not None:
         kept = paired_difference(retention_before.outcomes, retention_after.outcomes)
-    answer, why = _answer(change, kept, margin, alpha)
+    fell = ""
+    if kept is not None and kept.value < -margin:
+        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
+    if change.p < alpha and change.value < 0:
+        answer, why = Answer.REJECT, "worse than before."
+    elif kept is not None and fell and kept.p < alpha:
+        answer, why = Answer.REJECT, f"{fell}."
+    elif change.p >= alpha:
+        answer, why = Answer.INCONCLUSIVE, "not shown to differ; roll out more."
+    elif fell:
+        answer, why = Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
+    else:
+        cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
+        answer, why = Answer.PROMOTE, f"better.{cost}"
     prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
     low, high = change.interval
     message = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
     return Verdict(answer, before.rate, after.rate, change, kept, f"{message}: {why}", after.domain)
-
-
-def _answer(
-    change: Difference, kept: Difference | None, margin: float, alpha: float
-) -> tuple[Answer, str]:
-    fell = ""
-    if kept is not None and kept.value < -margin:
-        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
-    if change.p < alpha and change.value < 0:
-        return Answer.REJECT, "worse than before."
-    if kept is not None and fell and kept.p < alpha:
-        return Answer.REJECT, f"{fell}."
-    if change.p >= alpha:
-        return Answer.INCONCLUSIVE, "not shown to differ; roll out more."
-    if fell:
-        return Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
-    cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
-    return Answer.PROMOTE, f"better.{cost}"

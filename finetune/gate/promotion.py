@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,29 +86,33 @@ def verify(path: Path) -> list[RecordFinding]:
     record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise UnusableInputError(f"{path} is not a {SCHEMA} file. gaploop gate writes one.")
+    folder = path.parent
     try:
-        return list(_findings(record, path.parent))
+        same = record.get("sha256") == _own_hash(record)
+        found = [RecordFinding("the record itself", same, "" if same else "was changed afterwards")]
+        for name, digest in record["files"].items():
+            kept = folder / relative_path(name, "file", folder / PROMOTION)
+            found.append(_checked(name, kept, digest))
+        for name, digest in record["sources"].items():
+            found.append(_checked(name, Path(name), digest))
+        for side, policy in record["policies"].items():
+            found.append(_checked(f"{side} policy", Path(policy["path"]), policy["sha256"]))
+            if run := policy["run"]:
+                found.append(_checked(f"{side} run.json", Path(run["path"]), run["sha256"]))
+        # The order of the attempts has to be the one committed to before the first.
+        ok, message = True, "recorded elsewhere"
+        if OPENED in record["files"]:
+            try:
+                setup, key = read_json(folder / SETUP), read_json(folder / OPENED)
+                ok = commitment(key) == setup.get("order_sha256")
+                message = "" if ok else "isn't the one that the gate began with"
+            except UnusableInputError as error:
+                ok, message = False, str(error)
+        return [*found, RecordFinding("the order of the attempts", ok, message)]
     except DAMAGE:
         raise UnusableInputError(
             f"{path} lacks parts of a promotion record. Restore it, or run the gate again."
         ) from None
-
-
-def _findings(record: Mapping[str, Any], folder: Path) -> Iterator[RecordFinding]:
-    unchanged = record.get("sha256") == _own_hash(record)
-    yield RecordFinding(
-        "the record itself", unchanged, "" if unchanged else "was changed afterwards"
-    )
-    for name, digest in record["files"].items():
-        yield _checked(name, folder / relative_path(name, "file", folder / PROMOTION), digest)
-    for name, digest in record["sources"].items():
-        yield _checked(name, Path(name), digest)
-    for side, policy in record["policies"].items():
-        yield _checked(f"{side} policy", Path(policy["path"]), policy["sha256"])
-        run = policy["run"]
-        if run:
-            yield _checked(f"{side} run.json", Path(run["path"]), run["sha256"])
-    yield _sealed_order(record, folder)
 
 
 def _checked(what: str, path: Path, digest: str) -> RecordFinding:
@@ -116,19 +120,6 @@ def _checked(what: str, path: Path, digest: str) -> RecordFinding:
         return RecordFinding(what, False, f"{path} is gone")
     same = sha256(path) == digest
     return RecordFinding(what, same, "" if same else f"{path} was changed afterwards")
-
-
-def _sealed_order(record: Mapping[str, Any], folder: Path) -> RecordFinding:
-    """Check that the order of the attempts is the one that was committed to before the first."""
-    what = "the order of the attempts"
-    if OPENED not in record["files"]:
-        return RecordFinding(what, True, "recorded elsewhere")
-    try:
-        setup, key = read_json(folder / SETUP), read_json(folder / OPENED)
-    except UnusableInputError as error:
-        return RecordFinding(what, False, str(error))
-    same = commitment(key) == setup.get("order_sha256")
-    return RecordFinding(what, same, "" if same else "isn't the one that the gate began with")
 
 
 def _policy(path: Path) -> dict[str, Any]:

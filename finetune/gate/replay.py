@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -70,7 +71,26 @@ def read_pairs(
     Raises:
         UnusableInputError: as `read_outcomes`.
     """
-    rows = _rows(whole, path)
+    try:
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        columns, lines = reader.fieldnames or [], list(reader)
+    except csv.Error as error:
+        raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
+    for name in NEEDED:
+        if name not in columns:
+            raise UnusableInputError(
+                f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
+                f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
+            )
+    rows = []
+    for n, line in enumerate(lines, 2):
+        where, side = f"{path}, line {n}", (line["policy"] or "").strip().lower()
+        if side not in SIDES:
+            raise unknown_choice("policy", side, SIDES, where)
+        success = _flag(line["success"], f"{where}, success")
+        safety = _flag(line.get("safety") or "0", f"{where}, safety")
+        task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
+        rows.append(_Row(side, success, safety, task, pair))
     named = tuple(dict.fromkeys(row.task for row in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
@@ -78,7 +98,21 @@ def read_pairs(
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
-    pairs = {name: _pairs([row for row in rows if row.task == name], path) for name in tasks}
+    pairs: dict[str, dict[str, list[list[bool]]]] = {name: {} for name in tasks}
+    waiting: dict[tuple[str, str], dict[str, list[bool]]] = {}
+    counts = Counter[tuple[str, str]]()
+    for row in rows:
+        key = row.pair or f"#{counts[row.task, row.side]}"
+        counts[row.task, row.side] += 1
+        half = waiting.setdefault((row.task, key), {})
+        if row.side in half:
+            raise UnusableInputError(
+                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
+                "pairs so that each holds one attempt of both policies."
+            )
+        half[row.side] = [row.success, row.safety]
+        if len(half) == len(SIDES):
+            pairs[row.task][key] = [half[side] for side in SIDES]
     if not tasks or not all(pairs.values()):
         lacking = [name for name, found in pairs.items() if name and not found] or ["the file"]
         raise UnusableInputError(
@@ -103,51 +137,8 @@ class _Row:
     pair: str
 
 
-def _rows(whole: str, path: Path) -> list[_Row]:
-    try:
-        reader = csv.DictReader(io.StringIO(whole, newline=""))
-        columns, lines = reader.fieldnames or [], list(reader)
-    except csv.Error as error:
-        raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
-    for name in NEEDED:
-        if name not in columns:
-            raise UnusableInputError(
-                f"{path} has no column '{name}'. Needed: {', '.join(NEEDED)}; known too: "
-                f"{', '.join(OPTIONAL)}. It has: {', '.join(columns) or 'none'}."
-            )
-    return [_row(line, f"{path}, line {n}") for n, line in enumerate(lines, 2)]
-
-
-def _row(line: Mapping[str, Any], where: str) -> _Row:
-    side = (line["policy"] or "").strip().lower()
-    if side not in SIDES:
-        raise unknown_choice("policy", side, SIDES, where)
-    success = _flag(line["success"], f"{where}, success")
-    safety = _flag(line.get("safety") or "0", f"{where}, safety")
-    task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
-    return _Row(side, success, safety, task, pair)
-
-
 def _flag(value: str | None, where: str) -> bool:
     word = (value or "").strip().lower()
     if word not in TRUE + FALSE:
         raise UnusableInputError(f"{where}: {value!r} must be 1 or 0, or true or false.")
     return word in TRUE
-
-
-def _pairs(rows: list[_Row], path: Path) -> dict[str, list[list[bool]]]:
-    waiting: dict[str, dict[str, list[bool]]] = {}
-    counts, complete = dict.fromkeys(SIDES, 0), dict[str, list[list[bool]]]()
-    for row in rows:
-        key = row.pair or f"#{counts[row.side]}"
-        counts[row.side] += 1
-        half = waiting.setdefault(key, {})
-        if row.side in half:
-            raise UnusableInputError(
-                f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
-                "pairs so that each holds one attempt of both policies."
-            )
-        half[row.side] = [row.success, row.safety]
-        if len(half) == len(SIDES):
-            complete[key] = [half[side] for side in SIDES]
-    return complete

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
+from gaploop.finetune.gate.canary import Canary
 from gaploop.finetune.gate.design import GateDesign
-from gaploop.finetune.gate.judge import Answer, EvidenceTrack, StageAnswer, StageResult
+from gaploop.finetune.gate.judge import Answer, StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
 
 REPORT: Final = "report.html"
@@ -41,19 +42,35 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     Args:
         names: baseline and candidate, as people know them.
     """
-    sections = [_summary(result, names)]
+    rows = [(TITLES[s.stage], s.answer.value, s.pairs, s.message) for s in result.stages] + [
+        (TITLES[name], "not run", "", why) for name, why in result.not_run.items()
+    ]
+    pairs: list[tuple[str, str]] = [(result.verdict.value, f"{names[1]} against {names[0]}")]
+    hardware = result.stage("hardware")
+    if hardware is not None and hardware.difference is not None:
+        value, low, high = hardware.difference
+        pairs.append((f"{value:+.1%}", f"difference, {low:+.1%} to {high:+.1%}"))
+        pairs.append((str(2 * hardware.pairs), "attempts in the comparison"))
+    blocks = [
+        notice(result.message, KINDS[result.verdict]),
+        facts(pairs),
+        table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
+        text(f"Evidence: {result.evidence}."),
+    ]
+    lead = "Stages run in this order; what fails stops what follows."
+    sections = [section("Answer", lead, blocks)]
     for stage in result.stages:
         if stage.tracks:
             picture = figure_png(evidence_figure(stage))
             if stage.stage == "hardware":
                 (folder / EVIDENCE).write_bytes(picture)
             sections.append(_stage(stage, picture))
-    if result.canary is not None:
-        canary = result.canary
+    canary = result.canary
+    if canary is not None:
         lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
         blocks = []
         if canary.evidence:
-            png = figure_png(canary_figure(result))
+            png = figure_png(canary_figure(canary))
             blocks.append(figure(png, "Evidence for a roll-back.", 860))
         sections.append(section("Canary and whole fleet", lead, blocks))
     design = result.design
@@ -101,27 +118,21 @@ def evidence_figure(stage: StageResult) -> Any:
             shares = [max(e / track.boundary, -1.5) for e in track.log10]
             colour = ACCENT if track.promotes else AGAINST
             axes.plot(x, shares, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
-        for y, track, colour in _labels(tracks):
+        # Labels stand at the ends of their lines, moved apart.
+        ends = [min(max(t.log10[-1] / t.boundary, -1.5), 1.5) for t in tracks]
+        lowest = -1.6
+        for y, n in sorted((y, n) for n, y in enumerate(ends)):
+            lowest, track = max(y, lowest + 0.22), tracks[n]
             axes.annotate(
-                track.message, (stage.pairs, y), (6, 0), textcoords="offset points",
-                color=colour, fontsize=9, va="center", annotation_clip=False,
+                track.message, (stage.pairs, lowest), (6, 0), textcoords="offset points",
+                color=ACCENT if track.promotes else AGAINST, fontsize=9, va="center",
+                annotation_clip=False,
             )  # fmt: skip
         axes.set_ylim(-1.6, 1.6)
         axes.set_xlim(0, max(stage.pairs, 1))
         axes.set_xlabel("pairs of attempts")
         axes.set_ylabel("evidence, of what is needed")
     return drawn
-
-
-def _labels(tracks: Sequence[EvidenceTrack]) -> list[tuple[float, EvidenceTrack, str]]:
-    """Return labels at the ends of their lines, moved apart."""
-    ends = sorted((min(max(t.log10[-1] / t.boundary, -1.5), 1.5), n) for n, t in enumerate(tracks))
-    placed: list[tuple[float, EvidenceTrack, str]] = []
-    lowest = -1.6
-    for y, n in ends:
-        lowest = max(y, lowest + 0.22)
-        placed.append((lowest, tracks[n], ACCENT if tracks[n].promotes else AGAINST))
-    return placed
 
 
 def power_figure(design: GateDesign) -> Any:
@@ -145,25 +156,6 @@ def power_figure(design: GateDesign) -> Any:
         other.set_ylabel("pairs on average", color=SOFT)
         other.spines["right"].set_visible(True)
     return drawn
-
-
-def _summary(result: GateResult, names: tuple[str, str]) -> Section:
-    rows = [(TITLES[s.stage], s.answer.value, s.pairs, s.message) for s in result.stages] + [
-        (TITLES[name], "not run", "", why) for name, why in result.not_run.items()
-    ]
-    pairs: list[tuple[str, str]] = [(result.verdict.value, f"{names[1]} against {names[0]}")]
-    hardware = result.stage("hardware")
-    if hardware is not None and hardware.difference is not None:
-        value, low, high = hardware.difference
-        pairs.append((f"{value:+.1%}", f"difference, {low:+.1%} to {high:+.1%}"))
-        pairs.append((str(2 * hardware.pairs), "attempts in the comparison"))
-    blocks = [
-        notice(result.message, KINDS[result.verdict]),
-        facts(pairs),
-        table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
-        text(f"Evidence: {result.evidence}."),
-    ]
-    return section("Answer", "Stages run in this order; what fails stops what follows.", blocks)
 
 
 def _stage(stage: StageResult, picture: bytes) -> Section:
@@ -200,12 +192,8 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
     return section(TITLES[stage.stage], lead, blocks)
 
 
-def canary_figure(result: GateResult) -> Any:
+def canary_figure(canary: Canary) -> Any:
     """Draw the evidence of a loss and of danger over the candidate's episodes."""
-    import math
-
-    canary = result.canary
-    assert canary is not None, "called only for a gate with a canary"
     bound = math.log(3 / canary.rules.alpha)
     x = [episodes for episodes, _, _ in canary.evidence]
     with new_figure(7.6, 3.0) as (drawn, axes):

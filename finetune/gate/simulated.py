@@ -79,7 +79,19 @@ def simulated_pairs(
     kept = folder.path / SIMULATED
     if source is None:
         return _read(read_text(kept), kept, suite, scenes) if kept.exists() else None
-    whole = _evaluated(source) if source.is_dir() else read_text(source)
+    if source.is_dir():
+        lines = ["policy,success,pair"]
+        for side in SIDES:
+            rollouts = list(read_rollouts(source / side / ROLLOUTS))
+            if len({rollout.condition for rollout in rollouts}) != 1:
+                raise UnusableInputError(
+                    f"{source / side / ROLLOUTS} must hold rollouts under one condition. Run: "
+                    f"gaploop evaluate --policy.path=… --env.twin=… --output_dir={source / side}"
+                )
+            lines += [f"{side},{int(rollout.success)},{rollout.seed}" for rollout in rollouts]
+        whole = "\n".join([*lines, ""])
+    else:
+        whole = read_text(source)
     begun = folder.tried(HARDWARE) or (recorded and (folder.path / RESULT).exists())
     if kept.exists() and whole != read_text(kept):
         raise UnusableInputError(
@@ -94,19 +106,6 @@ def simulated_pairs(
     found = _read(whole, source, suite, scenes)
     write_atomically(kept, whole)
     return found
-
-
-def _evaluated(source: Path) -> str:
-    lines = ["policy,success,pair"]
-    for side in SIDES:
-        rollouts = list(read_rollouts(source / side / ROLLOUTS))
-        if len({rollout.condition for rollout in rollouts}) != 1:
-            raise UnusableInputError(
-                f"{source / side / ROLLOUTS} must hold rollouts under one condition. Run: gaploop "
-                f"evaluate --policy.path=… --env.twin=… --output_dir={source / side}"
-            )
-        lines += [f"{side},{int(rollout.success)},{rollout.seed}" for rollout in rollouts]
-    return "\n".join([*lines, ""])
 
 
 def _read(whole: str, path: Path, suite: Suite, scenes: Sequence[Sequence[str]]) -> SimulatedPairs:
@@ -127,21 +126,19 @@ def _read(whole: str, path: Path, suite: Suite, scenes: Sequence[Sequence[str]])
                 f"and on at least {each} others, {OTHERS * rounds} for all pairs, drawn likewise; "
                 "column pair names the scene."
             )
-        _check_alike(np.array(list(own.values())), others, f"{path}, {task or 'all rows'}")
+        # A control is 0 on average only where both kinds of scenes were drawn alike.
+        ours = np.array(list(own.values()))
+        spread = np.concatenate([ours, others]).std()
+        error = spread * math.sqrt(1 / len(ours) + 1 / len(others))
+        if abs(ours.mean() - others.mean()) > ALIKE * error:
+            raise UnusableInputError(
+                f"{path}, {task or 'all rows'}: in simulation the candidate gains "
+                f"{ours.mean():+.1%} on the station's scenes and {others.mean():+.1%} on the "
+                "others, so they weren't drawn alike. Draw the others as the station's are drawn, "
+                "or leave --simulated out."
+            )
         means = others[: len(others) // each * each].reshape(-1, each).mean(1)
         for (at, value), mean in zip(own.items(), means, strict=False):
             control[at, n] = value - mean
             count, used = count + 1, used + each
     return SimulatedPairs(control, count, used)
-
-
-def _check_alike(own: FloatArray, others: FloatArray, where: str) -> None:
-    """Refuse scenes that weren't drawn alike: then a control isn't 0 on average."""
-    spread = np.concatenate([own, others]).std()
-    error = spread * math.sqrt(1 / len(own) + 1 / len(others))
-    if abs(own.mean() - others.mean()) > ALIKE * error:
-        raise UnusableInputError(
-            f"{where}: in simulation the candidate gains {own.mean():+.1%} on the station's "
-            f"scenes and {others.mean():+.1%} on the others, so they weren't drawn alike. Draw "
-            "the others as the station's are drawn, or leave --simulated out."
-        )

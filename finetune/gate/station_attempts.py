@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -149,8 +150,11 @@ class StationAttempts:
         self._command, self._ask, self._start_s = command, ask, start_s
         self._said_later = ""
         self._checks = [check_of(task) for task in tasks]
-        self._resets = [_reset_of(task) for task in tasks]
+        self._resets = list[Callable[[int], object] | None]()
         for task, check in zip(tasks, self._checks, strict=True):
+            is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
+            where = f"reset of task '{task.name}'"
+            self._resets.append(named_function(task.reset, where) if is_function else None)
             if task.gaps:
                 raise UnusableInputError(
                     f"Task '{task.name}' has gaps, which only the embedded cell can inject. For a "
@@ -174,20 +178,33 @@ class StationAttempts:
         fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True)
         fresh.replace(policy)
         for repeats in count():
-            out = self._free(f"{stage}_{attempt.number:05d}")
-            place = f"Attempt {attempt.number + 1}, {task.name}."
-            words, function = self._resets[attempt.task]
-            if function is not None:
-                called(function, attempt.scene, f"reset of task '{task.name}'")
-            told = words or ("" if function else "Set the scene up as for every attempt.")
-            if told:
+            # A new folder for each try: what was left of one that didn't count isn't judged again.
+            name = f"{stage}_{attempt.number:05d}"
+            names = (name if n == 1 else f"{name}_{n}" for n in count(1))
+            out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
+            out.mkdir(parents=True)
+            reset = self._resets[attempt.task]
+            if reset is not None:
+                called(reset, attempt.scene, f"reset of task '{task.name}'")
+            else:
+                place = f"Attempt {attempt.number + 1}, {task.name}."
+                told = task.reset or "Set the scene up as for every attempt."
                 half = "first" if attempt.number % 2 == 0 else "second"
                 pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
                 self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
             lasted_s = round(time.monotonic() - began_s, 3)
-            answer = self._judged(attempt, task, out, trouble)
+            check, answer = self._checks[attempt.task], ""
+            if check is not None and not trouble:
+                try:
+                    answer = "y" if check(StageEvidence(task.instruction, folder=out)) else "n"
+                except CheckError as error:  # the robot has driven: a person may save the attempt
+                    trouble = str(error)
+            if not answer:
+                undo = f" ({UNDO}: the answer before)" if attempt.number else ""
+                question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
+                answer = _one_of(ANSWERS, question, partial(self._asked, attempt))
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
                 reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
@@ -195,13 +212,6 @@ class StationAttempts:
                     stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later
                 )
         raise AssertionError("counting doesn't end")
-
-    def _free(self, name: str) -> Path:
-        """Make a folder for a try: what was left of one that didn't count isn't judged again."""
-        names = (name if n == 1 else f"{name}_{n}" for n in count(1))
-        out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
-        out.mkdir(parents=True)
-        return out
 
     def _run(self, task: SuiteTask, attempt: GateAttempt, policy: Path, out: Path) -> str:
         """Run the command, if any; return what went wrong, or ""."""
@@ -230,33 +240,19 @@ class StationAttempts:
             return f"The command didn't end within {limit_s:g} s and was stopped."
         return f"The command ended with code {code}." if code else ""
 
-    def _judged(self, attempt: GateAttempt, task: SuiteTask, out: Path, trouble: str) -> str:
-        """Return one of `ANSWERS`."""
-        check = self._checks[attempt.task]
-        if check is not None and not trouble:
-            try:
-                return "y" if check(StageEvidence(task.instruction, folder=out)) else "n"
-            except CheckError as error:  # the robot has driven: a person may save the attempt
-                trouble = str(error)
-        undo = f" ({UNDO}: the answer before)" if attempt.number else ""
-        question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
-        return _one_of(ANSWERS, question, lambda words: self._asked(attempt, words))
-
     def _asked(self, attempt: GateAttempt, question: str) -> str:
         """Ask, as often as the operator takes back what was said of the attempt before."""
         note = ""
         while (answer := self._ask(f"{note} {question}".strip()).strip().lower()) == UNDO:
-            note = self._take_back(attempt.number)
+            if not attempt.number:
+                note = "There is no attempt before this one."
+                continue
+            known = {answer: words for answer, words in ANSWERS.items() if answer != "again"}
+            before = f"Attempt {attempt.number}"
+            told = f"{before}, did it succeed? {', '.join(known)}:"
+            self._said_later = _one_of(known, told, self._ask)
+            note = f"{before}: {known[self._said_later]}."
         return answer
-
-    def _take_back(self, number: int) -> str:
-        """Hear what the attempt before really was; return what to tell the operator."""
-        if not number:
-            return "There is no attempt before this one."
-        known = {answer: words for answer, words in ANSWERS.items() if answer != "again"}
-        question = f"Attempt {number}, did it succeed? {', '.join(known)}:"
-        self._said_later = _one_of(known, question, self._ask)
-        return f"Attempt {number}: {known[self._said_later]}."
 
 
 def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None:
@@ -291,14 +287,6 @@ def _one_of(known: Mapping[str, str], question: str, ask: Ask) -> str:
         meant = "; ".join(f"{key} = {words}" for key, words in known.items())
         question = f"Please answer one of these. {meant}:"
     return answer
-
-
-def _reset_of(task: SuiteTask) -> tuple[str, Callable[[int], object] | None]:
-    """Return what the operator is told to set up, and the function that does it."""
-    is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
-    if is_function:
-        return "", named_function(task.reset, f"reset of task '{task.name}'")
-    return task.reset, None
 
 
 def _words(command: str, values: Mapping[str, str]) -> list[str]:

@@ -190,11 +190,7 @@ class _Eye(nn.Module):
         far = functional.relu(self.far2(functional.relu(self.far1(seen))))
         overview = functional.relu(self.overview(far.flatten(1))).float()
         aims = torch.softmax(self.aim(seen).flatten(2).float(), -1) @ self.cells
-        close = self._close(pictures, aims)
-        return torch.cat([where.flatten(1), 0.1 * clear, overview, aims.flatten(1), close], 1)
-
-    def _close(self, pictures: Tensor, aims: Tensor) -> Tensor:
-        """Return what is seen in windows around `aims`, shape (b, glimpses, 2), of pictures."""
+        # What is seen in windows around the places that it aims at.
         side = round(len(self.window) ** 0.5)
         places = aims[:, :, None] + self.window
         cut = functional.grid_sample(
@@ -202,8 +198,8 @@ class _Eye(nn.Module):
         )
         cut = cut.transpose(1, 2).reshape(-1, 3, side, side)
         near = functional.relu(self.near2(functional.relu(self.near1(4.0 * cut - 2.0))))
-        close = functional.relu(self.close(near.flatten(1))).float()
-        return close.view(len(pictures), -1)
+        close = functional.relu(self.close(near.flatten(1))).float().view(len(pictures), -1)
+        return torch.cat([where.flatten(1), 0.1 * clear, overview, aims.flatten(1), close], 1)
 
 
 class _Block(nn.Module):
@@ -305,21 +301,15 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
 
     def look(self, pictures: dict[str, Tensor]) -> Tensor:
         """Return what pictures show, shape (b, n); by camera, uint8 or in [0, 1], (b, 3, h, w)."""
-        return torch.cat(
-            [
-                eye(self._scaled(pictures[k]))
-                for k, eye in zip(self.cameras, self.eyes, strict=True)
-            ],
-            1,
-        )
-
-    def _scaled(self, pictures: Tensor) -> Tensor:
-        """Return pictures (b, 3, h, w), uint8 or in [0, 1], as the network takes them."""
-        if not pictures.is_floating_point():
-            pictures = pictures.float() / 255.0
-        if tuple(pictures.shape[-2:]) == self.config.resize_shape:
-            return pictures
-        return functional.interpolate(pictures, self.config.resize_shape, mode="area")
+        seen = []
+        for camera, eye in zip(self.cameras, self.eyes, strict=True):
+            given = pictures[camera]
+            if not given.is_floating_point():
+                given = given.float() / 255.0
+            if tuple(given.shape[-2:]) != self.config.resize_shape:
+                given = functional.interpolate(given, self.config.resize_shape, mode="area")
+            seen.append(eye(given))
+        return torch.cat(seen, 1)
 
     def _plan(self, first: Tensor, now: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         before = self.first_poses(first)

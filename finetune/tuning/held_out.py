@@ -64,7 +64,11 @@ def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[
         best = max(order, key=serves)
         order.remove(best)
         trial = [*aside, *groups[best]]
-        if (not aside or len(trial) <= wanted) and _leaves_enough(takes, trial):
+        gone = {t.uid for t in trial}
+        kept = [t for t in takes if t.uid not in gone]
+        left = {d for t in kept for d in t.dimensions}
+        is_enough = bool(kept) and all(d in left for t in trial for d in t.dimensions)
+        if is_enough and (not aside or len(trial) <= wanted):
             aside = trial
     if not aside:
         raise UnusableInputError(
@@ -123,11 +127,3 @@ def by_group(errors: Mapping[str, float], takes: Iterable[TakeNote]) -> dict[str
         kind: {name: float(np.mean(values)) for name, values in sorted(found.items())}
         for kind, found in parts.items()
     }
-
-
-def _leaves_enough(takes: Sequence[TakeNote], aside: Sequence[TakeNote]) -> bool:
-    gone = {t.uid for t in aside}
-    kept = [t for t in takes if t.uid not in gone]
-    return bool(kept) and all(
-        any(d in k.dimensions for k in kept) for t in aside for d in t.dimensions
-    )

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, NormalizationMode
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_policy, make_pre_post_processors
@@ -35,7 +34,8 @@ from safetensors import SafetensorError, safe_open
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
+from gaploop.finetune.lerobot_act import ACTION, FAULTS, SIDECAR, STATE
+from gaploop.finetune.lerobot_policy import PREPROCESSOR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.training import is_out_of_memory
 
@@ -48,7 +48,6 @@ UNNAMED: Final = (
 """Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
 RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
 """Options of policies that bring pictures of any size to theirs."""
-PREPROCESSOR: Final = "policy_preprocessor.json"
 USED: Final = {
     NormalizationMode.MEAN_STD: ("mean", "std"),
     NormalizationMode.MIN_MAX: ("min", "max"),
@@ -56,9 +55,6 @@ USED: Final = {
     NormalizationMode.QUANTILE10: ("q10", "q90"),
 }
 """The statistics that LeRobot's normaliser reads."""
-FAULTS: Final = (
-    OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
-)  # fmt: skip
 
 
 def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.float64]]]:
@@ -71,25 +67,22 @@ def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.floa
     for key, ours in new.items():
         a = {k: np.asarray(v, dtype=np.float64) for k, v in ours.items()}
         b = {k: np.asarray(v, dtype=np.float64) for k, v in base.get(key, {}).items()}
-        result[key] = {name: _both(name, a, b) for name in a}
+        found = result[key] = dict(a)
+        for name in a:
+            if name not in b or b[name].shape != a[name].shape:
+                continue
+            if name == "std" and "mean" in a and "mean" in b:
+                apart = (a["mean"] - b["mean"]) / 2
+                found[name] = np.asarray(np.sqrt((a[name] ** 2 + b[name] ** 2) / 2 + apart**2))
+            elif name == "count":
+                found[name] = np.asarray(a[name] + b[name])
+            elif name in ("min", "q01", "q10"):
+                found[name] = np.minimum(a[name], b[name])
+            elif name in ("max", "q90", "q99"):
+                found[name] = np.maximum(a[name], b[name])
+            else:
+                found[name] = np.asarray((a[name] + b[name]) / 2)
     return result
-
-
-def _both(
-    name: str, new: Mapping[str, NDArray[np.float64]], base: Mapping[str, NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    if name not in base or base[name].shape != new[name].shape:
-        return new[name]
-    a, b = new[name], base[name]
-    if name == "std" and "mean" in new and "mean" in base:
-        return np.asarray(np.sqrt((a**2 + b**2) / 2 + ((new["mean"] - base["mean"]) / 2) ** 2))
-    if name == "count":
-        return np.asarray(a + b)
-    if name == "min" or name in ("q01", "q10"):
-        return np.minimum(a, b)
-    if name == "max" or name in ("q90", "q99"):
-        return np.maximum(a, b)
-    return np.asarray((a + b) / 2)
 
 
 def check_fits(
@@ -148,42 +141,21 @@ def check_fits(
                 f"{info.root}: {key} has {held} entries, policy {folder} was trained on {width}. "
                 "Use takes of the arm it was trained with, or gaploop harmonise."
             )
-    _check_names(info, folder)
-
-
-def _check_names(info: DatasetInfo, folder: Path) -> None:
     path = folder / SIDECAR
     if not path.exists():
         return
     own = read_json(path)
-    fix = "Name, order and convert them alike with gaploop harmonise."
     for key, feature in (("state_names", STATE), ("action_names", ACTION)):
         theirs, ours = tuple(own.get(key) or ()), info.names(feature)
         if theirs and theirs != ours:
             raise UnusableInputError(
                 f"{info.root}: {feature} is [{', '.join(ours)}], policy {folder} was trained on "
-                f"[{', '.join(theirs)}]. {fix}"
+                f"[{', '.join(theirs)}]. Name, order and convert them alike with gaploop harmonise."
             )
     if own.get("fps") and float(own["fps"]) != info.fps:
         raise UnusableInputError(
             f"{info.root}: {info.fps:g} frames a second, policy {folder} was trained on "
             f"{float(own['fps']):g}. Resample with gaploop harmonise."
-        )
-
-
-def check_units(units: Sequence[str], folder: Path, root: str) -> None:
-    """Check that takes are in the units that a policy was trained on.
-
-    Raises:
-        UnusableInputError: they aren't.
-    """
-    path = folder / SIDECAR
-    own = str(read_json(path).get("units") or "") if path.exists() else ""
-    other = sorted({u for u in units if u and own and u != own})
-    if other:
-        raise UnusableInputError(
-            f"{root}: joints in {', '.join(other)}, policy {folder} was trained in {own}. Convert "
-            "with gaploop harmonise."
         )
 
 
@@ -263,28 +235,24 @@ def open_bundle(
             f"{policy.config.type} policy. Its config.json belongs to other weights."
         )
     bundle = LeRobotBundle(policy, before, after, dict(names))
-    _normalise(bundle, meta.stats, stats, folder)
-    return bundle
-
-
-def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> None:
-    config = bundle.policy.config
-    features = {**(config.input_features or {}), **(config.output_features or {})}
-    modes = config.normalization_mapping
-    as_is = NormalizationMode.IDENTITY
+    features = {**(policy.config.input_features or {}), **(policy.config.output_features or {})}
+    modes, as_is = policy.config.normalization_mapping, NormalizationMode.IDENTITY
     needed = [k for k, f in features.items() if modes.get(f.type.value, as_is) != as_is]
-    if choice != "base":
-        own = base_stats(bundle)
+    if stats != "base":
+        base = base_stats(bundle)
         numbers = {
-            k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")
+            k: s
+            for k, s in meta.stats.items()
+            if k in needed and not k.startswith("observation.im")
         }
-        chosen = numbers if choice == "new" else merged_stats(own, numbers)
+        chosen = numbers if stats == "new" else merged_stats(base, numbers)
         # Pictures keep the scale that the backbone learned with.
         imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
         usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
-        pictures = {k: own.get(k) or usual for k in needed if k not in numbers}
+        pictures = {k: base.get(k) or usual for k in needed if k not in numbers}
         set_stats(bundle, {**chosen, **pictures})
     require_stats(bundle, needed, folder)
+    return bundle
 
 
 def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
@@ -343,7 +311,7 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise UnusableInputError(
             f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
         ) from None
-    except (*FAULTS, SafetensorError, DraccusException) as error:
+    except FAULTS as error:
         reason = " ".join(str(error).split())[:240]
         if is_out_of_memory(error):
             raise UnusableInputError(

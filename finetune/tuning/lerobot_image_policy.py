@@ -20,6 +20,7 @@ from lerobot.utils.collate import lerobot_collate_fn
 from lerobot.utils.constants import ACTION
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_json
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
@@ -69,9 +70,15 @@ class ImagePolicyWork:
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             bundles.check_fits(config, info, base, options.rename, options.cache.size)
+        sidecar_file = base / act.SIDECAR
+        own = str(read_json(sidecar_file).get("units") or "") if sidecar_file.exists() else ""
         for take in whole.takes:
-            root = str(whole.datasets[take.dataset].root)
-            bundles.check_units([take.episode.info.units], base, root)
+            units = take.episode.info.units
+            if units and own and units != own:
+                raise UnusableInputError(
+                    f"{whole.datasets[take.dataset].root}: joints in {units}, policy {base} was "
+                    f"trained in {own}. Convert with gaploop harmonise."
+                )
         used = {**(config.input_features or {}), **(config.output_features or {})}
         numbers = {
             name

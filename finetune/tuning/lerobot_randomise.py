@@ -78,8 +78,17 @@ class Randomiser:
         rng = np.random.default_rng((*seed, sum(key.encode())))
         frames = sample.reshape(-1, *sample.shape[-3:])
         kinds = self._options.kinds
-        if "background" in kinds:
-            frames = self._background(key, frames, strength, rng)
+        plate = self._plates.get(key) if "background" in kinds else None
+        if plate is not None and plate.shape == frames.shape[1:] and rng.random() <= strength:
+            # Put something else, smooth and random, in the place of what doesn't move.
+            values = rng.random((1, 3, COARSE, COARSE)).astype(np.float32)
+            size = (frames.shape[-2], frames.shape[-1])
+            other = functional.interpolate(
+                torch.from_numpy(values), size, mode="bicubic", align_corners=False
+            ).clamp(0, 1)
+            is_background = (frames - plate).abs().amax(dim=1, keepdim=True) < NEAR_PLATE
+            part = strength * float(rng.random())
+            frames = torch.where(is_background, (1 - part) * frames + part * other, frames)
         if "camera" in kinds:
             # Move the camera a little: each corner of the picture by itself.
             height, width = frames.shape[-2:]
@@ -99,21 +108,6 @@ class Randomiser:
             scale = float(rng.random()) * strength * NOISE
             frames = (lit + scale * torch.from_numpy(noise)).clamp(0, 1)
         return frames.reshape(sample.shape)
-
-    def _background(
-        self, key: str, frames: torch.Tensor, strength: float, rng: np.random.Generator
-    ) -> torch.Tensor:
-        plate = self._plates.get(key)
-        if plate is None or plate.shape != frames.shape[1:] or rng.random() > strength:
-            return frames
-        values = rng.random((1, 3, COARSE, COARSE)).astype(np.float32)
-        size = (frames.shape[-2], frames.shape[-1])
-        other = functional.interpolate(
-            torch.from_numpy(values), size, mode="bicubic", align_corners=False
-        ).clamp(0, 1)
-        is_background = (frames - plate).abs().amax(dim=1, keepdim=True) < NEAR_PLATE
-        part = strength * float(rng.random())
-        return torch.where(is_background, (1 - part) * frames + part * other, frames)
 
 
 def plates(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:

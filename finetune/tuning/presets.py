@@ -54,7 +54,6 @@ class TrainSpec:
     """How to train.
 
     Attributes:
-        batch_size: samples per step.
         final_lr: learning rate at the last step, as a fraction of `lr`.
         warmup_steps: linear warm-up.
         weight_decay: AdamW's, on matrices only.
@@ -141,7 +140,6 @@ class Preset:
     Attributes:
         policy: LeRobot's name of the policy class, `tracked`, or `other`.
         targets: what gets an adapter.
-        r: rank of the adapter.
     """
 
     name: str

@@ -22,7 +22,6 @@ from gaploop.finetune.batches import (
     DOMAIN,
     Batch,
     MixedBatches,
-    Signature,
     TrainingEpisode,
     TrainingSource,
     check_signature,
@@ -55,7 +54,18 @@ class TrackedWork:
         bundle = act.load(base, ranks.device)
         sources, stages = sources_of(options, cell_of(base))
         if not (base / act.SIDECAR).exists():
-            bundle.signature = _named(bundle.signature, sources[0], options.base)
+            # As lerobot-train saves a policy it has no names and no rate: the data's are its.
+            own, first = bundle.signature, sources[0]
+            for name in ("state_names", "environment_names", "action_names"):
+                ours, theirs = getattr(own, name), getattr(first.signature, name)
+                if len(ours) != len(theirs):
+                    raise UnusableInputError(
+                        f"{first.root}: {len(theirs)} {name.replace('_', ' ')} where policy "
+                        f"{options.base} was trained on {len(ours)}. Use takes of the arm it was "
+                        "trained with."
+                    )
+            log.warning(bundles.UNNAMED, options.base, first.root)
+            bundle.signature = first.signature
         for source in sources:
             where = f"policy {options.base}"
             check_signature(source.signature, bundle.signature, source.root, where)
@@ -112,23 +122,6 @@ def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
         for step in bundle.preprocessor.steps:
             if hasattr(step, "domain"):
                 step.domain = 1.0  # the tracker says 'real': there an adapted policy drives
-
-
-def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Signature:
-    """Return the data's names and rate for a policy that has none, as lerobot-train saves it.
-
-    Raises:
-        UnusableInputError: they aren't as many.
-    """
-    for name in ("state_names", "environment_names", "action_names"):
-        own, theirs = getattr(signature, name), getattr(source.signature, name)
-        if len(own) != len(theirs):
-            raise UnusableInputError(
-                f"{source.root}: {len(theirs)} {name.replace('_', ' ')} where policy {base} was "
-                f"trained on {len(own)}. Use takes of the arm it was trained with."
-            )
-    log.warning(bundles.UNNAMED, base, source.root)
-    return source.signature
 
 
 def sources_of(
@@ -213,15 +206,14 @@ def weighted(source: TrainingSource, weights: Mapping[str, float]) -> TrainingSo
     """Return a source whose takes are drawn as often as the weights of their dimensions say."""
     if not weights:
         return source
-    episodes = (replace(e, weight=_weight(e.dimensions, weights)) for e in source.episodes)
+    episodes = []
+    for episode in source.episodes:
+        # The mean of the weights of its dimensions; what none claims counts 1.
+        total = sum(episode.dimensions.values())
+        scale = max(1.0, total)
+        claimed = sum(p * weights.get(d, 1.0) for d, p in episode.dimensions.items()) / scale
+        episodes.append(replace(episode, weight=claimed + 1.0 - total / scale))
     return replace(source, episodes=tuple(episodes))
-
-
-def _weight(dimensions: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """Return the mean of the weights of a take's dimensions; what none claims counts 1."""
-    scale = max(1.0, sum(dimensions.values()))
-    claimed = sum(p * weights.get(d, 1.0) for d, p in dimensions.items()) / scale
-    return claimed + 1.0 - sum(dimensions.values()) / scale
 
 
 @dataclass
