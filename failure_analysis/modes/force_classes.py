@@ -32,10 +32,10 @@ ELSEWHERE: Final = (
 class ForceClasses:
     """Tells the class of windows of force and torque, each of shape (n_samples, 6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
         from sklearn.ensemble import ExtraTreesClassifier
 
-        self._trees: Any = ExtraTreesClassifier(TREES, random_state=0)
+        self._trees: Any = ExtraTreesClassifier(TREES, random_state=seed)
         self._learned: set[bytes] = set()
 
     def fit(self, windows: FloatArray | list[FloatArray], labels: NDArray[np.str_]) -> ForceClasses:
