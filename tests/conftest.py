@@ -18,6 +18,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import quick_imports  # noqa: F401  before all else: others are imported with what it sets right
 from patient_wire import loop_time, patient_sdks, patient_serial, until
 
 from gaploop.core import platform_calls
@@ -113,8 +114,10 @@ def _freeze_imports() -> None:
         _freeze()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     _freeze_imports()
+    gc.enable()
 
 
 # LeRobot's encoder raises it where root runs the tests: one worker kept the others, and all else,
