@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -332,6 +333,25 @@ NAMES = ast.NamedExpr | ast.Assign | ast.AnnAssign | ast.For | ast.comprehension
 """What gives something a name."""
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return what a node consists of, looked up once: every node is passed a dozen times.
+
+    Without what has no parts, as `Load` and `Add`: half of all.
+    """
+    found: list[ast.AST] | None = node.__dict__.get("children")
+    if found is None:
+        found = [child for child in ast.iter_child_nodes(node) if child._fields]
+        node.__dict__["children"] = found
+    return found
+
+
+def walk(node: ast.AST) -> list[Any]:
+    found: list[Any] = [node]
+    for one in found:  # it grows meanwhile
+        found += children(one)
+    return found
+
+
 def is_literal(node: ast.AST) -> bool:
     """Say whether a part of a path stands in the source: text, or a constant's name."""
     if isinstance(node, ast.JoinedStr):
@@ -341,7 +361,7 @@ def is_literal(node: ast.AST) -> bool:
 
 
 def says_path(annotation: ast.AST | None) -> bool:
-    found = ast.walk(annotation) if annotation is not None else ()
+    found = walk(annotation) if annotation is not None else ()
     return any(isinstance(n, ast.Name) and n.id == "Path" for n in found)
 
 
@@ -351,7 +371,7 @@ class Paths:
     def __init__(self, trees: list[ast.Module]) -> None:
         self.returning: set[str] = set()
         self.attributes = {"parent"}
-        nodes = [node for tree in trees for node in ast.walk(tree)]
+        nodes = [node for tree in trees for node in walk(tree)]
         for node in nodes:
             if isinstance(node, ast.FunctionDef) and says_path(node.returns):
                 self.returning.add(node.name)
@@ -361,7 +381,7 @@ class Paths:
         for node in nodes:
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 known = self.known_in(node, set())
-                for target, value in assigned(ast.walk(node)):
+                for target, value in assigned(walk(node)):
                     if isinstance(target, ast.Attribute) and self.within(value, known):
                         self.attributes.add(target.attr)
 
@@ -393,7 +413,7 @@ class Paths:
                 and isinstance(n.func, ast.Attribute)
                 and n.func.attr in LISTS
             )
-            for n in ast.walk(node)
+            for n in walk(node)
         )
 
     def known_in(
@@ -402,17 +422,17 @@ class Paths:
         """Return the names in a function that stand for paths."""
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         known = outside | {a.arg for a in arguments if says_path(a.annotation)}
-        nodes = [node for node in ast.walk(function) if isinstance(node, NAMES)]
+        nodes = [node for node in walk(function) if isinstance(node, NAMES)]
         for _ in range(2):  # a name may be used above where it is assigned: in a loop
             for target, value in assigned(nodes):
                 several = isinstance(target, ast.Tuple)
                 if self.within(value, known) if several else self.is_path(value, known):
-                    known |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+                    known |= {n.id for n in walk(target) if isinstance(n, ast.Name)}
             for node in nodes:
                 if isinstance(node, ast.For | ast.comprehension) and self.within(node.iter, known):
-                    known |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+                    known |= {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
                 if isinstance(node, ast.AnnAssign) and says_path(node.annotation):
-                    known |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+                    known |= {n.id for n in walk(node.target) if isinstance(n, ast.Name)}
         return known
 
 
@@ -466,13 +486,13 @@ def sites_in(sources: dict[str, str]) -> set[tuple[str, str]]:
             inside = (*inside, node.name)
         if is_site(node, paths, known):
             found.add((f"{name}:{'.'.join(inside)}", ast.unparse(node).replace('"', "'")))
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             visit(child, name, inside, known)
 
     for name, tree in trees.items():
         top = {
             t.id
-            for t, v in assigned(ast.walk(tree))
+            for t, v in assigned(walk(tree))
             if isinstance(t, ast.Name) and paths.is_path(v, set())
         }
         visit(tree, name, (), top)

@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import quick_imports
 import systems
 
 from gaploop.datasets import layout
@@ -98,8 +99,9 @@ def f():
 
 def run(system: str, folder: Path, code: str, *arguments: object) -> str:
     """Run code as on another system; return what it prints."""
+    program = f"{quick_imports.FIRST}__package__ = 'gaploop'\n{code}"
     done = subprocess.run(
-        [sys.executable, "-c", f"__package__ = 'gaploop'\n{code}", *map(str, arguments)],
+        [sys.executable, "-c", program, *map(str, arguments)],
         env=systems.environment(system, folder / "site"),
         stdin=subprocess.DEVNULL,
         capture_output=True,

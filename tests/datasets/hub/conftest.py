@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import quick_imports
 from loopback_hub import LoopbackHub, loopback_hub
 
 from gaploop.core.consent_store import ENVIRONMENT as CONSENTS
@@ -70,7 +71,7 @@ def _lerobot(
     home = tmp_path_factory.mktemp("hf_home")
     env = {**os.environ, "HF_ENDPOINT": _running.url, "HF_HOME": str(home)}
     process = subprocess.Popen(
-        [sys.executable, "-c", LOADER],
+        [sys.executable, "-c", quick_imports.FIRST + LOADER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick_imports
 import torch
 from loopback_hub import LoopbackHub
 from peft import PeftModel
@@ -129,7 +130,7 @@ def test_plain_lerobot_drives_a_pulled_adapter_as_it_drives_here(
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "theirs"),
                    "OMP_NUM_THREADS": str(torch.get_num_threads())}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(elsewhere), ADAPTER, MERGED],
+        [sys.executable, "-c", quick_imports.FIRST + PLAIN, str(elsewhere), ADAPTER, MERGED],
         capture_output=True, text=True, cwd=elsewhere, env=environment, timeout=1000,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

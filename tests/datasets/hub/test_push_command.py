@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import quick_imports
 from loopback_hub import LoopbackHub
 
 from gaploop.datasets.hub import queue as push_queue
@@ -37,7 +38,8 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
                 hub.fault("drop", times=10**6)  # what is on its way still doesn't arrive
 
     hub.watch = kill
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "push", str(dataset)]
+    program = f"{quick_imports.FIRST}from gaploop.scripts import cli\ncli.main()"
+    command = [sys.executable, "-c", program, "push", str(dataset)]
     with hub.lock:  # the Hub answers nothing before the test knows whom to kill
         process.append(subprocess.Popen([*command, f"--repo_id={NAME}"], stderr=subprocess.PIPE))
     assert process[0].wait() == -signal.SIGKILL
