@@ -11,10 +11,11 @@ them can be compared; tests, examples and benchmarks don't count.
 - commands and options: what `gaploop --help` and each command's help list, without what only a
   chosen type of device adds.
 - the way of one take: a take of the embedded cell is recorded and published (`gaploop record`) with
-  `sys.monitoring` on. The first call of every function of the product counts, from `record.run`
-  until it returns, in order, thread by thread. A *stay* is a run of such calls in one file; a
-  *climb* is a stay in a layer above the one before, as CONTRIBUTING.md orders layers. What a second
-  process does isn't seen.
+  `sys.monitoring` on, from `record.run` until it returns. Importing isn't counted, and what a
+  second process does isn't seen. A *stay* is a run of first calls of functions in one file, thread
+  by thread. A *climb* is a file that calls one in a layer above, as CONTRIBUTING.md orders layers:
+  through a callback, for nothing there may be imported. *Both ways*: two files that call each
+  other.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,18 +67,29 @@ for name in cli.commands():
 print(json.dumps(found))
 """
 _TRACE: Final = """
-import json, os, sys, threading
+import functools, inspect, json, os, sys, threading
 from gaploop.scripts import cli, record
 
 root, out, argv = sys.argv[1] + os.sep, sys.argv[2], sys.argv[3:]
-entered, watch = {}, sys.monitoring
+entered, calls, watch = {}, set(), sys.monitoring
+
+@functools.cache
+def place(code):
+    path = os.path.realpath(code.co_filename)
+    ours = path.startswith(root) and "site-packages" not in path
+    # Bodies of modules and classes are run, not called.
+    return path.removeprefix(root) if ours and code.co_flags & inspect.CO_OPTIMIZED else ""
 
 def called(code, _):
-    path = os.path.realpath(code.co_filename)
-    if path.startswith(root) and "site-packages" not in path:
-        which = (path.removeprefix(root), code.co_qualname)
-        entered.setdefault(threading.get_ident(), []).append(which)
-    return watch.DISABLE  # the first call of every function is enough
+    to = place(code)
+    if not to:
+        return watch.DISABLE
+    entered.setdefault(threading.get_ident(), {}).setdefault((to, code.co_qualname))
+    frame = sys._getframe(2)
+    while frame is not None and not place(frame.f_code):
+        frame = frame.f_back
+    if frame is not None:
+        calls.add((place(frame.f_code), to))
 
 run = record.run
 def traced(config):
@@ -93,7 +104,7 @@ watch.use_tool_id(watch.PROFILER_ID, "house")
 watch.register_callback(watch.PROFILER_ID, watch.events.PY_START, called)
 code = cli.main(argv)
 with open(out, "w") as file:
-    json.dump(list(entered.values()), file)
+    json.dump([[list(each) for each in entered.values()], sorted(calls)], file)
 sys.exit(code)
 """
 
@@ -178,18 +189,20 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def way_of_a_take(root: Path) -> dict[str, Any]:
-    """Record a take with the program of `root`; return files, stays and climbs on its way."""
+    """Record a take with the program of `root`; return what it says of the way of one take."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "calls.json"
         argv = [*RECORD, f"--dataset.root={scratch}/takes"]
         _python(root, "-c", _TRACE, str(root), str(out), *argv)
-        threads: list[list[tuple[str, str]]] = json.loads(out.read_text())
-    walks = [stays([path for path, _ in calls]) for calls in threads]
+        threads, pairs = json.loads(out.read_text())
+    walks = [stays([path for path, _ in entered]) for entered in threads]
+    calls = {(caller, called) for caller, called in pairs if caller != called}
     return {
-        "functions_entered": len({tuple(call) for calls in threads for call in calls}),
+        "functions_entered": len({tuple(each) for entered in threads for each in entered}),
         "way_files": len({path for walk in walks for path in walk}),
         "stays": sum(map(len, walks)),
-        "climbs": sum(map(climbs, walks)),
+        "climbs": climbs(calls),
+        "both_ways": both_ways(calls),
         "way": max(walks, key=len, default=[]),
     }
 
@@ -199,9 +212,16 @@ def stays(paths: Sequence[str]) -> list[str]:
     return [path for k, path in enumerate(paths) if k == 0 or paths[k - 1] != path]
 
 
-def climbs(walk: Sequence[str]) -> int:
-    """Return how often a walk from file to file goes to a layer above."""
-    return sum(_layer(after) < _layer(before) for before, after in pairwise(walk))
+def climbs(calls: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the calls from file to file that go to a layer above, as `caller -> called`."""
+    up = (call for call in calls if _layer(call[1]) < _layer(call[0]))
+    return [f"{caller} -> {called}" for caller, called in sorted(up)]
+
+
+def both_ways(calls: Collection[tuple[str, str]]) -> list[str]:
+    """Return the pairs of files that call each other, as `one <-> other`."""
+    pairs = (c for c in calls if c[0] < c[1] and c[::-1] in calls)
+    return [f"{one} <-> {other}" for one, other in sorted(pairs)]
 
 
 def _layer(path: str) -> int:
@@ -242,7 +262,8 @@ def table(result: Mapping[str, Any]) -> str:
         "options": result["options"],
         "one take: files": result["way_files"],
         "one take: stays": result["stays"],
-        "one take: climbs back up": result["climbs"],
+        "one take: files that call one in a layer above": len(result["climbs"]),
+        "one take: pairs of files that call each other": len(result["both_ways"]),
     }
     lines = [f"| {result['root']} | |", "|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])

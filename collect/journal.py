@@ -98,10 +98,10 @@ class JournalWriter:
             n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
             rows = journal_format.frames_schema(n_joints, n_scene, tuple(header.cameras))
             try:
-                self._frames = self._stream(journal_format.FRAMES, rows)
+                self._frames = self._opened(journal_format.FRAMES, rows)
                 platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
                 columns = telemetry.arrow_schema(header.channels)
-                self._telemetry = self._stream(journal_format.TELEMETRY, columns)
+                self._telemetry = self._opened(journal_format.TELEMETRY, columns)
                 self._events = EventStream(self.folder / journal_format.EVENTS)
             except OSError as error:
                 raise _unusable(journal, error) from None
@@ -125,7 +125,7 @@ class JournalWriter:
             )
             undo.pop_all()
 
-    def _stream(self, name: str, schema: pa.Schema) -> ArrowStream:
+    def _opened(self, name: str, schema: pa.Schema) -> ArrowStream:
         stream = ArrowStream(self.folder / name, schema, lambda: self._flusher.wake())
         self._cleanup.callback(stream.close)
         return stream

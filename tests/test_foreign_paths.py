@@ -48,15 +48,16 @@ collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
 collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
+collect/journal.py:JournalWriter._opened | self.folder / name | ours
 collect/journal.py:JournalWriter._write_header | os.replace(new, self.folder / journal_format.HEADER) | ours
 collect/recovery.py:_recover_take | folder / f'{name}{_NEW}' | take
 collect/recovery.py:_recover_take | folder / name | take
+collect/recovery.py:_recover_take | leftover.unlink() | take
 collect/recovery.py:_recover_take | os.replace(new, folder / name) | take
 collect/recovery.py:_rewrite_video | new.unlink() | take
 collect/recovery.py:_rewrite_video | os.replace(new, path) | take
 collect/recovery.py:_rewrite_video | path.unlink(missing_ok=True) | take
 collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
-collect/recovery.py:_seal | leftover.unlink() | take
 collect/recovery.py:recover | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:recover | os.replace(header, header.with_name(f'{header.name}.torn')) | take
 collect/video_stream.py:camera_stream | folder / f'{camera}.mkv' | paths
@@ -425,6 +426,8 @@ class Paths:
         nodes = [node for node in walk(function) if isinstance(node, NAMES)]
         for _ in range(2):  # a name may be used above where it is assigned: in a loop
             for target, value in assigned(nodes):
+                if isinstance(target, ast.Attribute):
+                    continue  # it makes no path of what it is an attribute of
                 several = isinstance(target, ast.Tuple)
                 if self.within(value, known) if several else self.is_path(value, known):
                     known |= {n.id for n in walk(target) if isinstance(n, ast.Name)}

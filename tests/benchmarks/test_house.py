@@ -40,11 +40,16 @@ class Holder:
     assert house.private_functions(trees(a=source, b=elsewhere)) == (4, 3)
 
 
-def test_a_walk_stays_in_a_file_until_it_leaves_it_and_climbs_where_the_layer_is_higher() -> None:
+def test_a_walk_stays_in_a_file_until_it_leaves_it() -> None:
     walk = house.stays(["scripts/a.py", "scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"])
     assert walk == ["scripts/a.py", "core/b.py", "scripts/a.py", "sim/c.py"]
-    assert house.climbs(walk) == 1
-    assert house.climbs(["sim/a.py", "teleop/b.py", "sim/a.py"]) == 0  # one layer
+
+
+def test_calls_climb_to_a_layer_above_and_may_go_both_ways() -> None:
+    calls = {("scripts/a.py", "core/b.py"), ("core/b.py", "sim/c.py"), ("sim/c.py", "core/b.py")}
+    calls |= {("sim/c.py", "teleop/d.py")}  # one layer
+    assert house.climbs(calls) == ["core/b.py -> sim/c.py"]
+    assert house.both_ways(calls) == ["core/b.py <-> sim/c.py"]
 
 
 def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

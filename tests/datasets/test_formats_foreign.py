@@ -317,9 +317,8 @@ def test_a_ros_bag_on_one_clock(tmp_path: Path) -> None:
 def test_a_speed_of_what_never_says_where_it_is_is_left_out(tmp_path: Path) -> None:
     """A wheel that only turns ended the import in a bare KeyError."""
     path = bag(tmp_path / "run.mcap", names="abc")
-    (take,) = written(
-        read_mcap(path, ImportSettings(25.0, keys={"action": ("/leader",)})), tmp_path
-    )
+    incoming = read_mcap(path, ImportSettings(25.0, keys={"action": ("/leader",)}))
+    (take,) = written(incoming, tmp_path / "out")
     assert take.info.joint_names == ("a", "b")
     np.testing.assert_array_equal(take.telemetry.columns["follower.b.velocity_rad_s"], -1.0)
 
