@@ -39,6 +39,8 @@ SYSTEM: Final = (
 """What programs need of a Linux system."""
 LOOK_S: Final = 0.25
 """How often memory and time are looked at [s]."""
+GONE_S: Final = 5.0
+"""What was killed is waited for no longer than this [s]: on a busy machine that takes a moment."""
 GUARDED: Final = (
     "socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn",
     "os.startfile", "pty.",
@@ -215,10 +217,14 @@ class Sandbox:
 
     def _end(self, why: str) -> None:
         self.why = self.why or why
-        for process in _tree(self.process.pid):
+        tree = _tree(self.process.pid)
+        for process in tree:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.process.wait()
+        until_s = time.monotonic() + GONE_S
+        while any(map(_runs, tree)) and time.monotonic() < until_s:
+            time.sleep(0.01)
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S) and self.process.poll() is None:
@@ -238,6 +244,12 @@ def _tree(pid: int) -> list[psutil.Process]:
         return [*top.children(recursive=True), top]
     except psutil.Error:
         return []
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @functools.cache
