@@ -89,6 +89,7 @@ class ScheduleOutcome:
             as the next look saw it.
         gap_s: longest time between two looks while it was waited for [s]: how busy the machine was.
         stall_s: the same of the whole run [s]: a stall before makes servos that are well look lost.
+        lets_go: torque went off before the loop was ended, in time or not.
         reachable: servos whose torque could be taken off.
         stays_off: torque stayed off afterwards, through disconnecting.
         said: what the operator was told at the end.
@@ -99,6 +100,7 @@ class ScheduleOutcome:
     off_s: float
     gap_s: float
     stall_s: float
+    lets_go: bool
     reachable: int
     stays_off: bool
     said: str
@@ -144,13 +146,16 @@ def _fault(kind: str, rng: random.Random) -> Fault:
 
 
 def run(
-    schedule: Schedule, change: Callable[[Follower], Follower] = lambda arm: arm
+    schedule: Schedule,
+    change: Callable[[Follower], Follower] = lambda arm: arm,
+    patience_s: float = 0.0,
 ) -> ScheduleOutcome:
     """Drive an emulated pair through a schedule and watch the follower's motors.
 
     Args:
         schedule: what goes wrong.
         change: stands between program and arm; a test spoils torque-off with it.
+        patience_s: how long torque that is late to go off is waited for [s].
     """
     with _pair(schedule) as (follower_bus, leader_bus, follower, leader, safety, rates):
         control = ControlThread(change(follower), leader, safety, rates, clock=PacedClock())
@@ -162,6 +167,10 @@ def run(
             watch = _Watch(follower_bus)
             trip, from_s = _until_it_ends(control, safety, schedule, start_s, watch)
             watch.until(from_s + WITHIN_S + 0.1)
+            until_s = time.monotonic() + patience_s
+            while watch.holds and time.monotonic() < until_s:
+                watch.until(time.monotonic() + WITHIN_S)
+            lets_go = not watch.holds
             said = _end(control)
             watch.until(time.monotonic() + 0.02)
         return ScheduleOutcome(
@@ -170,6 +179,7 @@ def run(
             watch.off_after_s(from_s),
             watch.gap_s(from_s, from_s + WITHIN_S),
             watch.gap_s(start_s, from_s + WITHIN_S),
+            lets_go,
             len(watch.reachable),
             watch.stays_off(from_s + WITHIN_S),
             said,
@@ -233,6 +243,11 @@ class _Watch:
         while time.monotonic() < end_s:
             self.sample()
             time.sleep(SAMPLE_S)
+
+    @property
+    def holds(self) -> bool:
+        """Say whether a reachable motor held at the last look."""
+        return bool(self._held[-1][1] & self.reachable)
 
     def off_after_s(self, from_s: float) -> float:
         """Return the time from `from_s` to the first look at which none held any more [s]."""
