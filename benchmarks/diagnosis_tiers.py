@@ -94,7 +94,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.core.journal_format import read_journal
     from gaploop.failure_analysis.reference import build_reference, shipped_reference
-    from gaploop.failure_analysis.tiers import seen_as
+    from gaploop.failure_analysis.tiers import limited_to_tier
     from gaploop.sim.gaps import draw_gaps
 
     rng = np.random.default_rng([config.seed, k, 77])
@@ -111,12 +111,12 @@ def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     scripted = TakeKind.DEMONSTRATION
     _record(place / "takes", None, gaps, gap_seed, DEMONSTRATIONS, scripted)
     takes = list(read_journal(place / "rollouts"))
-    good = [seen_as(t, "lerobot") for t in read_journal(place / "takes")]
+    good = [limited_to_tier(t, "lerobot") for t in read_journal(place / "takes")]
     own, free = build_reference(good, "its own demonstrations"), shipped_reference()
     if not (folder / "nominal").exists():
         _record(folder / "nominal", _driver("base"), {}, 0, ROLLOUTS, TakeKind.ROLLOUT)
     nominal = [
-        replace(seen_as(t, "lerobot"), info=replace(t.info, domain=Domain.SIM))
+        replace(limited_to_tier(t, "lerobot"), info=replace(t.info, domain=Domain.SIM))
         for t in read_journal(folder / "nominal")
     ]
     found = {
@@ -256,10 +256,10 @@ def _record(
 def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
     from gaploop.failure_analysis.diagnosis import diagnose
     from gaploop.failure_analysis.reference import ABSOLUTE, Reference
-    from gaploop.failure_analysis.tiers import seen_as
+    from gaploop.failure_analysis.tiers import limited_to_tier
 
     usual = reference or Reference("absolute limits", 0, ABSOLUTE)  # no demonstration went well
-    return diagnose([seen_as(t, tier) for t in takes], usual)
+    return diagnose([limited_to_tier(t, tier) for t in takes], usual)
 
 
 def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:

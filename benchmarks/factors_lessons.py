@@ -50,7 +50,7 @@ class Lesson:
     @property
     def verdict(self) -> str:
         """`holds`, `not shown` or `contradicted`, in these tasks at 95 %."""
-        if not self.difference.sure:
+        if not self.difference.excludes_zero:
             return "not shown"
         return "holds" if self.difference.low > 0 else "contradicted"
 

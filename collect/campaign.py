@@ -240,7 +240,7 @@ class CampaignProgress:
         return found
 
 
-def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
+def counts(kind: TakeKind, outcome: Outcome, retracted: bool = False) -> bool:
     """Say whether a sealed take counts: a rollout always, others unless they failed.
 
     A demonstration whose label was taken back counts once it has one again; one that was passed
@@ -250,7 +250,7 @@ def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
         return False
     if kind is TakeKind.ROLLOUT:
         return True
-    return outcome is not Outcome.FAILURE and not taken_back
+    return outcome is not Outcome.FAILURE and not retracted
 
 
 def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
@@ -261,8 +261,8 @@ def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
         if end is not None and info.kind is kind:
             label = said.get(info.uid, {}).get("outcome")
             outcome = end.outcome if label is None else Outcome(label)
-            taken_back = label is not None and outcome is Outcome.UNLABELLED
-            yield LoggedTake(info, counts(kind, outcome, taken_back), end.frames / info.fps)
+            retracted = label is not None and outcome is Outcome.UNLABELLED
+            yield LoggedTake(info, counts(kind, outcome, retracted), end.frames / info.fps)
 
 
 def held(

@@ -165,7 +165,7 @@ def say_joints(joints: tuple[str, ...]) -> str:
     return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
 
 
-def gone_after(leader: Leader | None) -> SafetyReason:
+def lost_after_trip(leader: Leader | None) -> SafetyReason:
     """Return after a trip by what the devices must be connected anew.
 
     A window's input that was old, such as a gamepad's that was pulled out, recovers by itself.
@@ -218,7 +218,7 @@ class ArmDevices(SessionDevices):
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
             cell; a real arm stays limp.
         patience_s: how long to wait for what was lost where nobody is [s].
-        clear_words: how the operator clears a trip, or says that a found arm may move.
+        clear_hint: how the operator clears a trip, or says that a found arm may move.
         max_s: longest time of driving, over all connections, after which the loop ends, as it
             does where the leader is done [s]; None for a session of takes.
         on_connect: called with the devices of every connection before they are started.
@@ -233,14 +233,14 @@ class ArmDevices(SessionDevices):
         shared: SharedDriver | None = None,
         is_watched: bool = True,
         patience_s: float = 60.0,
-        clear_words: str = "press c twice",
+        clear_hint: str = "press c twice",
         max_s: float | None = None,
         on_connect: Callable[[ArmDevices], object] = lambda _devices: None,
     ) -> None:
         self.station, self.rates = station, rates
         self._connect, self._shared, self._on_connect = connect, shared, on_connect
         self._is_watched, self._patience_s = is_watched, patience_s
-        self._clear_words, self._max_s = clear_words, max_s
+        self._clear_hint, self._max_s = clear_hint, max_s
         self._lost, self._is_found = "", False
         self._agreed = threading.Event()
         self._wire(connect())
@@ -259,7 +259,7 @@ class ArmDevices(SessionDevices):
             if self.monitor is None:
                 names = arms.follower.joint_names
                 self.monitor = LoopMonitor(names, self.rates, self.filter.limits)
-            self.arms, self.window, self.gone = arms, arms.window, gone_after(arms.leader)
+            self.arms, self.window, self.gone = arms, arms.window, lost_after_trip(arms.leader)
             self._drives, max_s = drives, math.inf
             if self._max_s is not None:
                 driven_s = self.monitor.statistics.figures().duration_s
@@ -338,14 +338,14 @@ class ArmDevices(SessionDevices):
                 words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
             if not self._is_watched and self.station.domain is Domain.REAL:
                 raise TrippedError(
-                    f"{words} Nobody is there to clear it: see to its cause, then go on with the "
-                    "same command."
+                    f"{words} Nobody is there to clear it: fix the cause, then run the same "
+                    "command again."
                 )
             if not self._is_watched:
                 self.control.clear()
             return words
         if self.control.snapshot().mode is not LoopMode.RUNNING:
-            return "The arm takes torque."
+            return "The arm's torque is coming on."
         for camera in self.arms.cameras:
             if self.arms.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
                 return stale_camera(camera.name)
@@ -429,7 +429,7 @@ class ArmDevices(SessionDevices):
     def _may_move(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
         """Wait for the operator's word, where there is one; LostError where the arm goes again."""
         self._agreed.clear()
-        ask = f" Make sure that the arm may move, then {self._clear_words}."
+        ask = f" Make sure that the arm may move, then {self._clear_hint}."
         # It is connected limp, and every servo has confirmed that.
         is_back = "Everything answers again, and torque is off."
         self._lost = is_back + (ask if self._is_watched else "")
@@ -446,8 +446,8 @@ class ArmDevices(SessionDevices):
                 asked_s = time.monotonic()
                 if missed >= MISSED:
                     raise LostError(
-                        "The arm was back and doesn't answer any more."
-                        " Check its cable and power, then go on with the same command."
+                        "The arm answered again, but has stopped answering since."
+                        " Check its cable and power, then run the same command again."
                     )
             pause(LOOK_S)
         return True

@@ -82,7 +82,7 @@ def choose(
             memory.parent.mkdir(parents=True, exist_ok=True)
             write_json(memory, known)
         except OSError as error:
-            log.info("What encoders cost can't be remembered (%s).", error)
+            log.info("The measured cost of encoders can't be saved (%s).", error)
         costs = "{0.encoder}: {0.cpu_ms:g} ms of processor time a picture, {0.ms:g} ms in all"
         words = [
             f"{one.encoder}: {one.why_not.rstrip('.')}" if one.why_not else costs.format(one)

@@ -192,7 +192,7 @@ class _Server:
             if stream is None or uid in self._faulty:
                 return
             if slot < 0:
-                stream.encode_again()
+                stream.repeat_picture()
             else:
                 stream.encode(self._ring.slots[camera][slot], coarse=coarse)
                 stream.forget_source()
@@ -231,7 +231,7 @@ class _Server:
                     stream.sync()
             if attempt.error is not None and uid not in self._faulty:
                 why = getattr(attempt.error, "strerror", None) or one_line(attempt.error)
-                self._fault(uid, f"The disk doesn't take the video ({why}).")
+                self._fault(uid, f"The video can't be written to disk ({why}).")
 
     def close(self) -> None:
         for orders in self._orders.values():

@@ -212,7 +212,7 @@ class JournalWriter:
                 raise fault
             if fault is not None:
                 raise DeviceError(
-                    f"Take {self.header.info.uid} isn't brought to the disk any more "
+                    f"Take {self.header.info.uid} is no longer written to disk "
                     f"({type(fault).__name__}: {one_line(fault)}). Report this; until it is fixed, "
                     "record on another machine."
                 )
@@ -301,7 +301,7 @@ def no_room(journal: Path) -> str:
     if left >= ROOM_BYTES:
         return ""
     return (
-        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a take is begun with "
+        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a new take needs "
         f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
     )
 

@@ -479,9 +479,9 @@ class PatientLeader(PolicyLeader):
             return
         bridged_s = self._spare / (self._fps * self._speed_scale)
         self._error = UnusableInputError(
-            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and {self._spare} of a plan's "
-            f"{self._long} steps bridge {1e3 * bridged_s:.0f} ms. "
-            "Take a faster format or machine (gaploop latency), longer chunks, or a smaller "
+            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and the {self._spare} of a "
+            f"plan's {self._long} steps that can bridge this time last {1e3 * bridged_s:.0f} ms. "
+            "Use a faster format or machine (gaploop latency), longer chunks, or a smaller "
             "--speed_scale."
         )
 

@@ -91,7 +91,7 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
         ProbePart("grip nothing", grip, "the gripper's travel"),
         ProbePart(GRASP, around, "the object's width and weight", needs_object=True),
     ]
-    tells = "the object's size, and the table's height apart from the camera's"
+    tells = "the object's size, and whether the table's or the camera's height differs"
     for row, column in ((0, grid[1] - 1), (grid[0] - 1, 0)):
         where = {"grid_cell": [row, column]}
         parts.append(ProbePart(f"cell {row} {column}", still, tells, where, needs_object=True))

@@ -248,7 +248,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
             target.mux(packet)
     if _packets(new) != pictures:
         new.unlink()
-        raise UnusableInputError(f"{path} can't be copied. Keep the folder and look into it.")
+        raise UnusableInputError(f"{path} can't be copied. Keep the folder and inspect it.")
     platform_calls.sync_path(new)
     os.replace(new, path)
 

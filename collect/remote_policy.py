@@ -107,7 +107,7 @@ def unpacked(picture: Picture) -> Image:
                 raise DeviceError(f"It sends a picture of {found.size} for one of {size} pixels.")
             return np.asarray(found.convert("RGB"))
     except (*DAMAGE, PillowImage.DecompressionBombError) as error:
-        raise DeviceError(f"It sends what is no JPEG ({one_line(error)}).") from error
+        raise DeviceError(f"It sends a picture that isn't a JPEG ({one_line(error)}).") from error
 
 
 def card_of(policy: Policy, id_: str) -> PolicyCard:
@@ -161,7 +161,7 @@ def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
         if made.size and np.abs(made).max() <= 1e6:  # NaN isn't
             plan = made.tolist()
         else:
-            failed = "The policy plans nothing, or what isn't a number."
+            failed = "The policy's plan is empty, or a value in it isn't a number."
     except (GaploopError, *DAMAGE) as error:
         failed = one_line(error)[:1000]
     return PolicyAnswer(question.number, time.perf_counter() - start_s, plan, failed)
@@ -226,7 +226,8 @@ def require_plan(answer: PolicyAnswer, question: PolicyQuestion) -> None:
     if len({len(row) for row in answer.plan}) != 1:
         raise DeviceError("It sends a plan whose steps differ in their joints.")
     if len(answer.plan[0]) != len(question.state):
-        raise DeviceError(f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here.")
+        planned, own = len(answer.plan[0]), len(question.state)
+        raise DeviceError(f"It plans for {planned} joints; this robot has {own}.")
 
 
 class RemotePolicy(AskedPolicy):
@@ -296,9 +297,9 @@ class RemotePolicy(AskedPolicy):
         self._connection = link.connect(KIND, self._host, self._port, self._token, PLAN_BYTES)
         card = link.hear(self._connection, PolicyCard, link.OPEN_S)
         if card is None:
-            raise DeviceError("It doesn't say what it is.")
+            raise DeviceError("It doesn't identify itself.")
         if getattr(self, "card", card) != card:
-            raise DeviceError("Another policy is served there than before. Start this anew.")
+            raise DeviceError("It serves another policy than before. Run this command again.")
         return card
 
     def _ask(self, question: PolicyQuestion) -> PolicyAnswer:

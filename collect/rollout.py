@@ -253,7 +253,7 @@ def _read(file: Path) -> dict[str, int]:
     counts = said.get("successes") if isinstance(said, dict) else None
     if not isinstance(counts, dict) or not all(isinstance(n, int) for n in counts.values()):
         raise UnusableInputError(
-            f"{file} doesn't say how often each policy succeeded. Delete it: every policy then "
+            f"{file} doesn't show how often each policy succeeded. Delete it: every policy then "
             f"begins at {FIRST:.0%} of its speed."
         )
     return dict(counts)

@@ -218,8 +218,8 @@ class _Session:
             )
 
     def _counts(self, result: TakeResult) -> bool:
-        outcome, taken_back = self.attendant.outcome(result), self.attendant.taken_back(result)
-        return counts(self.spec.kind, outcome, taken_back)
+        outcome, retracted = self.attendant.outcome(result), self.attendant.retracted(result)
+        return counts(self.spec.kind, outcome, retracted)
 
     def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
         seed, self._next_seed = self._next_seed, self._next_seed + 1

@@ -16,7 +16,7 @@ from gaploop.collect.campaign import changed
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import CONDITIONS
 
-AS_IT_STANDS: Final = "the station as it stands"
+AS_IT_STANDS: Final = "the station as usual"
 _GONE: Final = {"grid_cell": "object anywhere", "human": "nobody in the cell"}
 _PAPER: Final = (250, 250, 247)
 _LINE: Final = (120, 120, 120)

@@ -257,7 +257,7 @@ class Attendant:
         """Return the outcome of a take that stands now."""
         return result.outcome
 
-    def taken_back(self, result: TakeResult) -> bool:
+    def retracted(self, result: TakeResult) -> bool:
         """Whether a label of the take was taken back and none has been given since."""
         del result
         return False

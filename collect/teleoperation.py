@@ -26,7 +26,7 @@ FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
 AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader's pose."
 STUCK: Final = (
-    "The workspace box is in the way to the leader's pose. Lead another way round; or press q, "
+    "The workspace box blocks the way to the leader's pose. Lead another way round; or press q, "
     "lift the arm into the box by hand, and start again."
 )
 UNWELL: Final = SafetyReason.HARDWARE_ERROR
@@ -135,7 +135,7 @@ class TeleopSession:
                 self._bus_faults = _added(before, count_faults(devices.arms))
                 self._realtime = snapshot.realtime or self._realtime
                 self._faults += [f for f in snapshot.faults if f not in self._faults]
-                self._trip = self._trip_words() if snapshot.tripped else ""
+                self._trip = self._trip_message() if snapshot.tripped else ""
                 self._keys = self._terminal  # a leader's window goes with what was lost
             self._stopped += came
         error = ""
@@ -162,8 +162,8 @@ class TeleopSession:
             control.wait(FRAME_S)
         snapshot = control.snapshot()
         is_limp = snapshot.mode is LoopMode.TRIPPED
-        self._trip = self._trip_words() if snapshot.tripped else ""
-        self._keys.say(self._trip_words(self._keys.clear_words) if snapshot.tripped else "")
+        self._trip = self._trip_message() if snapshot.tripped else ""
+        self._keys.say(self._trip_message(self._keys.clear_hint) if snapshot.tripped else "")
         self._take(pressed, is_limp)
         if SPACE in pressed:
             control.estop()
@@ -209,13 +209,13 @@ class TeleopSession:
         if snapshot.mode is LoopMode.TRIPPED:
             if 0 <= self._cleared_at < len(snapshot.faults):
                 return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"
-            return AGAIN if self._twice.asks else ""
+            return AGAIN if self._twice.awaits_confirmation else ""
         if snapshot.tripped:
             now_s = devices.arms.clock.now_s()
             left_s = safety.tripped_at_s + safety.limits.torque_off_s - now_s
             if not left_s > FRAME_S:
                 return ""
-            then = self._clear_words()
+            then = self._clear_hint()
             return f"The arm holds; in {left_s:.1f} s it goes limp{then and f', then {then}'}."
         if not safety.catching_up:
             return ""
@@ -224,13 +224,13 @@ class TeleopSession:
             return STUCK
         return "Coming slowly to the leader's pose."
 
-    def _trip_words(self, clear: str = "") -> str:
+    def _trip_message(self, clear: str = "") -> str:
         trips = self._statistics.figures().trips
         return say_trip(trips[-1].reason, trips[-1].joints, clear) if trips else ""
 
-    def _clear_words(self) -> str:
+    def _clear_hint(self) -> str:
         """Return how a trip is cleared, where the view is read."""
-        return (self._terminal if self._terminal.works else self._keys).clear_words
+        return (self._terminal if self._terminal.works else self._keys).clear_hint
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class TeleopSession:
             real_time="" if rights is None else "granted" if rights.granted else rights.hint,
             note=self._note(snapshot),
             state=snapshot.state if is_limp else None,
-            clear=self._clear_words(),
+            clear=self._clear_hint(),
         )
 
     def _lost_picture(self, now: Loop) -> TeleopScreen:
@@ -254,7 +254,7 @@ class TeleopSession:
                 ProgramMode.READY,
                 torque=False,
                 lost=now.lost,
-                note=AGAIN if self._twice.asks else "",
+                note=AGAIN if self._twice.awaits_confirmation else "",
                 state=self._devices.state(),
             )
         return self._frame(

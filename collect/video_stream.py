@@ -161,7 +161,7 @@ class VideoStream:
             return self._rgb.frame
         return self._reformatter.reformat(self._rgb.frame, format=self._format)
 
-    def encode_again(self) -> None:
+    def repeat_picture(self) -> None:
         """Write the picture before once more, so that the count keeps step with the rows.
 
         Raises DeviceError where there is none before, or the file can't be written.

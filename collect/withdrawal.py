@@ -34,7 +34,7 @@ from gaploop.datasets.repair.folder import kept_copies
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
 """A take's header is written within half a second of its beginning [s]."""
-NAMELESS: Final = "it has no take.json, so nothing says whose it is: delete it if it is theirs"
+NAMELESS: Final = "it has no take.json, so nobody knows whose it is: delete it if it is theirs"
 OUT_OF_REACH: Final = (
     "copies made without gaploop: uploads, backups, snapshots, other computers",
     "datasets, journals and runs that were copied or moved by hand, and their frame caches, unless "

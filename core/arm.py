@@ -181,7 +181,7 @@ class Grip:
     fixed_jaw_x_m: float | None
     widest_m: float
 
-    def beside_m(self, half_m: float, clearance_m: float) -> float:
+    def object_offset_m(self, half_m: float, clearance_m: float) -> float:
         """Return where an object's centre is along the tool's x axis before the jaws close [m]."""
         return 0.0 if self.fixed_jaw_x_m is None else self.fixed_jaw_x_m - half_m - clearance_m
 

@@ -190,7 +190,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         end = _repair_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
-            write_anew(stream, path, stream.read() + data)
+            rewrite_locked(stream, path, stream.read() + data)
             return
         try:
             if stream.write(data) != len(data):  # the disk is full: the system writes what fits
@@ -258,11 +258,11 @@ def remove_lines(path: Path, unwanted: Callable[[bytes], bool]) -> int:
         lines = [line for line in stream.read().split(b"\n") if line]
         kept = [line for line in lines if not unwanted(line)]
         if len(kept) != len(lines):
-            write_anew(stream, path, b"".join(line + b"\n" for line in kept))
+            rewrite_locked(stream, path, b"".join(line + b"\n" for line in kept))
         return len(lines) - len(kept)
 
 
-def write_anew(stream: BinaryIO, path: Path, content: bytes | str) -> None:
+def rewrite_locked(stream: BinaryIO, path: Path, content: bytes | str) -> None:
     """Write all of a file whose `locked_stream` is held; the stream isn't needed any more."""
     if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
         stream.close()

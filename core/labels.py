@@ -26,7 +26,7 @@ from gaploop.core.files import (
     locked_stream,
     parse_json,
     read_content,
-    write_anew,
+    rewrite_locked,
 )
 from gaploop.core.paths import refuse_link
 
@@ -200,7 +200,7 @@ def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
     refuse_link(path)
     with locked_stream(path, create) as stream:
         lines = [event.to_line() for event in merge(read(path), events)]
-        write_anew(stream, path, "".join(f"{line}\n" for line in lines))
+        rewrite_locked(stream, path, "".join(f"{line}\n" for line in lines))
 
 
 def read(path: Path) -> Iterator[LabelEvent]:

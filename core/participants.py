@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, mapping, whole
+from gaploop.core.schema import check_keys, mapping, whole_number
 
 BANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "age_band": ("18-29", "30-44", "45-59", "60+"),
@@ -61,7 +61,7 @@ def parse_participants(value: Any, takes: int, where: str) -> ParticipantQuotas 
             counted[f"{kind}: {band}"] = count
         bands[kind] = {band: wanted[band] for band in BANDS[kind] if band in wanted}
     for name, count in counted.items():
-        whole(count, f"{place}: {name}")
+        whole_number(count, f"{place}: {name}")
     for kind, wanted in bands.items():
         if sum(wanted.values()) > takes:
             raise UnusableInputError(

@@ -13,7 +13,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
 from gaploop.core.participants import ParticipantQuotas, parse_participants
-from gaploop.core.schema import check_keys, load_yaml, number, numbers, ranged, texts, whole
+from gaploop.core.schema import check_keys, load_yaml, number, numbers, ranged, texts, whole_number
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
 
@@ -241,7 +241,7 @@ def _item(value: Any, where: str, station: Station | None) -> PlanItem:
     return PlanItem(
         id=str(value["id"]),
         dimension=dimension(value["dimension"], where),
-        takes=whole(value["takes"], f"{where}: takes"),
+        takes=whole_number(value["takes"], f"{where}: takes"),
         remedy=remedy,
         why=str(value.get("why", "")),
         protocol=str(value.get("protocol", "")),
@@ -249,7 +249,7 @@ def _item(value: Any, where: str, station: Station | None) -> PlanItem:
         vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
         sensors=texts(value.get("sensors"), f"{where}: sensors"),
         test=str(value.get("test", "")),
-        may_follow=whole(value.get("may_follow", 0), f"{where}: may_follow"),
+        may_follow=whole_number(value.get("may_follow", 0), f"{where}: may_follow"),
         gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
         hours=_estimate(value.get("hours"), f"{where}: hours"),
         commands=texts(value.get("commands"), f"{where}: commands"),

@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _wrong("a key that is no word", key)
             if key.value in seen:
-                raise _wrong(f"'{key.value}' stands there twice", key)
+                raise _wrong(f"'{key.value}' is given twice", key)
             seen.add(key.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
@@ -161,7 +161,7 @@ def numbers(
     return found
 
 
-def whole(value: object, where: str) -> int:
+def whole_number(value: object, where: str) -> int:
     """Return `value` if it is a whole number, 0 or more, or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")

@@ -31,7 +31,7 @@ class Estimate:
     high: float
 
     @property
-    def sure(self) -> bool:
+    def excludes_zero(self) -> bool:
         """The interval leaves zero out."""
         return self.low > 0 or self.high < 0
 

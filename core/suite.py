@@ -138,7 +138,7 @@ class Suite:
     where: str = "the suite"
 
     @property
-    def asks(self) -> bool:
+    def needs_person(self) -> bool:
         """Whether a person has to say how attempts went."""
         return any(task.success_check == "operator" for task in self.tasks)
 
@@ -160,7 +160,7 @@ def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
     for name in names:
         if names.count(name) > 1:
             raise UnusableInputError(
-                f"{where}: task '{name}' stands there twice. Change its conditions, or remove one."
+                f"{where}: task '{name}' is given twice. Change its conditions, or remove one."
             )
     rules = Rules(**numbers(Rules, value.get("rules"), f"{where}: rules", "rule: number"))
     if rules.baseline_rate + rules.gain > 1:

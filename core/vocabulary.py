@@ -98,7 +98,7 @@ DIMENSIONS: Final[dict[GapDimension, DimensionDoc]] = {
     ),
     GapDimension.SENSOR_NOISE: DimensionDoc(
         "Sensors are biased, drift, are coarse, or drop readings.",
-        "Joint readings jitter or stand off the command at rest, repeat, or go missing.",
+        "Joint readings jitter or are off the command at rest, repeat, or go missing.",
         "Recalibrate or replace the sensor, filter it, log scripted motions to characterise it.",
         "scripted motion logs with the real sensors",
     ),
@@ -129,7 +129,7 @@ DIMENSIONS: Final[dict[GapDimension, DimensionDoc]] = {
     ),
     GapDimension.SPATIAL_GEOMETRY: DimensionDoc(
         "Camera pose, table height or joint zero differ from the calibration.",
-        "Landmarks stand elsewhere in the image, or contact comes at another height.",
+        "Landmarks are elsewhere in the image, or contact happens at another height.",
         "Recalibrate camera and zero offsets first; otherwise demonstrate over a pose grid.",
         "a pose and height grid",
     ),

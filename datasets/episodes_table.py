@@ -36,7 +36,7 @@ def materialise(
         new_rows: episode index to gap columns, for episodes that don't have them yet.
         only: uids of the takes whose labels changed, if the others are in step.
     """
-    said = said_about(list(labels.read(root / LABELS)))
+    said = label_values(list(labels.read(root / LABELS)))
     for path in episode_files(root):
         if only is not None and _uids(path).isdisjoint(only):
             continue
@@ -55,7 +55,7 @@ def materialise(
             platform_calls.sync_path(path.parent)
 
 
-def said_about(events: Sequence[LabelEvent]) -> dict[str, dict[str, Any]]:
+def label_values(events: Sequence[LabelEvent]) -> dict[str, dict[str, Any]]:
     """Return uid → field → value as the columns should show it.
 
     Where all that was said about a field has been taken back, nothing is said about it.

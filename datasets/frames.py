@@ -92,7 +92,7 @@ class EpisodeReader:
         row, info = episode.row, self._info
         if row.get("data/chunk_index") is None or row.get("data/file_index") is None:
             raise layout.damaged(
-                info.root, f"episode {episode.index} doesn't say where its rows are."
+                info.root, f"episode {episode.index} doesn't state where its rows are."
             )
         path = data_file(info, episode)
         if path != self._path:

@@ -169,7 +169,7 @@ def parse_info(root: Path) -> DatasetInfo:
                 fix = (
                     "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop import."
                 )
-            raise UnusableInputError(f"{where}: dataset version {version}, this reads v3. {fix}")
+            raise UnusableInputError(f"{where}: dataset version {version}, gaploop reads v3. {fix}")
         if value.get("storage_format") == "lance":
             raise UnusableInputError(
                 f"{where}: stored as Lance, which LeRobot reads from 0.7 on and gaploop doesn't. "

@@ -37,7 +37,7 @@ from gaploop.datasets.repair.description import (
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
 )
-_MENDED: Final = frozenset(("no_gap_columns", "missing_gap_columns", "not_finite"))
+_REPAIRED: Final = frozenset(("no_gap_columns", "missing_gap_columns", "not_finite"))
 """Findings that an import may leave: it adds the columns, and looks at chosen rows itself."""
 
 
@@ -91,7 +91,7 @@ def import_dataset(
         _require_state([renamed.get(name, name) for name in map(str, features)], source)
     if not is_v2(source) and not options.rename:
         return ImportedDataset(_import_v3(source, target, options, on_episode))
-    layout_v3 = staging.beside(target, "v3")
+    layout_v3 = staging.sibling(target, "v3")
     left_out: Mapping[int, str] = {}
     try:
         shutil.rmtree(layout_v3, ignore_errors=True)  # what a kill left
@@ -131,7 +131,7 @@ def _import_v3(
     info = layout.read_info(source)
     for finding in check(source):
         about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
-        if finding.severity != ERROR or finding.code in _MENDED:
+        if finding.severity != ERROR or finding.code in _REPAIRED:
             continue
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
@@ -153,7 +153,7 @@ def _import_v3(
         pass  # it refuses what isn't finite
     with staging.new_folder(target, source):
         note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
-        stage = staging.beside(target, "staging")
+        stage = staging.sibling(target, "staging")
         if len(episodes) == info.total_episodes:
             shutil.copytree(info.root, stage)
         else:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISHED: Final = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.UNLABELLED)
 """Outcomes that go into a dataset; discarded and interrupted takes stay in the journal."""
-_MEND: Final = "Publish to another folder with --dataset.root."
+_FIX: Final = "Publish to another folder with --dataset.root."
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def publish_takes(
         )
     foreign = root.is_dir() and any(root.iterdir()) and not layout.is_dataset(root)
     if root.exists() and (foreign or not root.is_dir()):
-        raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
+        raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_FIX}")
     with staging.locked(root):
         staging.recover(root)
         known: set[str] = set()
@@ -133,11 +133,11 @@ def publish_takes(
                     f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record "
                     "at one."
                 )
-            require_same(shapes[0], shape, _MEND)
+            require_same(shapes[0], shape, _FIX)
         new = transfer.new_events(journal, root, known | {h.info.uid for _, h in folders})
         if not folders and not new:
             return report
-        stage, first = staging.beside(root, "staging"), 0
+        stage, first = staging.sibling(root, "staging"), 0
         if layout.is_dataset(root):
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes

@@ -39,7 +39,7 @@ def no_hook(_step: str) -> None:
     """Do nothing."""
 
 
-def beside(root: Path, what: str) -> Path:
+def sibling(root: Path, what: str) -> Path:
     """Return the hidden name beside `root` for its staging folder, old version or lock."""
     return root.parent / f".{root.name}.{what}"
 
@@ -53,7 +53,7 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
         UnusableInputError: its folder can't be written.
     """
     writable_folder(root.parent, "The folder of the dataset", option)
-    lock = filelock.FileLock(beside(root, "lock"))
+    lock = filelock.FileLock(sibling(root, "lock"))
     try:
         held = lock.acquire(timeout=LOCK_WAIT_S)
     except filelock.Timeout:
@@ -95,12 +95,12 @@ def require_new_folder(target: Path, *sources: Path) -> None:
 
 def recover(root: Path) -> None:
     """Put right what a kill left behind; call with the lock held."""
-    old = beside(root, "old")
+    old = sibling(root, "old")
     if old.exists() and not _holds_something(root):
         if root.exists():
             root.rmdir()
         os.rename(old, root)
-    for leftover in (beside(root, "staging"), old):
+    for leftover in (sibling(root, "staging"), old):
         if leftover.exists():
             shutil.rmtree(leftover)
 
@@ -176,12 +176,12 @@ def commit(
     else:
         with carried_over(root, staging):
             if not (exchange or platform_calls.exchange_names)(staging, root):
-                os.rename(root, beside(root, "old"))
+                os.rename(root, sibling(root, "old"))
                 hook("renamed away")
                 os.rename(staging, root)
         hook("swapped")
     platform_calls.sync_path(root.parent)
-    for leftover in (staging, beside(root, "old")):
+    for leftover in (staging, sibling(root, "old")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

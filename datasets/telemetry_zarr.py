@@ -44,7 +44,7 @@ def bounded(array: Any) -> Any:
         raise ValueError(f"{array.name} holds {array.dtype}, not numbers")
     for shape in (array.shape, array.chunks):
         if math.prod(shape) * array.dtype.itemsize > LARGEST_ARRAY:
-            raise ValueError(f"{array.name} is said to be of shape {shape}")
+            raise ValueError(f"{array.name} declares the shape {shape}")
     return array
 
 

@@ -182,8 +182,8 @@ def check_packets(packets: list[Any], frames: int, source: Path) -> None:
     """Refuse packets that aren't one per frame, in the order in which they are shown."""
     if len(packets) != frames:
         raise UnusableInputError(
-            f"{source} holds {len(packets)} pictures for {frames} rows. Publishing it would show "
-            "the wrong picture beside a row; record the take again."
+            f"{source} holds {len(packets)} pictures for {frames} rows. Publishing it would give "
+            "rows the wrong pictures; record the take again."
         )
     times = [p.pts for p in packets]
     if any(b <= a for a, b in itertools.pairwise(times)):

@@ -1,7 +1,7 @@
 """Close the loop: a policy fails, find out why, record what helps, adapt, compare.
 
 The robot is simulated, and so is the "real" cell, whose table is 17 mm too low: sim-to-sim.
-A few minutes on two cores; after Ctrl-C the same command goes on where it was:
+A few minutes on two cores; after Ctrl-C the same command continues where it stopped:
 
     python examples/01_close_the_loop.py
 """
@@ -16,7 +16,7 @@ TASK = "Put the cube on the disc"
 
 
 def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
-    """Go round the loop once, in the folder `out`."""
+    """Run the loop once, in the folder `out`."""
     base = {"path": "base"}
     before = gaploop.evaluate(policy=base, env=CELL, n=rollouts, output_dir=out / "before")
     print(f"In the changed cell the policy succeeds in {before.rate:.0%} of {rollouts} rollouts.")
@@ -28,18 +28,18 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
     for dimension in sorted(shares, key=shares.get, reverse=True)[:3]:
         print(f"  {shares[dimension]:4.0%}  {dimension}")
 
-    # What to do about it? So many takes for a dimension, or something better than takes.
+    # What to do about it? For each dimension a number of takes, or a better remedy than takes.
     plan = gaploop.plan(out / "diagnosis", budget={"takes": budget})
     for item in plan.items:
         print(f"  {item.dimension.value}: {item.remedy}, {item.takes} takes. {item.protocol}")
     if not plan.takes:
         return
 
-    # Record them (here a script demonstrates), and nominal takes so that nothing is forgotten.
+    # Record them (a script demonstrates here), and nominal takes so the policy forgets nothing.
     gaploop.record(robot=CELL, plan=out / "diagnosis/plan.yaml", dataset=dataset(out / "takes"))
     gaploop.record(seed=500_000, resume=True, dataset=dataset(out / "nominal", 40))
 
-    # Put an adapter on the policy, trained on both, and try the same scenes again.
+    # Train an adapter for the policy on both, and evaluate it on the same scenes again.
     adapted = gaploop.finetune(
         policy=base,
         real=[out / "takes"],

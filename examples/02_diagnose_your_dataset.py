@@ -3,7 +3,7 @@
     python examples/02_diagnose_your_dataset.py path/to/dataset
 
 Outcomes come from the dataset's labels (`gaploop label`, `gaploop review`) or its success column.
-Without a folder it records 12 takes of the embedded cell's policy at a station with a gap first.
+Without a folder it first records 12 takes of the packaged policy in an embedded cell with a gap.
 """
 
 import sys
@@ -15,7 +15,7 @@ import gaploop
 
 def main(root: Path, out: Path) -> None:
     """Diagnose the dataset in `root`; write the report to `out`."""
-    # Is it whole? Each finding says where it is and which command fixes it.
+    # Is it intact? Each finding names its place and the command that fixes it.
     for finding in gaploop.check(root):
         print(f"{finding.severity}: {finding.where}: {finding.message} → {finding.fix}")
 

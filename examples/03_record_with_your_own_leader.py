@@ -1,4 +1,4 @@
-"""Record with a leader of your own: any LeRobot teleoperator drives, safety filter in the path.
+"""Record with a leader of your own: any LeRobot teleoperator, through the safety filter.
 
     python examples/03_record_with_your_own_leader.py
 
@@ -24,7 +24,7 @@ JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_ro
 @TeleoperatorConfig.register_subclass("my_leader")
 @dataclass
 class MyLeaderConfig(TeleoperatorConfig):
-    """Its options."""
+    """Options of the leader."""
 
     swing_deg: float = 15.0
 

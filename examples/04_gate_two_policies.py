@@ -1,4 +1,4 @@
-"""Put the gate around two policies: may the candidate replace the baseline?
+"""Run the gate on two policies: may the candidate replace the baseline?
 
     python examples/04_gate_two_policies.py [CANDIDATE]
 

@@ -197,7 +197,7 @@ def without_telemetry(take: Take) -> Take:
     return replace(take, telemetry=Telemetry(np.empty(0), {}))
 
 
-def seen_as(take: Take, tier: str) -> Take:
+def limited_to_tier(take: Take, tier: str) -> Take:
     """Return a take with no more than a tier has of it."""
     if tier in (Tier.LEROBOT, Tier.TELEMETRY):
         nothing = np.empty((len(take.frames), 0))

@@ -236,8 +236,8 @@ def require_same(
         listed.append(f"{name} ({values[0]}, now {values[1]})" if is_short else name)
     if listed:
         raise UnusableInputError(
-            f"{folder} holds a run that was asked for something else: {', '.join(listed)}. Give "
-            f"what {path} says, or name another --output_dir."
+            f"{folder} holds a run with other settings: {', '.join(listed)}. Give "
+            f"those in {path}, or name another --output_dir."
         )
 
 
@@ -249,7 +249,7 @@ def require_free(folder: Path) -> None:
     """
     if (folder / CHECKPOINT).exists():
         raise UnusableInputError(
-            f"{folder} holds a training. Go on with it by --resume, or name another --output_dir."
+            f"{folder} holds a training. Continue it with --resume, or name another --output_dir."
         )
 
 

@@ -108,10 +108,10 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
-    from gaploop.failure_analysis.tiers import seen_as
+    from gaploop.failure_analysis.tiers import limited_to_tier
     from gaploop.failure_analysis.views.view import TakeView
 
-    take = seen_as(take, sees)
+    take = limited_to_tier(take, sees)
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")

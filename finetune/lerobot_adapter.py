@@ -187,8 +187,8 @@ def base_folder(folder: Path) -> Path:
     trained_on = read_json(sidecar).get(BASE_HASH) if sidecar.exists() else None
     if trained_on is None:
         log.warning(
-            "%s doesn't say which base it was trained on: an older adapter, or not gaploop's. "
-            "Nothing tells whether %s is still the same.", folder, base,
+            "%s doesn't state which base it was trained on: an older adapter, or not gaploop's. "
+            "Nothing shows whether %s is still the same.", folder, base,
         )  # fmt: skip
     else:
         require_base(folder, base, str(trained_on))

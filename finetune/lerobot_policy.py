@@ -105,7 +105,7 @@ class ActPolicy:
         """
         if not self.bundle.signature.fps:
             raise UnusableInputError(
-                "Nothing says at how many frames a second the policy was trained: it has no "
+                "The frame rate that the policy was trained at is not stated: it has no "
                 f"{act.SIDECAR}, and the dataset that its {act.TRAIN_CONFIG} names isn't here. "
                 f'Give it: --policy.fps=30, or for good, {{"fps": 30}} in {act.SIDECAR} beside '
                 "the policy."
@@ -203,8 +203,8 @@ def load_policy(
     signature = policy.bundle.signature
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
-            known = f"the policy was trained at {signature.fps:g}" if signature.fps else "above 0"
-            raise UnusableInputError(f"--policy.fps={fps:g} can't be: {known}. Leave it out.")
+            known = f"policy was trained at {signature.fps:g}" if signature.fps else "not above 0"
+            raise UnusableInputError(f"--policy.fps={fps:g} can't be right: {known}. Leave it out.")
         policy.bundle.signature = replace(signature, fps=fps)
     return policy
 
@@ -287,8 +287,8 @@ def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
         if light.camera not in observation.images:
             raise UnusableInputError(
                 f"The policy allows for the light in pictures of '{light.camera}', and there are "
-                f"none: {', '.join(observation.images) or 'no camera'}. Name the overhead camera "
-                "so."
+                f"none: {', '.join(observation.images) or 'no camera'}. Give the overhead "
+                "camera that name."
             )
         picture = {f"{IMAGES}{light.camera}": np.array(observation.images[light.camera])}
         found = tracker.observation(light.observation(picture))[act.ENVIRONMENT]
@@ -363,8 +363,8 @@ class LerobotDriver(ActPolicy):
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
-                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Name the "
-                "cameras so in --robot.cameras."
+                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Give the "
+                "cameras these names in --robot.cameras."
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         inputs = self.bundle.preprocessor(made)
@@ -382,7 +382,7 @@ class LerobotDriver(ActPolicy):
         """Raise: what such a policy sees isn't in a batch of states."""
         del batch
         raise UnusableInputError(
-            f"A {self.bundle.policy.config.type} policy that sees pictures can't be asked by joint "
+            f"A {self.bundle.policy.config.type} policy that sees pictures can't plan from joint "
             "and scene states alone."
         )
 

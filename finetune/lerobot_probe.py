@@ -119,7 +119,7 @@ class LeRobotProbe:
         else:
             raise UnusableInputError(
                 f"{len(layers)} layers of the {self._policy.name} policy show {count} cameras: "
-                "which is which can't be told. Leave --trained_on out."
+                "it is unclear which is which. Leave --trained_on out."
             )
         found = {}
         for name, (first, last) in zip(self._cameras, ends, strict=True):
@@ -206,7 +206,7 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
     weights = sum(file.stat().st_size for file in policy.rglob("*.safetensors"))
     later = f"gaploop diagnose TAKES --policy.path={policy} --save_reference={policy / FILE}"
     if weights > LARGEST_BYTES:
-        log.info("%s is too large to be asked about its cameras here. Later: %s", policy, later)
+        log.info("%s is too large to record what its cameras showed. Later: %s", policy, later)
         return
     try:
         asked = LeRobotProbe(load_policy(policy))

@@ -1,4 +1,4 @@
-"""The base that sees: `lerobot_keypoint`'s policy, made and taught on `pictured` takes."""
+"""The base that sees: `lerobot_keypoint`'s policy, trained on takes with pictures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from safetensors.torch import load_model
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune import pictured
+from gaploop.finetune import picture_demonstrations
 from gaploop.finetune.batches import Signature
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
 from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
-from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
+from gaploop.finetune.picture_demonstrations import POSES, PictureBatch, PictureTakes
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy, pretrained
 from gaploop.finetune.training import Learner, Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TrainSpec
@@ -71,7 +71,7 @@ def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: i
 
 @dataclass
 class VisionLearner(Learner):
-    """A keypoint policy that learns from pictured takes; its success in the cell is what counts."""
+    """A keypoint policy trained on takes with pictures; judged by its success in the cell."""
 
     bundle: ActBundle
     module: torch.nn.Module
@@ -126,7 +126,7 @@ def pretrain_vision(
     folder = writable_folder(options.output_dir)
     spec = replace(options.spec, steps=max(1, options.spec.steps // 2))
     common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded}
-    pictured.record(folder / TAKES, cell, options.takes, seed=spec.seed, **common)
+    picture_demonstrations.record(folder / TAKES, cell, options.takes, seed=spec.seed, **common)
     drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
     takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
     rig = cell.rig()
@@ -137,7 +137,7 @@ def pretrain_vision(
     if not (first / POLICY).exists():
         first.mkdir(exist_ok=True)
         _train(bundle, takes, spec, first, options.resume, progress)
-    pictured.record(
+    picture_demonstrations.record(
         folder / CORRECTIONS, cell, options.takes // 2, seed=spec.seed + CORRECTION_SEEDS,
         policy=first / POLICY, **common,
     )  # fmt: skip

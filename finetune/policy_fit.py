@@ -115,7 +115,7 @@ class ArmInputs:
     cameras: Mapping[str, tuple[int, int]]
 
 
-def seen_of(
+def observed_features(
     follower: Follower, fps: float, domain: Domain, cameras: Mapping[str, tuple[int, int]]
 ) -> ArmInputs:
     """Return what a connected arm gives."""
@@ -170,9 +170,9 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     cameras = ", ".join(facts.cameras) or ("the tracked scene" if facts.needs_scene else "none")
     found = f"{len(facts.action_names)} joints in order, {facts.units or 'units unknown'}, "
     found += f"{facts.fps:g} fps, cameras: {cameras}"
-    unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
+    unsure = "" if facts.units and facts.robot_type else "the policy doesn't state units or robot"
     if unsure:
-        fix = "Policies that gaploop trains say it, in gaploop.json."
+        fix = "Policies that gaploop trains state them in gaploop.json."
         return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", fix)]
     return [CheckResult(FEATURES, Level.OK, found)]
 
@@ -240,7 +240,7 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     bad, names = list[CheckResult](), seen.joint_names
     narrow = [name for name, s in zip(names, facts.state.std, strict=True) if not s > NARROW]
     if narrow:
-        found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
+        found = f"{', '.join(narrow)} never moved in the policy's takes: noise is amplified"
         fix = "Train on takes in which it moves, or leave it out."
         bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     away = np.abs(seen.state - facts.state.mean) / np.maximum(facts.state.std, NARROW)
@@ -261,7 +261,7 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
         beyond = np.maximum(below, above) / np.maximum(high - low, NARROW)
         out = [f"{name} by {b:.0%}" for name, b in zip(names, beyond, strict=True) if b > 0.1]
         if out:
-            found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
+            found = f"usual actions exceed the arm's limits (share of range): {', '.join(out)}"
             fix = "They will be clamped. Is it the arm that the takes were recorded with?"
             bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     return bad or [CheckResult(STATISTICS, Level.OK, stands, data=data)]

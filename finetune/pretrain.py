@@ -20,7 +20,7 @@ from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import describe
 from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
-from gaploop.finetune.tuning.tracked import ActLearner, set_aside
+from gaploop.finetune.tuning.tracked import ActLearner, split_by_uid
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.gaps.mechanism import Values
 
@@ -116,7 +116,7 @@ def pretrain(
             "demonstrations first with --takes=400."
         )
     aside = frozenset(e.uid for s in sources for e in s.episodes if e.index in options.held_out)
-    sources, held_out = set_aside(sources, aside)
+    sources, held_out = split_by_uid(sources, aside)
     folder = writable_folder(options.output_dir)
     shares = by_size([s.frames for s in sources])
     batches = MixedBatches(

@@ -70,7 +70,7 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
         )
     if DELAY in taken_out and not (folder / SIDECAR).exists():
         raise UnusableInputError(
-            f"{policy} says no rate ({SIDECAR}), so nobody knows how many steps a delay is. Give a "
+            f"{policy} states no rate ({SIDECAR}), so a delay can't be turned into steps. Give a "
             "policy that gaploop trained."
         )
     task, arm = cell or ("pick_place", station.arm)

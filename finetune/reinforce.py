@@ -295,7 +295,7 @@ class Rounds:
             barren = barren + 1 if decisions is None and success < 0.5 else 0
             if barren > 5:
                 raise UnusableInputError(
-                    "In six rounds whole groups of attempts failed: nothing tells what is better. "
+                    "In six rounds whole groups of attempts failed: nothing shows what is better. "
                     "Begin with a policy that sometimes succeeds there, or widen --spread."
                 )
             rng = np.random.default_rng([options.seed, number, 1])
@@ -367,8 +367,8 @@ def reinforce(
     base = base_of(options.base)
     if not is_tracked(base):
         raise UnusableInputError(
-            f"Policy {options.base} isn't the small ACT on joints and tracked poses, which this is "
-            "for so far. Others: gaploop record --env.twin=FILE, then finetune."
+            f"Policy {options.base} isn't the small ACT on joints and tracked poses, the only "
+            "kind supported so far. Others: gaploop record --env.twin=FILE, then finetune."
         )
     if options.group < 2 or options.scenes < 1 or options.rounds < 1 or options.updates < 1:
         raise UnusableInputError("--group must be at least 2; --scenes, --rounds and --updates 1.")

@@ -53,7 +53,7 @@ from gaploop.failure_analysis.station import (
 from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
 from gaploop.sim.arms import arm_named
-from gaploop.sim.tasks import task_told
+from gaploop.sim.tasks import find_task
 
 SCENES: Final = 5_000
 """Scenes of reproductions begin here among those of evaluations."""
@@ -519,7 +519,7 @@ def in_the_cell(
             n,
             seed=SCENES,
             workers=workers,
-            task=task_told(task),
+            task=find_task(task),
             progress=progress,
             folder=cell,
             robot=twin.arm,

@@ -41,7 +41,7 @@ OWN: Final = (EXPERT, MOTION, *TOOL)
 
 
 @dataclass(frozen=True)
-class Hands:
+class LeaderInputs:
     """How an operator's hands are taken in: options that LeRobot's teleoperators don't have."""
 
     cartesian: CartesianOptions = field(default_factory=CartesianOptions)
@@ -113,12 +113,12 @@ def connect(
     station: Station,
     *,
     with_cameras: bool = False,
-    hands: Hands | None = None,
+    inputs: LeaderInputs | None = None,
 ) -> Arms:
     """Connect the devices that LeRobot's configs describe; all or none.
 
     Args:
-        hands: the usual speeds and forces unless given.
+        inputs: the usual speeds and forces unless given.
 
     Raises:
         DeviceError: a device doesn't answer, or isn't what it should be.
@@ -136,7 +136,7 @@ def connect(
             from gaploop.sim.relay import scripted
 
             expert = scripted(cell, robot.seed)
-        leader = leader_of(teleop, follower, station, clock, expert=expert, hands=hands)
+        leader = leader_of(teleop, follower, station, clock, expert=expert, inputs=inputs)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
         cameras = cameras_of(robot, clock, station) if with_cameras else ()
@@ -174,7 +174,7 @@ def leader_of(
     clock: Clock,
     *,
     expert: Leader | None = None,
-    hands: Hands | None = None,
+    inputs: LeaderInputs | None = None,
 ) -> Leader:
     """Connect who leads a follower; a leader with a window belongs to the thread that calls.
 
@@ -182,7 +182,7 @@ def leader_of(
         DeviceError: it doesn't answer, or no window can be opened.
         UnusableInputError: it doesn't fit the follower.
     """
-    hands = hands or Hands()
+    inputs = inputs or LeaderInputs()
     chosen = kind(teleop)
     leader: Leader
     if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
@@ -192,8 +192,8 @@ def leader_of(
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
             opened = {BROWSER: _browser, PHONE: _phone}.get(chosen)
-            source = opened and functools.partial(opened, teleop, hands.cartesian.speed_step)
-            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian, source)
+            source = opened and functools.partial(opened, teleop, inputs.cartesian.speed_step)
+            leader = make.make_tool_leader(chosen, follower, station, inputs.cartesian, source)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -205,7 +205,7 @@ def leader_of(
             f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
             f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
         )
-    if not hands.force.enabled:
+    if not inputs.force.enabled:
         return leader
     from gaploop.teleop.lerobot_devices.force import ForceLeader
     from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
@@ -218,7 +218,7 @@ def leader_of(
                 f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
                 "Leave it out."
             )
-        pushing = ForceLeader(leader, hands.force)
+        pushing = ForceLeader(leader, inputs.force)
         undo.pop_all()
     return pushing
 
@@ -283,7 +283,7 @@ def robot_of(config: Any) -> Any:
     if robot.type != EMBEDDED:
         if env != StationCell():
             raise UnusableInputError(
-                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or say "
+                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or give "
                 f"--robot.type={EMBEDDED}."
             )
         return robot

@@ -18,10 +18,10 @@ from gaploop.collect.devices import (
 )
 from gaploop.collect.operator import display
 from gaploop.collect.operator.attended import AttendedSession
-from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import StageTiming
+from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.sounds import SoundPlayer
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
@@ -80,7 +80,7 @@ def record_attended(job: SessionJob) -> Recorded:
         devices: SessionDevices
         if config.robot.type == _arms.EMBEDDED:
             is_led = leads not in ("", _arms.EXPERT)
-            leader_of = functools.partial(_arms.leader_of, config.teleop, hands=job.hands)
+            leader_of = functools.partial(_arms.leader_of, config.teleop, inputs=job.leader_inputs)
             make_rig = functools.partial(embedded, _arms.robot_of(config), job.fps)
             devices = CellDevices(
                 make_rig, shared=job.shared, leader_of=leader_of if is_led else None
@@ -93,12 +93,12 @@ def record_attended(job: SessionJob) -> Recorded:
                 shared=job.shared,
                 is_watched=shown != "none",
                 patience_s=config.reconnect_s,
-                clear_words=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
+                clear_hint=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
             )
         cleanup.callback(devices.close)
         check_targets(devices.rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(SoundPlayer(config.play_sounds and shown != "none"))
-        book = LabelBook(job.journal, config.operator)
+        book = SessionLabels(job.journal, config.operator)
         cleanup.callback(book.close)
         times_s = config.dataset.episode_time_s, config.dataset.reset_time_s
         timing = StageTiming(*times_s, config.auto_start or shown == "none")
@@ -109,7 +109,7 @@ def record_attended(job: SessionJob) -> Recorded:
             task=job.spec.task,
             play=player.play,
             hand_held=HELD.get(leads, ""),
-            asks=shown != "none",
+            attended=shown != "none",
         )
         console.safety = devices.safety
         console.driver = driver
@@ -200,13 +200,15 @@ class ArmConnector(contextlib.ExitStack):
         if job.leads in _arms.TOOL:
             if self._kept is None:
                 standing: Any = Standing(follower)
-                kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)
+                kept = _arms.leader_of(
+                    teleop, standing, job.station, clock, inputs=job.leader_inputs
+                )
                 if callable(close := getattr(kept, "close", None)):
                     self.callback(close)
                 self._kept = kept, standing
             self._kept[1].now = follower
             return _KeptOpen(self._kept[0])
-        leader = _arms.leader_of(teleop, follower, job.station, clock, hands=job.hands)
+        leader = _arms.leader_of(teleop, follower, job.station, clock, inputs=job.leader_inputs)
         if job.driver is None:
             return leader
         from gaploop.teleop.lerobot_devices.aligning import aligning

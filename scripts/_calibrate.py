@@ -72,11 +72,11 @@ def from_twin(config: CalibrateConfig) -> int:
     ]
     if made.left:
         lines.append(
-            f"It sees pictures, in which {', '.join(made.left)} can't be put right: record takes "
+            f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record takes "
             "in the twin and fine-tune (gaploop record --env.twin=FILE)."
         )
     lines.append(
-        "It holds until something moves: gaploop calibrate drift --store keeps a reference."
+        "It is valid until something moves: gaploop calibrate drift --store keeps a reference."
     )
     options.emit(config.json, made, "\n".join(lines))
     return 0
@@ -256,7 +256,7 @@ def latency(config: CalibrateConfig) -> int:
         f"{lag.correlation:.3f}"
         for name, lag in result.joints.items()
     ]
-    lines += [f"  {name:<16} says nothing: {why}" for name, why in result.skipped.items()]
+    lines += [f"  {name:<16} not measured: {why}" for name, why in result.skipped.items()]
     saved = _save(config, ("arms", arm, "latency"), result.to_json(), lines)
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:

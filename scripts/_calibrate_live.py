@@ -209,7 +209,7 @@ def _screen(wanted: int, folder: Path) -> Iterator[Show]:
     """
 
     def line(advice: Advice) -> str:
-        asks = f"; next: {advice.asks[0]}" if advice.asks else ""
+        asks = f"; next: {advice.missing[0]}" if advice.missing else ""
         return f"{advice.taken} of {wanted} pictures, {advice.state.value}{asks}"
 
     if not sys.stderr.isatty():
@@ -249,13 +249,13 @@ def _screen(wanted: int, folder: Path) -> Iterator[Show]:
             title = f"{folder}: Ctrl-C ends and keeps what was taken"
             panel = Panel(picture, title=title, width=WIDE + 4)
             state = Text(line(advice), colours.get(advice.state, "cyan"))
-            asks = Text("\n".join(f"  still missing: {ask}" for ask in advice.asks[:4]), "dim")
+            asks = Text("\n".join(f"  still missing: {ask}" for ask in advice.missing[:4]), "dim")
             live.update(Group(panel, state, asks), refresh=True)
 
         yield show
 
 
-class _Kept:
+class _TakeInMemory:
     """A `TakeSink` that keeps every turn; its pictures, of which there are none, too."""
 
     def __init__(self) -> None:
@@ -285,9 +285,9 @@ def chirp_motion(config: CalibrateConfig) -> JointMotion:
         leader = make_motion_leader(follower, station, script)
         leader.reset()
         log.info(
-            "Each joint moves to and fro, %.0f s in all. Keep clear of the arm.", leader.duration_s
+            "Each joint swings back and forth, %.0f s. Keep clear of the arm.", leader.duration_s
         )
-        kept, safety = _Kept(), make_safety(station, follower, rates.period_s)
+        kept, safety = _TakeInMemory(), make_safety(station, follower, rates.period_s)
         control = ControlThread(follower, leader, safety, rates, clock=clock, sinks=(kept, leader))
         with control, control.signals() as stopped:
             control.start()

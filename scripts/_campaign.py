@@ -160,7 +160,7 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
         missing = [kind for kind in people.quotas.bands if kind not in people.bands.get(id_, {})]
         if missing:
             raise UnusableInputError(
-                f"Plan '{campaign.plan.id}' asks for {', '.join(missing)}, not known of {id_}. Say "
+                f"Plan '{campaign.plan.id}' asks for {', '.join(missing)}, not known of {id_}. Add "
                 f"it with: gaploop consent add {id_} … --bands='{{{missing[0]}: …}}'."
             )
     room = min(people.room(id_) for id_ in ids)
@@ -168,7 +168,7 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
         lacking = [f"{p.kind} {p.band}" for p in people.progress() if p.have < p.wanted]
         raise UnusableInputError(
             f"No takes left for {consent} in plan '{campaign.plan.id}' (at most "
-            f"{people.quotas.most_each or 'any number'} each). Still asked for: "
+            f"{people.quotas.most_each or 'any number'} each). Still needed: "
             f"{', '.join(lacking) or 'other people'}."
         )
     return first_takes(
@@ -210,7 +210,7 @@ def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None =
     if station.domain is Domain.REAL and not yes and not terminal:
         raise UnusableInputError(
             "--plan asks for set-ups that a person confirms with Enter, and stdin is no terminal. "
-            "Run it in a terminal, or say --yes where something else sets the station up."
+            "Run it in a terminal, or give --yes where something else sets the station up."
         )
 
 

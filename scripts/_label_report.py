@@ -16,14 +16,14 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
-from gaploop.datasets.labels.query import fields_asked
+from gaploop.datasets.labels.query import queried_fields
 from gaploop.datasets.labels.store import LabelStore, history
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 
 NOT_SHOWN: Final = (
-    "Another process is changing the dataset: the labels are written down, and its columns show "
-    "them from the next label or publication on."
+    "Another process is changing the dataset: the labels are saved, and its columns show them "
+    "after the next label or publication."
 )
 MOST_ROWS: Final = 500
 """More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
@@ -72,7 +72,7 @@ def written(
     }
     lines = []
     if not new:
-        why = "That is what stands already." if unchanged else "No take is chosen."
+        why = "These labels are set already." if unchanged else "No take is chosen."
         lines.append(f"Nothing to write. {why}")
     else:
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
@@ -84,10 +84,10 @@ def written(
         which = numbers(episodes, _MOST_NUMBERS)
         lines.append(f"{takes} {be} {verb} ({which}) by {people}: {values}")
         if unchanged:
-            lines.append(f"{unchanged} statements were there already.")
+            lines.append(f"{unchanged} labels were set already.")
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
-        lines.append(f"{len(above)} of these don't count: above them stands the word of {who}.")
+        lines.append(f"{len(above)} of these don't count: labels of {who} outrank them.")
     odd = []
     for uid in uids:
         outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
@@ -162,7 +162,7 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
     counted = f"{len(takes)} of {len(store.episodes)} {store.what}s"
     lines = [f"{counted}: {parts}" if parts else f"{counted}."]
     if where and not takes:
-        for name, found in fields_asked(where, store.episodes).items():
+        for name, found in queried_fields(where, store.episodes).items():
             counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)
             shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
             lines.append(f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}")
@@ -190,7 +190,7 @@ def print_histories(store: LabelStore, found: Sequence[Mapping[str, Any]]) -> No
     """Print for each take who said what when (UTC), which counts and why."""
     console = options.console(highlight=False, soft_wrap=True)
     if not found:
-        console.print("Nobody has said anything about these.")
+        console.print("Nobody has labelled these.")
     for take in found:
         console.print(f"[bold]{store.what} {take[store.what]}[/]  {take['uid']}")
         width = max(len(_who(event)) for event in take["events"])
@@ -230,7 +230,7 @@ def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
         below, above = a.kappa_interval
         kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
         if math.isnan(a.kappa):
-            kappa = "no kappa: all said the same word throughout"
+            kappa = "no kappa: all gave the same label throughout"
         raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
         console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
     console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")

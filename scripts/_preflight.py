@@ -145,7 +145,7 @@ def _on_the_arm(
         check_statistics,
         check_views,
         facts_of,
-        seen_of,
+        observed_features,
     )
 
     facts = facts_of(policy)
@@ -155,7 +155,7 @@ def _on_the_arm(
     # What the policy would see now; a scene of zeros where nothing tracks it.
     images = {camera.name: camera.frame().image for camera in devices.cameras}
     sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
-    seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
+    seen = observed_features(devices.follower, rates.fps, station.domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
     if (file := resolve(config.policy.path) / FILE).exists() and facts.cameras:
@@ -219,7 +219,7 @@ class Terminal:
             yield
         self._keys = Keys()
 
-    def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+    def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         """Ask until one of the choices is typed; None where nobody is there."""
         if self._yes and not safety and "y" in choices:
             return "y"
@@ -235,7 +235,7 @@ class Terminal:
                     return typed
         return None
 
-    def told(self, what: str) -> bool:
+    def instruct(self, what: str) -> bool:
         """Ask for something to be done."""
         if self.is_there:
             print(f"\n{what}", file=sys.stderr, flush=True)

@@ -106,10 +106,10 @@ def read_project(root: Path) -> Project:
         )
         folder, names = Path(here), set(files)
         if is_dataset(folder) or is_journal(folder):
-            with _told(found):
+            with _reporting_damage(found):
                 stores.append(open_labelled(folder))
         for path in (folder / name for name in sorted(names)):
-            with _told(found):
+            with _reporting_damage(found):
                 if path.name == DIAGNOSIS:
                     made = load_diagnosis(path)
                     causes = Counter(take.top or "no clear cause" for take in made.takes)
@@ -134,13 +134,13 @@ def read_project(root: Path) -> Project:
                         found.add("Stations", station.name, path, facts, next=command)
     _add_takes(found, stores)
     for path in plans:
-        with _told(found):
+        with _reporting_damage(found):
             _add_plan(found, path, stations, [s for s in stores if s.journal])
     return found
 
 
 @contextlib.contextmanager
-def _told(project: Project) -> Iterator[None]:
+def _reporting_damage(project: Project) -> Iterator[None]:
     """Note what can't be read, as a line, and go on."""
     try:
         yield
@@ -192,7 +192,7 @@ def _add_takes(project: Project, stores: Sequence[LabelStore]) -> None:
             title = episodes[0].info.task or session or root.name
             project.add("Sessions", title, root, facts, next=command)
         if waits:
-            facts = f"{waits} of {len(store.episodes)} takes that nobody has looked into"
+            facts = f"{waits} of {len(store.episodes)} takes that nobody has reviewed"
             review = _command("review", project.at(root))
             project.add("Takes to review", root.name, root, facts, next=review)
 
@@ -264,7 +264,7 @@ def _add_gate(project: Project, setup: Path) -> None:
     else:
         tried = folder / OUTCOMES
         done = read_text(tried).count("\n") if tried.exists() else 0
-        facts = f"under way: {done} attempts. The command that began it goes on with it."
+        facts = f"in progress: {done} attempts. The command that began it continues it."
     if (folder / PROMOTION).exists():
         command = _command("gate", f"--verify={project.at(folder / PROMOTION)}")
     project.add("Gates", folder.name, folder, facts, next=command)

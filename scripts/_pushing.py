@@ -95,7 +95,7 @@ def kind_of(folder: Path) -> str:
     )
 
 
-def asked_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> QueuedPush:
+def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> QueuedPush:
     """Return the push of a folder, `dataset` or `model`, that a command's options ask for.
 
     Those are `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
@@ -189,11 +189,11 @@ def push_folder(
 ) -> Sent:
     """Push a folder that a command has just written, and say in one line how that went.
 
-    Arguments are those of `asked_push`; `later` only writes it down.
+    Arguments are those of `requested_push`; `later` only writes it down.
     """
     from gaploop.datasets.hub.upload import Patience
 
-    push = asked_push(folder, kind, asked, consents)
+    push = requested_push(folder, kind, asked, consents)
     if later:
         try:
             push_queue.put(push)

@@ -223,7 +223,7 @@ class Watching:
             said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
             writer.event(alarm.t_s, ALARM, **said)
             log.warning(
-                "This attempt looks like failing since %.1f s: %s (p = %.2g).",
+                "This attempt has looked like a failure since %.1f s: %s (p = %.2g).",
                 alarm.t_s, alarm.why, alarm.p_value,
             )  # fmt: skip
 
@@ -252,8 +252,8 @@ def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> 
     score = _score(config.watch, policy_id, is_embedded)
     if score is not None and math.isinf(score.threshold(rate)):
         raise UnusableInputError(
-            f"{score.name}: {len(score.peaks)} takes that went well can't state a false-alarm rate "
-            f"of {rate:g}: record {math.ceil(1 / rate)} or raise --watch_false_alarms."
+            f"{score.name}: {len(score.peaks)} takes that went well are too few for a false-alarm "
+            f"rate of {rate:g}: record {math.ceil(1 / rate)} or raise --watch_false_alarms."
         )
     return Watching(score, rate, (lambda: policy.chunk) if hasattr(policy, "chunk") else None)
 

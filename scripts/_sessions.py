@@ -77,11 +77,13 @@ class SessionJob:
         return "" if by_nobody or not hasattr(teleop, "get_known_choices") else _arms.kind(teleop)
 
     @property
-    def hands(self) -> _arms.Hands | None:
+    def leader_inputs(self) -> _arms.LeaderInputs | None:
         """Speeds and forces of a leader."""
         if not hasattr(self.config, "cartesian"):
             return None
-        return _arms.Hands(self.config.cartesian, getattr(self.config, "force", ForceOptions()))
+        return _arms.LeaderInputs(
+            self.config.cartesian, getattr(self.config, "force", ForceOptions())
+        )
 
 
 DISPLAYS: Final = ("auto", "window", "terminal", "none")
@@ -224,7 +226,7 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
     behind_s = max((take.behind_s for take in takes), default=0.0)
     if dropped:
         log.warning(
-            "The encoder couldn't keep up: %d pictures were dropped; those rows stand beside the "
+            "The encoder couldn't keep up: %d pictures were dropped; those rows repeat the "
             "picture before. Close other programs, or use fewer or smaller pictures.",
             dropped,
         )

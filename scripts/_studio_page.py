@@ -17,9 +17,9 @@ WORDS: Final = {
     "Stations": "None yet. Describe yours in a station.yaml.",
     "Sessions": "None yet. gaploop record records takes.",
     "Campaigns": "None yet. gaploop record --plan=plan.yaml begins one.",
-    "Takes to review": "Nothing waits for you.",
-    "Diagnoses": "None yet. gaploop diagnose DIR says why takes failed.",
-    "Plans": "None yet. gaploop plan says what to collect.",
+    "Takes to review": "No take waits for review.",
+    "Diagnoses": "None yet. gaploop diagnose DIR finds out why takes failed.",
+    "Plans": "None yet. gaploop plan decides what to collect.",
     "Runs": "None yet. gaploop finetune adapts a policy.",
     "Gates": "None yet. gaploop gate compares two policies.",
 }

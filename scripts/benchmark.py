@@ -37,13 +37,13 @@ gaploop benchmark show board
 
 @dataclass
 class BenchmarkConfig:
-    """Enter a policy into a benchmark, serve one, look at one.
+    """Enter a policy into a benchmark, serve one, show one.
 
-    BOARD is a folder that all can reach, or a dataset repository on a Hub. `serve` looks at what is
+    BOARD is a folder that all can reach, or a dataset repository on a Hub. `serve` checks what is
     entered (weights as .safetensors only, no code, no path that leads out), runs it in a process
-    without network, with limits on memory and time, on hidden scenes, in a drawn order, under the
-    base setting and each level of each factor; and publishes signed results, groups that can't be
-    told apart, videos and a page. Ctrl-C keeps what was rolled out; the same command goes on.
+    without network, with limits on memory and time, on hidden scenes, in a random order, under the
+    base setting and each level of each factor; and publishes signed results, groups that don't
+    differ significantly, videos and a page. Ctrl-C keeps the rollouts; the same command continues.
     `show` prints the table and exits with 1 where a signature is wrong.
 
     An attribution submission is a program: a folder with run.py, or a model repository. Programs
@@ -76,16 +76,16 @@ class BenchmarkConfig:
     programs: bool = False
     """serve: run attribution programs; read docs/benchmark.md first."""
     takes: Path | None = None
-    """serve: journals with their truth.jsonl, which programs see the failures of."""
+    """serve: journals with their truth.jsonl; programs see the failures in them."""
     per_user: int = 10
     """serve: submissions that are taken of one user."""
     workers: int = 1
     """serve: processes that make attempts."""
     every_s: float = 0.0
-    """serve: look for more this often [s]; 0 serves once."""
+    """serve: look for new submissions this often [s]; 0 serves once."""
     limits: LimitOptions = field(default_factory=LimitOptions)
     key: str = ""
-    """show: the server's public key as you know it; else the board's own is believed."""
+    """show: the server's public key as you know it; else the board's own is trusted."""
     json: bool = False
     """Print one JSON object."""
 

@@ -60,8 +60,8 @@ class CalibrateConfig:
         "show"
     )
     """board: print one; intrinsics: the lens; hand_eye: where the camera is; latency: from
-    command to motion; drift: has anything moved since; from_twin: a policy that allows for what a
-    station_twin.yaml says of camera, table, zeros and delay; show: what is calibrated, how long
+    command to motion; drift: has anything moved since; from_twin: a policy corrected for the
+    camera, table, zeros and delay in a station_twin.yaml; show: what is calibrated, how long
     ago."""
     path: Path | None = None
     """Folder of pictures (taken into it if a camera is given), take or journal, sheet or twin."""

@@ -24,9 +24,9 @@ FIRST_PLACES: Final = 3
 
 @dataclass
 class CheckConfig:
-    """Check a dataset or a journal and say how to fix what is wrong.
+    """Check a dataset or a journal and show how to fix what is wrong.
 
-    Compares what a LeRobot v3 dataset says about itself with what is there: counts, row ranges,
+    Compares what a LeRobot v3 dataset declares with what is there: counts, row ranges,
     timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent; and
     looks for joints and pictures that stand still. Exit code 0 where nothing is wrong or there are
     only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
@@ -37,7 +37,7 @@ class CheckConfig:
     """Check the metadata of these many datasets, as gaploop survey does; folders above them, or
     hf://datasets/OWNER/NAME."""
     deep: bool = False
-    """Decode every picture and look at every episode's motion. Otherwise all of a dataset with up
+    """Decode every picture and check every episode's motion. Otherwise all of a dataset with up
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
     consents: Path | None = None
     """The consent register; the usual one unless given. Not with --roots."""
@@ -61,7 +61,7 @@ def run(config: CheckConfig) -> int:
     if config.roots:
         if root is not None or config.deep or config.consents is not None:
             raise UnusableInputError(
-                "--roots looks at the metadata of many datasets, without --deep or --consents. For "
+                "--roots checks the metadata of many datasets, without --deep or --consents. For "
                 "the data, videos and consents of one: gaploop check DIR"
             )
         return survey.run(survey.SurveyConfig(config.roots, json=config.json))

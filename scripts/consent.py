@@ -28,7 +28,7 @@ ACTIONS: Final = ("add", "withdraw", "list")
 EXAMPLE: Final = """
 gaploop consent add --expires=2027-06-30 --scope='[record, publish]' --name="form 12"
 gaploop consent list
-gaploop consent withdraw c-k3v7q2mzna          says what would be removed
+gaploop consent withdraw c-k3v7q2mzna          shows what would be removed
 gaploop consent withdraw c-k3v7q2mzna --yes    removes it
 """
 
@@ -40,8 +40,8 @@ class ConsentConfig:
     Participants go by pseudonymous ids, which takes carry as gap_consent. `add` prints a new id;
     with an ID it renews that consent. Names stay in names.json beside the register, readable by
     you only, and are in no journal or dataset. `withdraw` removes the takes from every journal
-    and dataset that the register knows or you name, and says where it can't reach: without --yes
-    it only says what it would do. Exit code 1 where a known place could not be cleared.
+    and dataset that the register knows or you name, and lists where it can't reach: without --yes
+    it only shows what it would do. Exit code 1 where a known place could not be cleared.
     """
 
     action: str = ""

@@ -38,11 +38,10 @@ class DemoConfig:
     """Find out why a policy fails, carry out the remedy that the plan chose, and prove the fix.
 
     All on the embedded cell, so sim-to-sim: two gaps of different dimensions are drawn from a
-    printed seed. Probe, diagnosis and plan aren't told which. Takes are simulated in the cell's
+    printed seed. Probe, diagnosis and plan don't know which. Takes are simulated in the cell's
     twin or collected, the policy is adapted or recalibrated; what no command does, such as taking
-    clutter away, is done to the simulated cell. Exit code 0 where both cells are better for it, 1
-    where that isn't shown. Stopped with Ctrl-C, the same command with the same seed goes on where
-    it was.
+    clutter away, is done to the simulated cell. Exit code 0 where both cells got better, 1 where
+    that isn't shown. After Ctrl-C the same command with the same seed continues where it stopped.
     """
 
     output_dir: Path = Path("outputs/demo")

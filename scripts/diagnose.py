@@ -21,7 +21,7 @@ from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.views.joints import with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
-from gaploop.sim.tasks import task_told
+from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.cameras import CameraReference
@@ -39,12 +39,12 @@ gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 
 @dataclass
 class DiagnoseConfig:
-    """Say what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
+    """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
-    And what the takes say together: what each condition costs, changes over time, groups among the
+    And what all takes show together: what each condition costs, changes over time, groups among the
     failures that nothing explains. With --twin the failures are reproduced in simulation, and the
     policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
-    dataset. Successful takes in it, or those of --reference, say what is usual. Writes
+    dataset. Successful takes in it, or those of --reference, are the reference. Writes
     diagnosis.json, report.html, its figures as PNG, and run.json.
     """
 
@@ -56,34 +56,34 @@ class DiagnoseConfig:
     a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
     cameras.npz beside the policy is found by itself, also by gaploop preflight."""
     station: Path | None = None
-    """station.yaml that says which camera shows the scene and what colours object and target have
-    there; the first camera, red and blue unless given."""
+    """station.yaml that names the camera of the scene and the colours of object and target there;
+    the first camera, red and blue unless given."""
     units: str = ""
-    """Joints of takes that don't say their units: degrees, radians, normalized (LeRobot's -100 to
-    100), or unknown to go on without them. Told from robot and values where they leave no doubt."""
+    """Units of joints, for takes without: degrees, radians, normalized (LeRobot's -100 to 100), or
+    unknown to ignore joints. Unless given, taken from robot and values where these are clear."""
     images: bool = True
-    """Look at pictures; without, only telemetry and the tracked scene."""
+    """Use pictures; with false, only telemetry and the tracked scene."""
     labels: Path | None = None
-    """What engineers say of these takes, a labels.jsonl; the folder's own unless given. From 12
-    labelled failures on, the others are judged by what they teach about this station."""
+    """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
+    labelled failures on, the others are judged by what these show about this station."""
     forces: Path | None = None
-    """Labelled windows of a force sensor, to tell the class of these takes' windows by: a folder of
+    """Labelled windows of a force sensor, to classify the windows of these takes with: a folder of
     takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
-    them, to say how far from them the failed takes are, in its own encoder, and what has changed
+    them, to measure how far the failed takes are from them, in its own encoder, and what changed
     about the cameras; cameras.npz beside the policy unless given."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
-    simulation and in the twin, mechanism by mechanism, and say what each costs. Goes on where it
-    was stopped."""
+    simulation and in the twin, mechanism by mechanism, and show what each costs. Continues where
+    it was stopped."""
     n: int = 40
     """With --twin: scenes, the same in every cell."""
     workers: int = 2
     """With --twin: processes."""
     budget: int = 50
-    """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
+    """Takes that the report's plan may ask for; `gaploop plan` has more options for this."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -118,7 +118,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
-    from gaploop.sim.recolour import seen
+    from gaploop.sim.recolour import recoloured_take
 
     if config.save_reference is not None:
         raise UnusableInputError(
@@ -128,7 +128,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     reference = _reference(config, takes, scene)
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
-            f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
+            f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it out: the "
             f"labels of {source} itself are read anyway."
         )
     if config.twin is not None and not config.policy.path:
@@ -141,7 +141,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
         found = diagnosis.diagnose(
-            [seen(take, scene) for take in takes],
+            [recoloured_take(take, scene) for take in takes],
             reference,
             source=source.resolve().name,
             images=config.images,
@@ -164,14 +164,16 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None:
-        policy, task = config.policy.required(), task_told(takes[0].info.task)
+        policy, task = config.policy.required(), find_task(takes[0].info.task)
         about = PlanContext(folder / "plan", policy, twin, config.twin, task)
     ask = Ask(Budget(takes=config.budget), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
     pictures = {
-        take.info.uid: example_pictures(TakeView(seen(take, StationScene(scene.camera))).pictures)
+        take.info.uid: example_pictures(
+            TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
+        )
         for take in takes  # in the colours that they were taken in
         if config.images and take.info.uid in shown
     }
@@ -253,7 +255,7 @@ def _reference(
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
     from gaploop.failure_analysis.tiers import without_telemetry
-    from gaploop.sim.recolour import seen
+    from gaploop.sim.recolour import recoloured_take
 
     path = config.reference
     if path is None:
@@ -261,7 +263,7 @@ def _reference(
     if not path.is_dir():
         return load_reference(path)
     usual = with_units(list(load_takes(path)), config.units)
-    usual = [t if t.info.domain is Domain.SIM else seen(t, scene) for t in usual]
+    usual = [t if t.info.domain is Domain.SIM else recoloured_take(t, scene) for t in usual]
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
     built = build_reference(usual, f"successful takes of {path.resolve().name}")
@@ -274,7 +276,7 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
-    from gaploop.sim.recolour import seen
+    from gaploop.sim.recolour import recoloured_take
 
     source, scene = config.dataset.folder(), _scene(config)
     writable_folder(path.parent, "Folder")
@@ -287,12 +289,12 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
             cameras = CameraReference.build(load_takes(source), source.resolve().name, asked)
         why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
         if not asked.needs_images:
-            why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
+            why = f"{config.policy.path} uses no pictures: there is nothing to save of them."
         cameras = options.required(cameras, why)
         cameras.save(path)
         options.emit(False, {}, f"{path}: what {', '.join(cameras.cameras)} showed in training")
         return 0
-    takes = [seen(take, scene) for take in _takes(config)]
+    takes = [recoloured_take(take, scene) for take in _takes(config)]
     few = f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
     built = options.required(build_reference(takes, source.resolve().name), few)
     save_reference(built, path)
@@ -307,8 +309,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
     summary = found.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
-        f"{summary['diagnosed'] - summary['abstained']} name their cause each by itself "
-        f"(usual: {summary['reference']['name']})"
+        f"{summary['diagnosed'] - summary['abstained']} with a clear cause "
+        f"(reference: {summary['reference']['name']})"
     ]
     if summary["modes"]:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])

@@ -25,10 +25,10 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @dataclass
 class DoctorConfig:
-    """Say what is connected, what is in the way, and how to fix it.
+    """Show what is connected, what is wrong with it, and how to fix it.
 
-    Looks at this machine, its serial ports and the servos on them, cameras and calibrations. It
-    only asks: nothing moves and no setting is changed. Without --port it talks to ports whose
+    Checks this machine, its serial ports and the servos on them, cameras and calibrations. It
+    only reads: nothing moves and no setting is changed. Without --port it talks to ports whose
     adapter is known to carry servo buses; a port that another program holds is left alone. Exit
     code 0 where all is well or could be better, 1 where something can't be used as it is.
     """
@@ -42,7 +42,7 @@ class DoctorConfig:
     calibration_dir: Path | None = None
     """LeRobot's calibration folder, if it is not the usual one."""
     station: Path | None = None
-    """station.yaml, whose calibration file is looked at."""
+    """station.yaml, whose calibration file is checked."""
     calibration: Path | None = None
     """gaploop's calibration file, if it isn't the station's own."""
     output_dir: Path | None = None

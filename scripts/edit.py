@@ -63,7 +63,7 @@ class EditConfig:
     """delete, keep, split or retag."""
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
     episodes: str = ""
-    """Which episodes, such as '[0, 3]' or '0:30'. split: they against the rest."""
+    """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest."""
     where: str = ""
     """Which episodes, by what is known of them, such as 'outcome==failure and lighting==dim'."""
     fraction: float | None = None
@@ -79,7 +79,7 @@ class EditConfig:
     set: dict[str, Any] = field(default_factory=dict)
     """retag: tag to value, such as '{"station": "bench_3", "conditions": {"lighting": "lamp"}}'."""
     author: str = ""
-    """retag: who says so; your login name unless given."""
+    """retag: who sets the tags; your login name unless given."""
     note: str = ""
     """retag: why."""
     reencode: bool = False
@@ -108,11 +108,11 @@ def run(config: EditConfig) -> int:
         if config.action == "split":
             parts, named = _parts(config, piece)
             shared = config.shared_sessions
-            plan = plan_split(piece, parts, _told(config), named=named, shared=shared)
+            plan = plan_split(piece, parts, _deciding_options(config), named=named, shared=shared)
             return finish(config, plan, required_output(config), True)
         these = _chosen(config, piece)
         kept = these if config.action == "keep" else piece.chosen - these
-        plan = plan_choice(f"edit {config.action}", piece, kept, _told(config))
+        plan = plan_choice(f"edit {config.action}", piece, kept, _deciding_options(config))
         confirmed = config.yes or config.output_dir is not None
         return finish(config, plan, config.output_dir, confirmed)
 
@@ -147,7 +147,7 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     return chosen
 
 
-def _told(config: EditConfig) -> dict[str, Any]:
+def _deciding_options(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
     names = ("episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode")
     given = {name: getattr(config, name) for name in names if getattr(config, name)}
@@ -324,7 +324,7 @@ def retag(config: EditConfig) -> int:
     if write and config.output_dir is not None:
         source = [config.dataset.folder()]
         with opened(source) as (piece,), progress("Writing", len(piece.held)) as advance:
-            plan = plan_choice("edit retag", piece, piece.chosen, _told(config))
+            plan = plan_choice("edit retag", piece, piece.chosen, _deciding_options(config))
             amend = partial(add_events, episodes=piece.held, events=events)
             rules = (config.reencode, config.consents)
             carry_out(plan, config.output_dir, *rules, on_episode=advance, amend=amend)

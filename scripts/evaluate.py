@@ -45,11 +45,11 @@ class EvaluateConfig:
 
     With --factors also what each setting of a factor costs against the base, in points, on equal
     scenes. Equal --seed gives equal scenes, so that the results of two policies pair up, too.
-    --output_dir keeps every rollout as it comes: after Ctrl-C the same command goes on.
+    --output_dir keeps every rollout as it comes: after Ctrl-C the same command continues.
 
     --rollouts counts what gaploop rollout recorded on an arm instead of rolling out. --env.type
     rolls out, through LeRobot, in one of its gymnasium environments (--env.type=pusht --help). With
-    injected gaps or conditions the result is sim-to-sim evidence and says so.
+    injected gaps or conditions the result is marked as sim-to-sim evidence.
     """
 
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
@@ -64,7 +64,7 @@ class EvaluateConfig:
     """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
     those of that policy."""
     units: str = ""
-    """With --rollouts: joints of takes that don't say their units, as of gaploop diagnose."""
+    """With --rollouts: units of joints, for takes without; as of gaploop diagnose."""
     n: int = 100
     """Rollouts under each setting."""
     seed: int = 0
@@ -75,7 +75,7 @@ class EvaluateConfig:
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
     output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it was."""
+    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
     json: bool = False
     """Print one JSON object."""
 
@@ -101,7 +101,7 @@ class GymEvaluateConfig:
 
     Gives its success with Wilson intervals. Scene by scene, so that results of two policies
     pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
-    comes: after Ctrl-C the same command goes on.
+    comes: after Ctrl-C the same command continues.
     """
 
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
@@ -114,8 +114,8 @@ class GymEvaluateConfig:
     workers: int = 2
     """Environments side by side, each in a process of its own from 2 on."""
     output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it
-    was."""
+    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is
+    there."""
     json: bool = False
     """Print one JSON object."""
 
@@ -276,7 +276,7 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rol
         except (KeyboardInterrupt, SystemExit):
             if folder is not None:
                 options.print_error(
-                    f"{tried} of {total} rollouts are in {folder}; the same command goes on.",
+                    f"{tried} of {total} rollouts are in {folder}; the same command continues.",
                     "evaluate",
                 )
             raise

@@ -17,7 +17,7 @@ class ExportConfig:
     aloha a folder of episode_<i>.hdf5, robomimic one .hdf5, lerobot_v21 LeRobot's older layout,
     which leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units,
     tasks and telemetry come along, so that gaploop import gives the same dataset back. Takes with
-    people in them need a valid consent. docs/formats.md says what goes where.
+    people in them need a valid consent. docs/formats.md lists what goes where.
     """
 
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
@@ -49,7 +49,7 @@ def run(config: ExportConfig) -> int:
     from gaploop.datasets.lerobot_import import parse_episodes
 
     root = config.dataset.folder()
-    required(config.format, f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
+    required(config.format, f"Export as what? Give --format=…, one of: {', '.join(WRITTEN)}.")
     asked = "Export where to? Name a new file or folder with --output=OUT."
     output = required(config.output, asked)
     total = read_info(root).total_episodes

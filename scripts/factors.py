@@ -33,11 +33,11 @@ INCONCLUSIVE: Final = 3
 
 @dataclass
 class FactorsConfig:
-    """Say which condition costs success, in percentage points with intervals, all else alike.
+    """Show which condition costs success, in percentage points with intervals, all else equal.
 
     Reads conditions and outcomes of a dataset or journal, or a CSV file of counts. Also: the gap
-    between simulation and the real cell, like with like; whether success changed over time or from
-    one policy version to the next. Writes factors.json, factors.html, factors.png and run.json.
+    between simulation and the real cell on equal conditions; whether success changed over time or
+    from one policy version to the next. Writes factors.json, factors.html, .png and run.json.
     Exit code 3 where nothing varies or nothing is known to have ended, so nothing can be compared.
     """
 

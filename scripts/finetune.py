@@ -110,7 +110,7 @@ class FinetuneConfig:
 
     Writes OUT/adapter (with the base inside: it loads from anywhere), OUT/merged (a plain LeRobot
     policy), metrics.jsonl and run.json with the lineage. Ctrl-C keeps a checkpoint; the same
-    command with --resume goes on from it. --preset=help lists the presets. docs/finetuning.md
+    command with --resume continues from it. --preset=help lists the presets. docs/finetuning.md
     explains the choices.
     """
 
@@ -343,7 +343,7 @@ def _require_sense(config: FinetuneConfig) -> Path:
     flags, push = config.retention, config.policy.push_to_hub
     if config.patience and not (config.held_out or config.held_out_share or config.ablation):
         raise UnusableInputError(
-            "--patience counts looks at held-out takes. Hold some out: --held_out_share=0.2."
+            "--patience counts held-out evaluations. Hold takes out: --held_out_share=0.2."
         )
     if flags.n < 0 or flags.margin < 0 or flags.workers < 1:
         raise UnusableInputError(

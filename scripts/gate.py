@@ -46,7 +46,7 @@ class GateConfig:
     Stages run in this order, each with its own rule: sim (nothing forgotten in simulation),
     hardware (blinded, interleaved comparison on the station), canary (a share of a fleet, with
     roll-back), full (all of it). Power is printed before the first attempt; the comparison may
-    be looked at and stopped after any. Outcomes are kept as they come: the same command goes on
+    be inspected and stopped after any. Outcomes are kept as they come: the same command continues
     where it stopped. Without a suite both are tried on the embedded cell, which is sim-to-sim.
     """
 
@@ -70,7 +70,7 @@ class GateConfig:
     simulated: Path | None = None
     """Both policies in simulation on the station's scenes and on many others: CSV as of --outcomes
     with column pair, or a folder with what gaploop evaluate wrote of each, baseline and candidate.
-    Fewer pairs are needed where simulation tells something; the error rate holds whatever it is."""
+    Fewer pairs are needed where simulation predicts outcomes; the error rate holds in any case."""
     reports: Path | None = None
     """What the robots of a fleet report, a line of JSON per episode; for canary and full."""
     seed: int | None = None
@@ -226,7 +226,9 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     write_json(path / SUITE, written)
     same = same_policies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
-    if recorded is None and (suite.asks or config.command):  # a person or a command tries them
+    if recorded is None and (
+        suite.needs_person or config.command
+    ):  # a person or a command tries them
         from gaploop.finetune.gate.station_attempts import StationAttempts
 
         attempts = StationAttempts(path, policies, suite.tasks, config.command, ask)
@@ -271,7 +273,7 @@ def _planned(suite: Suite, design: GateDesign) -> str:
     at_gain = min(design.curve, key=lambda point: abs(point.difference - rules.gain))
     wanted = max(task.min_pass_rate for task in suite.tasks)
     if at_gain.promoted < rules.power - 0.05:
-        short = f"That is less power than the {rules.power:.0%} asked for: "
+        short = f"That is less power than the {rules.power:.0%} wanted: "
         if rules.baseline_rate + rules.gain < wanted + 0.05:
             lines.append(
                 f"{short}a gain of {rules.gain:.0%} over {rules.baseline_rate:.0%} is hardly above "

@@ -38,12 +38,12 @@ class HarmoniseConfig:
     between joint and tool space; resamples to another rate; renames, crops and scales cameras;
     leaves features out; names another robot. Writes a new dataset with labels, telemetry and
     consent, and what was done with which numbers to meta/gap/harmonise.json. It never guesses: what
-    isn't plain is one line with the choices. docs/harmonising.md describes the spec.
+    isn't clear is one line with the choices. docs/harmonising.md describes the spec.
     """
 
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
     to: Path | None = None
-    """The dataset that it shall go with. With --spec or --undo: check the result against it."""
+    """The dataset that it should match. With --spec or --undo: check the result against it."""
     spec: Path | None = None
     """What to do, as YAML."""
     rename_map: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class HarmoniseConfig:
     undo: bool = False
     """Undo the last conversion, as recorded in the dataset, where nothing was lost by it."""
     dry_run: bool = False
-    """Only say what differs and what would be done; the spec goes to stdout."""
+    """Only show what differs and what would be done; the spec goes to stdout."""
     output_dir: Path | None = None
     """The new dataset."""
     json: bool = False

@@ -30,11 +30,11 @@ gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
 class IdentifyConfig:
     """Measure what differs at a station from the simulated cell, each value with an interval.
 
-    Drives (delay, gain, friction, backlash and more) come of goals and readings of any takes:
+    Drives (delay, gain, friction, backlash and more) are fitted to goals and readings of any takes:
     telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
-    on the goals alone; what differs is added one by one, as long as the takes speak for it. Camera,
-    light, table and object come of pictures in which the arm stands still. gaploop probe records
-    takes that tell most. What they can't tell is listed as not excited.
+    on the goals alone; parameters are added one by one, as long as the takes support it. Camera,
+    light, table and object are measured in pictures in which the arm stands still. gaploop probe
+    records the most useful takes. What they can't show is listed as not excited.
 
     Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
     run.json.
@@ -47,13 +47,13 @@ class IdentifyConfig:
     arm: str = ""
     """The simulated arm, so101 or vx300s; the one with the takes' joints unless given."""
     units: str = ""
-    """Joints of datasets that don't say their units: degrees (the gripper from 0 to 100) or
-    radians; told from robot and values where they leave no doubt."""
+    """Units of joints, for datasets without: degrees (the gripper from 0 to 100) or radians; unless
+    given, taken from robot and values where these are clear."""
     pictures: bool = True
     """Measure camera, light, table and object from pictures, too; without, only the drives."""
     station: Path | None = None
-    """station.yaml with the station's name, which camera shows the scene and what colours object
-    and target have there; the takes' name, the first camera, red and blue unless given."""
+    """station.yaml with the station's name, the camera of the scene and the colours of object
+    and target there; the takes' name, the first camera, red and blue unless given."""
     json: bool = False
     """Print one JSON object."""
 
@@ -75,7 +75,7 @@ def run(config: IdentifyConfig) -> int:
     if not fit["explained"]:
         lines.append(f"  {UNEXPLAINED}")
     lines += [
-        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't show",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         f"Use it: gaploop evaluate --policy.path=base --env.twin={path}",
         f"Page: {folder / 'identify.html'}",
@@ -95,14 +95,14 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.station import fit_station
-    from gaploop.sim.recolour import seen
+    from gaploop.sim.recolour import recoloured_take
 
     folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
     by_root = []
     for root in config.roots:
         found = with_units(list(load_takes(root)), config.units)
-        by_root.append((root, [seen(take, cell.scene) for take in found]))
+        by_root.append((root, [recoloured_take(take, cell.scene) for take in found]))
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     writable_folder(folder)

@@ -33,7 +33,7 @@ _ONLY_FOR: Final = {
 class ImportConfig:
     """Bring foreign logs in as takes, or foreign recordings in as a dataset of ours.
 
-    csv and uci_failures write journal takes to --output_dir; what the source says about its
+    csv and uci_failures write journal takes to --output_dir; what the source records about its
     events goes to truth.jsonl there and nowhere else. lerobot checks the dataset, writes it to
     --output_dir as v3 and adds gap columns; of v2.0 and v2.1, episodes with missing files are
     named and left out (then the exit code is 1), and every row and picture is compared. Takes
@@ -50,7 +50,7 @@ class ImportConfig:
     output_dir: Path | None = None
     """The journal for csv and uci_failures, else the new dataset."""
     mapping: Path | None = None
-    """csv: the YAML that says which column is what; see docs/files.md."""
+    """csv: the YAML that describes the columns; see docs/files.md."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
     rename_map: dict[str, str] = field(default_factory=dict)
@@ -59,17 +59,17 @@ class ImportConfig:
     episodes: str = ""
     """Datasets: only these, such as '0:30' or '[0, 3]'."""
     kind: str = ""
-    """Datasets: demonstration, rollout or import; import unless the source says."""
+    """Datasets: demonstration, rollout or import; import unless the source states it."""
     domain: str = ""
-    """Datasets: real, sim or sim_target; real unless the source says."""
+    """Datasets: real, sim or sim_target; real unless the source states it."""
     outcome: str = ""
-    """Datasets: success, failure, …; unlabelled unless the source says."""
+    """Datasets: success, failure, …; unlabelled unless the source states it."""
     fps: float | None = None
-    """Foreign layouts: frames per second, where the source doesn't say [Hz]."""
+    """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
     units: str = ""
-    """Foreign layouts: units of action and state, such as deg or rad; unknown goes on without."""
+    """Foreign layouts: units of action and state, such as deg or rad; unknown imports without."""
     task: str = ""
-    """Foreign layouts: the instruction, in words, where the source doesn't say."""
+    """Foreign layouts: the instruction, in words, where the source doesn't state it."""
     robot_type: str = ""
     """Foreign layouts: name of the robot, such as so101_follower."""
     keys: dict[str, Any] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class ImportConfig:
     swap_red_blue: bool = False
     """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
     consents: Path | None = None
-    """Foreign layouts: the consent register, where an export with people in it says whose takes
-    come back; see gaploop consent --help."""
+    """Foreign layouts: the consent register, for exports that name the people in their
+    takes; see gaploop consent --help."""
     json: bool = False
     """Print what was written as one JSON object."""
 
@@ -114,7 +114,7 @@ def run(config: ImportConfig) -> int:
         raise unknown_choice("format", config.format, FORMATS, "--format")
     name = required(
         config.format or guess(source),
-        f"{source}: its content doesn't show what it is. Say it with --format=…, one "
+        f"{source}: its content doesn't show its format. Give it with --format=…, one "
         f"of: {', '.join(sorted(FORMATS))}.",
     )
     plain = ImportConfig()

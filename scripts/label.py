@@ -37,12 +37,12 @@ gaploop label recordings/pick --export=labels.csv      edit it, then: --import=l
 
 @dataclass
 class LabelConfig:
-    """Label the takes of a dataset or journal, and show what was said about them.
+    """Label the takes of a dataset or journal, and show their labels.
 
-    Without anything to set it shows the labels that stand. Labels are events that are only ever
-    added: an engineer's word stands above an operator's, that above an automatic one, and of one
-    source the newest. They survive deleting, splitting and merging with gaploop edit. Which takes:
-    --episode, --episodes, --uid, --where, or several of them. Exit code 1 where there are none.
+    Without anything to set it shows the labels that count. Labels are events that are only ever
+    added: an engineer's label outranks an operator's, an operator's an automatic one, and within
+    a source the newest counts. They survive deleting, splitting and merging with gaploop edit.
+    Which takes: --episode, --episodes, --uid, --where, or several. Exit code 1: there are none.
     """
 
     dataset: TakesFolder = field(default_factory=TakesFolder)
@@ -67,7 +67,7 @@ class LabelConfig:
     discard_reason: str | None = None
     """Set why it is discarded, in words."""
     author: str = ""
-    """Who says so; your login name unless given."""
+    """Who labels; your login name unless given."""
     source: str = "engineer"
     """engineer, operator or auto."""
     confidence: float = 1.0
@@ -75,11 +75,11 @@ class LabelConfig:
     note: str = ""
     """In your own words."""
     undo: bool = False
-    """Take back what the author said last, all of that one command."""
+    """Take back what the author labelled last, all of that one command."""
     dry_run: bool = False
-    """Say what would be written, and write nothing."""
+    """Show what would be written, and write nothing."""
     history: bool = False
-    """Show who said what when, what counts and why."""
+    """Show who labelled what when, what counts and why."""
     agreement: bool = False
     """Show how far people agree: raw, and Cohen's or Fleiss' kappa, with 95 % intervals."""
     export: Path | None = None
@@ -229,7 +229,7 @@ def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
     if not act:
         people = ", ".join(sorted({e.author for e in store.events if e.source != "auto"}))
         raise UnusableInputError(
-            f"{store.root}: {said.author} has said nothing that isn't taken back. "
+            f"{store.root}: {said.author} has no label left to take back. "
             f"Name another with --author: {people or 'nobody has labelled it yet'}."
         )
     new = [labels.retraction(event, said.at, config.note) for event in act]
@@ -240,7 +240,7 @@ def _import_labels(config: LabelConfig, store: LabelStore, takes: Sequence[Episo
     file = required(config.import_, "Import what? Name the file with --import=labels.csv.")
     found = read_labels(store, file, _template(config))
     if found.ignored:
-        print_error(f"these columns mean nothing here: {', '.join(found.ignored)}", "label")
+        print_error(f"columns that aren't labels, ignored: {', '.join(found.ignored)}", "label")
     uids = {take.info.uid for take in takes}
     new = [e for e in found.events if e.uid in uids]
     return _write(config, store, new, len(new) + found.same, "imported", found.whole_history)

@@ -49,7 +49,7 @@ PEER: Final = "lerobot"
 class LatencyConfig:
     """Time a policy's plans here in every format: numbers of fewer bits, runtimes, plain LeRobot.
 
-    Beside times: size on disk, memory, how far actions are from those as trained. Plans are timed
+    Also: size on disk, memory, how far actions are from those as trained. Plans are timed
     in turn, block by block; ratios are of processor time. What can't be computed here is listed
     with the reason; torchao, ONNX Runtime and OpenVINO: pip install 'gaploop[formats]'. A policy on
     the tracked scene is also rolled out in the embedded cell with every format, on the same scenes
@@ -62,7 +62,7 @@ class LatencyConfig:
     seed: int = 0
     """First scene."""
     formats: list[str] = field(default_factory=list)
-    """Which formats beside fp32; all unless given."""
+    """Which formats besides fp32; all unless given."""
     device: str = "cpu"
     """Torch device, such as cuda."""
     output_dir: Path | None = None

@@ -20,9 +20,9 @@ gaploop merge --roots='[parts/train, parts/test]' --output_dir=whole --dry_run
 class MergeConfig:
     """Put several datasets of one robot into a new one; labels and telemetry follow.
 
-    Takes stand in the order of the datasets. They must agree in robot, rate, features, units and
+    Takes keep the order of the datasets. They must agree in robot, rate, features, units and
     names; gaploop harmonise brings them together. A take that several hold is refused, or taken
-    once with the labels of all. Videos are copied as they are. run.json says what was merged.
+    once with the labels of all. Videos are copied as they are. run.json records what was merged.
     """
 
     roots: list[Path] = field(default_factory=list)

@@ -157,7 +157,7 @@ class PolicyOptions:
     """Folder of a policy or an adapter; base names the one that ships with gaploop."""
     fps: float | None = None
     """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
-    that its train_config.json names says so."""
+    that its train_config.json names states it."""
 
     def required(self) -> str:
         """Return `path`; UnusableInputError without."""

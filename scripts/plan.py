@@ -50,7 +50,7 @@ POSITIONAL = "diagnosis"
 
 @dataclass
 class CostOptions:
-    """What recording costs; over what the station file says, and what --takes show."""
+    """What recording costs; wins over the station file and over what --takes show."""
 
     take_s: float | None = None
     """Length of a take [s]."""
@@ -71,9 +71,9 @@ class PlanConfig:
     With the station's twin each remedy that a command carries out is priced beside collecting, and
     what brings most success for an operator's hour is chosen; its commands are in the plan and run
     as printed. Takes go where the next one is expected to bring most success for its price, and
-    stop where more aren't worth it. For what nothing of this fixes the plan says what to change,
-    with a cheap test. Where it is open whether takes help, a few come first. What campaigns
-    brought (--results) changes what is expected.
+    stop where more aren't worth it. Where none of this helps, the plan names what to change,
+    with a cheap test. Where it is unclear whether takes help, a few come first. Results of earlier
+    campaigns (--results) change what is expected.
     """
 
     diagnosis: Path | None = None
@@ -81,7 +81,7 @@ class PlanConfig:
     budget: Budget = field(default_factory=Budget)
     cost: CostOptions = field(default_factory=CostOptions)
     takes: list[Path] = field(default_factory=list)
-    """Journals or datasets: the diagnosed one says under which conditions takes failed, any of
+    """Journals or datasets: the diagnosed one shows under which conditions takes failed, any of
     them how long takes and resets are and how many attempts a good take needs."""
     results: list[Path] = field(default_factory=list)
     """Folders of finished campaigns, each with plan.yaml, before.json and after.json (evaluations,
@@ -192,7 +192,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     stated = parse_costs({"currency": station.costs.currency or Costs.currency} | given, "--cost")
     with options.progress("Reading takes") as advance:
         takes = []
-        for take in _seen_takes(config.takes):
+        for take in _takes_in_order(config.takes):
             takes.append(take)
             advance()
     # How long trainings took that weren't stopped in between [s].
@@ -201,7 +201,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     known_s = [float(t) for t in took if isinstance(t, int | float) and t > 0]
     if runs and not known_s:
         raise UnusableInputError(
-            f"--runs={[str(r) for r in config.runs]}: none says how long it took. Name runs of "
+            f"--runs={[str(r) for r in config.runs]}: none records how long it took. Name runs of "
             "gaploop finetune that weren't resumed."
         )
     about = PlanContext(
@@ -252,7 +252,7 @@ def _text(plan: Plan, folder: Path) -> str:
     return "\n".join([*said, str(folder / "plan.yaml")])
 
 
-def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
+def _takes_in_order(folders: Sequence[Path]) -> Iterator[SeenTake]:
     """Yield the takes of journals and datasets, oldest first within each."""
     from gaploop.datasets.sources import load_takes
 
@@ -279,7 +279,7 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
         )
     recorded: Counter[str] | None = None
     if (folder / "takes").is_dir():
-        shown = _seen_takes([folder / "takes"])
+        shown = _takes_in_order([folder / "takes"])
         recorded = Counter(t.info.plan for t in shown if t.outcome is Outcome.SUCCESS)
     return campaign_trial(recorded_for, before, after, recorded)
 
@@ -296,7 +296,7 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
         )
     judged = [
         t
-        for t in _seen_takes([folder / name])
+        for t in _takes_in_order([folder / name])
         if t.info.kind is TakeKind.ROLLOUT and t.outcome in (Outcome.SUCCESS, Outcome.FAILURE)
     ]
     stations = sorted({f"{t.info.domain.value} {t.info.station}".strip() for t in judged})

@@ -33,7 +33,7 @@ class PretrainConfig:
     """Train a base policy on simulated takes, recording scripted ones first if none are given.
 
     Writes OUT/policy (a plain LeRobot policy folder), metrics.jsonl and run.json. Ctrl-C keeps a
-    checkpoint; the same command with --resume goes on from it.
+    checkpoint; the same command with --resume continues from it.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
@@ -75,11 +75,11 @@ def run(config: PretrainConfig) -> int:
     if config.env.gaps or config.env.conditions:
         raise UnusableInputError(
             "A base is trained on the nominal, a randomised or a twin's cell: leave --env.gaps and "
-            "--env.conditions away."
+            "--env.conditions out."
         )
     if config.policy.path and not config.vision:
         raise UnusableInputError(
-            "--policy.path is begun with by --vision only. Leave it out, or adapt that policy with "
+            "Only --vision can begin with --policy.path. Leave it out, or adapt that policy with "
             "gaploop finetune."
         )
     roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]

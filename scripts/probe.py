@@ -49,12 +49,12 @@ LOOK_S: Final = 0.1
 class ProbeConfig:
     """Check a station in three minutes, without a policy: what its twin is fitted to.
 
-    The arm rests, shows itself in some poses, moves each joint slowly to and fro, ever faster
-    and at once to either side, and closes the gripper on nothing. Then you put the object into
-    the jaws and into two cells of the placement grid (Enter goes on, s leaves it out). Begin
-    with the arm in the middle of its workspace, the gripper above what lies on the table. Space
-    is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume does
-    the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
+    The arm rests, shows itself in some poses, moves each joint slowly back and forth, then faster
+    and faster, then in steps to either side, and closes the gripper on nothing. Then you put the
+    object into the jaws and into two cells of the placement grid (Enter continues, s skips it).
+    Begin with the arm in the middle of its workspace, the gripper above what lies on the table.
+    Space is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume
+    does the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
     """
 
     robot: Any = None
@@ -66,7 +66,7 @@ class ProbeConfig:
     object: bool = True
     """Do the parts with the object; false where nobody can put it in place."""
     dry_run: bool = False
-    """Say the parts, their seconds and what they tell, and move nothing."""
+    """List the parts, their seconds and what they measure, and move nothing."""
     resume: bool = False
     """Do what the journal's probe left out."""
     fps: float | None = None
@@ -100,7 +100,7 @@ def run(config: ProbeConfig) -> int:
         total_s = sum(seconds.values())
         rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
         lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
-        lines.append(f"{total_s:5.1f} s  in all, without what the operator takes.")
+        lines.append(f"{total_s:5.1f} s  in all, without the operator's time.")
         options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
         return 0
     if config.journal is None:
@@ -163,7 +163,7 @@ def _arm(
                 "Be ready to hold the object between the jaws: they open, wait two seconds, "
                 "close on it and open again. Hold it by its end, and catch it."
             )
-        _say("Enter goes on, s leaves it out.")
+        _say("Enter continues, s skips it.")
         while not stopped:
             heard = pressed.presses(LOOK_S)
             if "return" in heard:

@@ -12,7 +12,7 @@ from gaploop.core.files import writable_folder, write_atomically
 from gaploop.datasets.hub import queue as push_queue
 from gaploop.datasets.hub.queue import QueuedPush
 from gaploop.datasets.hub.target import endpoint
-from gaploop.scripts._pushing import DATASET, asked_push, kind_of, send
+from gaploop.scripts._pushing import DATASET, kind_of, requested_push, send
 from gaploop.scripts.options import emit, required
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,14 @@ HF_ENDPOINT=https://hub.example.org gaploop push recordings/pick_place --repo_id
 class PushConfig:
     """Push a dataset or an adapter to a Hub, or send what waits.
 
-    Looks at it first: it must load, every participant must have agreed to pushing, and no file
+    Checks it first: it must load, every participant must have agreed to pushing, and no file
     may hold a secret or a path on this computer. Then what the Hub doesn't have yet goes up in
     one commit with a card, and LeRobot's version tag is moved to it. Run again after a fault or a
-    kill it goes on where it was. A push that the Hub can't be reached for waits on disk (exit
+    kill, it continues where it stopped. A push that can't reach the Hub waits on disk (exit
     code 1): gaploop push without a folder sends what waits, and so does the next push.
 
     HF_ENDPOINT names another Hub, HF_TOKEN or `hf auth login` who you are. Repositories that don't
-    exist yet are made as LeRobot makes them: public, unless --private or the owner's account says
+    exist yet are made as LeRobot makes them: public, unless --private or the owner's account sets
     otherwise.
     """
 
@@ -56,11 +56,11 @@ class PushConfig:
     consents: Path | None = None
     """The consent register; see gaploop consent --help."""
     dry_run: bool = False
-    """Look and say what would be pushed; ask no Hub. With --output_dir the card is written."""
+    """Check, and show what would be pushed; contact no Hub. --output_dir gets the card."""
     output_dir: Path | None = None
     """With --dry_run: where to write the card and its picture."""
     waiting: bool = False
-    """Say what waits and why, and send nothing."""
+    """Show what waits and why, and send nothing."""
     forget: str = ""
     """Take the push of this repo_id out of the queue."""
     retries: int = 5
@@ -101,7 +101,7 @@ def run(config: PushConfig) -> int:
     if config.folder is not None or config.repo_id or config.dry_run:
         ask = "Which folder? Name it: gaploop push DIR --repo_id=me/name"
         folder = required(config.folder, ask)
-        asked = asked_push(folder, kind_of(folder), config, config.consents)
+        asked = requested_push(folder, kind_of(folder), config, config.consents)
         if config.dry_run:
             return _dry_run(config, asked)
     patience = Patience(config.retries, timeout_s=config.timeout_s)

@@ -103,7 +103,7 @@ class RecordConfig:
     take at most. `--dataset.num_episodes` asks for that many new takes, as in lerobot-record;
     with `--resume` the takes that the journal holds already count. `--plan` records what a plan
     asks for instead, in blocks so that no condition is recorded all at once, and always counts
-    what it has already; `--status` says how far it has come. Takes with people in them need
+    what it has already; `--status` shows how far it has come. Takes with people in them need
     their consent: see gaploop consent --help.
 
     With an arm, or where a person drives, the operator says in a window or terminal when a take
@@ -120,7 +120,7 @@ class RecordConfig:
     plan: Path | None = None
     """plan.yaml whose quotas to fill."""
     status: bool = False
-    """Say how far the plan has come and what comes next, and record nothing."""
+    """Show how far the plan has come and what comes next, and record nothing."""
     yes: bool = False
     """Don't wait for Enter where a real station has to be set up for the plan."""
     station: Path | None = None
@@ -230,7 +230,7 @@ def run(config: Any) -> int:
         return 0
     if config.status:
         station = load_station(config.station) if config.station else SIM_STATION
-        campaign = _asked(config, station)[1]
+        campaign = _request(config, station)[1]
         if campaign is None:
             raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
         options.emit(config.json, campaign.as_json(), campaign.as_text())
@@ -256,7 +256,9 @@ def record(config: Any) -> RecordResult:
     return _recorded(config)[0]
 
 
-def _asked(config: Any, station: Station) -> tuple[tuple[Quota, ...], Campaign | None, Path, Path]:
+def _request(
+    config: Any, station: Station
+) -> tuple[tuple[Quota, ...], Campaign | None, Path, Path]:
     """Return what is to be recorded at a station, into which dataset and journal."""
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
@@ -275,7 +277,7 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
 
     _check(config)
     station = session_station(config.robot, config.station)
-    quotas, campaign, root, journal = _asked(config, station)
+    quotas, campaign, root, journal = _request(config, station)
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
     require_consents(asked, station, config.consent, config.consents)

@@ -26,7 +26,7 @@ class ReinforceConfig:
     In every round the policy attempts each of some scenes several times, with small smooth
     changes of its plans, and learns from what went better than the rest of its scene (GRPO). Scenes
     of the nominal cell are among them, so that nothing is forgotten. Writes OUT/adapter, OUT/merged
-    and rounds.jsonl. Ctrl-C keeps a checkpoint; the same command with --resume goes on.
+    and rounds.jsonl. Ctrl-C keeps a checkpoint; the same command with --resume continues.
     For the policy that sees joints and tracked poses.
     """
 

@@ -14,12 +14,12 @@ from gaploop.scripts.options import TakesFolder, emit, progress
 
 @dataclass
 class RepairConfig:
-    """Make a damaged dataset or a journal with open takes sound.
+    """Repair a damaged dataset, or a journal with open takes.
 
     A dataset: keeps every episode that is whole (of a cut-off file the ones before the cut),
     fixes names, rebuilds metadata and statistics, attaches labels that an edit tool dropped.
-    Without --yes or --output_dir it only says what it would do. With --yes it does it, and keeps
-    the folder as it was beside it, as DIR.damaged-1. Data files in order stay as they are.
+    Without --yes or --output_dir it only shows what it would do. With --yes it does it, and keeps
+    the old folder next to it, as DIR.damaged-1. Intact data files are left unchanged.
 
     A journal: of each take that a crash, a kill or a power cut left unsealed, keeps the longest
     stretch that all its streams hold and seals it as interrupted. Sealed takes are never touched.
@@ -32,7 +32,7 @@ class RepairConfig:
     yes: bool = False
     """Repair the dataset in place; the folder before is kept."""
     output_dir: Path | None = None
-    """Write the repaired dataset here instead; the damaged one stays as it is."""
+    """Write the repaired dataset here instead; the damaged one is left unchanged."""
     labels_from: Path | None = None
     """Dataset or journal in which the takes still have their labels; found by gap.take."""
     task: str = ""
@@ -100,7 +100,7 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
 
     options = RepairOptions(config.labels_from, config.task, config.deep, config.rename_map)
     writes = config.yes or config.output_dir is not None
-    with progress("Repairing" if writes else "Looking what repair would do"):
+    with progress("Repairing" if writes else "Finding what to repair"):
         report = repair(root, options, config.output_dir) if writes else plan(root, options)
     ok = not report.left and (writes or not report.actions)
     lines = []

@@ -30,9 +30,9 @@ class ReviewConfig:
 
     Shows each take's video with its signals and what the diagnosis suggests; Enter accepts it.
     The page is served to this machine only, at an address that it prints and opens; Ctrl-C ends it.
-    What is said are label events of --author, as gaploop label writes them. Two people may review
-    the same folder, one after the other or at once: each sees what the other says once they have
-    said something themselves.
+    Labels are saved as label events of --author, as gaploop label writes them. Two people may
+    review the same folder, one after the other or at once: each sees the other's labels of a take
+    once they have labelled it themselves.
     """
 
     dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
@@ -41,13 +41,13 @@ class ReviewConfig:
     diagnosis: Path | None = None
     """A diagnosis.json of gaploop diagnose; takes that aren't in it are diagnosed meanwhile."""
     suggestions: bool = True
-    """Show what the diagnosis suggests; without, nobody is led by it."""
+    """Show what the diagnosis suggests; with false, nobody is influenced by it."""
     station: Path | None = None
-    """station.yaml that says which camera shows the scene and what colours are in it."""
+    """station.yaml that names the camera of the scene and the colours in it."""
     units: str = ""
-    """Joints of takes that don't say their units, as of gaploop diagnose."""
+    """Units of joints, for takes without; as of gaploop diagnose."""
     show_others: bool = False
-    """Show what others say before one has said something oneself."""
+    """Show others' labels of a take before one has labelled it oneself."""
     port: int = 8321
     """The first port to try; 0 for any that is free."""
     browser: bool = True

@@ -103,8 +103,8 @@ class RolloutConfig:
     the person has driven this long [s]. Unless given, only t hands back."""
     smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     watch: str = "auto"
-    """Which takes that went well say what is usual, so that an attempt that looks like failing
-    is told of while it runs: a folder with 20 or more of this policy on this station, auto
+    """Takes that went well, as the reference: an attempt that looks like failing is reported
+    while it runs. A folder with 20 or more of this policy on this station, auto
     (what ships, for the packaged base in the embedded cell; else nothing), or never."""
     watch_false_alarms: float = 0.05
     """Share of the attempts that go well that may alarm."""
@@ -115,7 +115,7 @@ class RolloutConfig:
     help."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
-    attempts as the station stands, and as many at each level that the station defines, in
+    attempts with the station as usual, and as many at each level that the station defines, in
     blocks. Attempts that the journal holds count. gaploop evaluate --rollouts counts them."""
     journal: Path | None = None
     """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""

@@ -23,7 +23,7 @@ class Ros2Config:
     """Drive a robot on ROS 2 topics with a policy, and record what it does.
 
     Images and joint states in, joint trajectories or position commands out, as a ROS 2 parameter
-    file says. The safety filter is in the path, joints are matched by name, stale input holds the
+    file states. The safety filter is in the path, joints are matched by name, stale input holds the
     robot, and attempts go into a journal with labels as gaploop rollout's do. Everything else
     (a person who takes over, speed, factors) is gaploop rollout's: --robot.type=ros2
     --robot.topics=FILE; so are gaploop record and teleoperate.

@@ -35,7 +35,7 @@ LOOK_S: Final = 0.1
 class ServeConfig:
     """Lend a leader arm or a policy to a robot on another machine, until Ctrl-C.
 
-    It prints what to say at the robot: an address and a token, which is new each time unless
+    It prints what to enter at the robot: an address and a token, which is new each time unless
     GAPLOOP_LINK_TOKEN holds one. The link is encrypted, and nobody without the token gets in.
     The safety filter is on the robot's side: where the link is slow or gone, the arm stops.
     Ctrl-C here stops an arm that follows, too.
@@ -54,7 +54,7 @@ class ServeConfig:
     port: int = 8440
     """Port to listen on; 0 for any."""
     token: str = ""
-    """What the robot must know; better in GAPLOOP_LINK_TOKEN, which others don't see."""
+    """The token that the robot must give; better in GAPLOOP_LINK_TOKEN, which others don't see."""
     json: bool = False
     """Print one JSON object: {"address", "token", "at_the_robot"}."""
 

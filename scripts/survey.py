@@ -28,13 +28,13 @@ gaploop survey --roots='[recordings/monday, hf://datasets/me/pick_place]' --json
 
 @dataclass
 class SurveyConfig:
-    """Say what many datasets hold and what is wrong with their metadata, or find episodes in them.
+    """Show what many datasets hold and what is wrong with their metadata, or find episodes.
 
     Reads metadata only, in blocks, so that a thousand datasets with a million episodes need little
     memory; of a Hub only the columns wanted are read. Without --where: episodes, frames, outcomes,
     gap dimensions and findings; exit code 1 where a dataset has an error. With --where: the
-    episodes found; exit code 1 where a dataset couldn't be searched. gaploop check looks at one
-    dataset's data and videos, too.
+    episodes found; exit code 1 where a dataset couldn't be searched. gaploop check also reads
+    one dataset's data and videos.
     """
 
     roots: list[str] = field(default_factory=list)
@@ -125,7 +125,7 @@ def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
             lines.append(f"{name}: " + ", ".join(f"{n} {word}" for word, n in found.items()))
     lines.append("fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items()))
     if answer["shared_takes"]:
-        lines.append(f"{answer['shared_takes']} takes stand in more than one of the datasets.")
+        lines.append(f"{answer['shared_takes']} takes are in more than one of the datasets.")
     faulty = [one for one in results if one.findings]
     lines += [
         f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"

@@ -54,7 +54,7 @@ class TeleoperateConfig:
     """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
 
     The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
-    twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
+    twice, continues from where the arm then is. Space is the emergency stop, q leaves. Without
     a terminal a line a second is written instead, and a trip ends the program with exit
     code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
     """
@@ -109,7 +109,7 @@ def run(config: TeleoperateConfig) -> int:
         config.teleop,
         station,
         with_cameras=config.display_data,
-        hands=_arms.Hands(config.cartesian, config.force),
+        inputs=_arms.LeaderInputs(config.cartesian, config.force),
     )
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(

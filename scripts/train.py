@@ -35,11 +35,11 @@ _MINE: Final = ("dataset.root", "dataset.repo_id")
 class TrainConfig:
     """Train any LeRobot policy with LeRobot's own training, on cached pictures, also on a mixture.
 
-    What stands behind `--` are lerobot-train's options, all of them. Every video is decoded once,
+    Everything after `--` is an option of lerobot-train; all work. Every video is decoded once,
     into a cache that trainings share, instead of anew for every sample. A mixture takes the place
-    of --dataset.repo_id: resuming goes on with the very samples that would have come next, and
-    under accelerate no two ranks read the same one. OUT/mixture.json says what is drawn, and
-    OUT/run.json what was learned from.
+    of --dataset.repo_id: resuming continues with exactly the samples that would come next, and
+    under accelerate no two ranks read the same one. OUT/mixture.json records what is drawn, and
+    OUT/run.json the data of the training.
     """
 
     mixture: Path | None = None
@@ -48,7 +48,7 @@ class TrainConfig:
     output_dir: Path | None = None
     """Run folder, as lerobot-train's option of that name."""
     lerobot: list[str] = field(default_factory=list)
-    """Stands for what is written behind `--`."""
+    """Stands for what is written after `--`."""
     json: bool = False
     """Print {"output_dir", "steps"} at the end, and with a mixture "sources"."""
 

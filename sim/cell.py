@@ -161,7 +161,7 @@ class SimCell:
         self.arm = arm_named(robot)
         if task == "pick_lift" and self.arm.mounted:
             raise UnusableInputError(
-                f"{self.arm.name} hands things over, which pick_lift doesn't ask for. Use "
+                f"{self.arm.name} hands things over, which pick_lift doesn't need. Use "
                 "pick_place, stack_cube, or one arm."
             )
         self.joint_names = self.arm.joint_names

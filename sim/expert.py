@@ -395,7 +395,7 @@ class ScriptedLeader:
         self.reset()
         view, truth = self._sight.look(), self._cell.truth()
         grasp = self._grasp_goal(view)
-        beside_m, turn_rad, _ = self._motion.left(replace(grasp, height_m=float(view.tool_m[2])))
+        offset_m, turn_rad, _ = self._motion.left(replace(grasp, height_m=float(view.tool_m[2])))
         if truth["held"]:
             is_low = view.object_z_m < view.rest_z_m + LOW_M
             here = replace(grasp, xy_m=view.tool_m[:2], turn_rad=self._motion.turn_rad)
@@ -403,7 +403,7 @@ class ScriptedLeader:
             self._enter(ExpertStage.LIFT if is_low else ExpertStage.CARRY)
         elif view.placed:
             self._enter(ExpertStage.RETREAT)
-        elif beside_m < BESIDE_M and turn_rad < 2 * ARRIVED_RAD and not view.gripper_moving:
+        elif offset_m < BESIDE_M and turn_rad < 2 * ARRIVED_RAD and not view.gripper_moving:
             self._enter(ExpertStage.DESCEND)
 
     @property
@@ -472,7 +472,7 @@ class ScriptedLeader:
         # The held object on the goal, or above it.
         if self._stage is ExpertStage.CARRY:
             # Where the object is in the gripper, along the tool's x axis.
-            self._held_x_m = self._grip.beside_m(float(view.half_size_m[0]), 0.0)
+            self._held_x_m = self._grip.object_offset_m(float(view.half_size_m[0]), 0.0)
             if self._sight.corrects:
                 axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
                 held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
@@ -501,7 +501,7 @@ class ScriptedLeader:
                 turn += -np.pi / 2.0 if turn > 0 else np.pi / 2.0
                 half_m = float(view.half_size_m[(quarters + 1) % 2])
         jaw = azimuth + np.pi + turn + self._habits.yaw_rad
-        reach_m = self._grip.beside_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
+        reach_m = self._grip.object_offset_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
         xy = view.object_xy_m - reach_m * np.array([np.cos(jaw), np.sin(jaw)])
         height_m = view.object_z_m + DESCEND_M
         if self._stage is ExpertStage.APPROACH:

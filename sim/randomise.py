@@ -174,7 +174,7 @@ def known_and_drawn(
     station = load_twin(twin) if twin is not None else None
     if station is not None and arm and station.arm != arm:
         raise UnusableInputError(
-            f"{twin} is of a station with {station.arm}: say {option}={station.arm}."
+            f"{twin} is of a station with {station.arm}: give {option}={station.arm}."
         )
     known = station.values() if station is not None else {}
     if not randomise:

@@ -24,7 +24,7 @@ COLOURED: Final = 60
 """Of 255: what has less saturation has no hue to speak of."""
 
 
-def seen(take: Take, scene: StationScene) -> Take:
+def recoloured_take(take: Take, scene: StationScene) -> Take:
     """Return a take with the station's camera alone, coloured as the simulated cell.
 
     Raises UnknownChoiceError where it has other cameras.

@@ -17,7 +17,7 @@ INSTRUCTIONS = {
 TASKS = tuple(INSTRUCTIONS)
 
 
-def task_told(words: str) -> str:
+def find_task(words: str) -> str:
     """Return the cell's task of this name, or told in these words; pick_place for others."""
     return next((task for task, told in INSTRUCTIONS.items() if words in (task, told)), TASKS[0])
 

@@ -48,7 +48,7 @@ def say_to_do(reasons: SafetyReason, where: str = "") -> str:
     """Return what to do about a trip; `where` is host and port of a leader elsewhere, or ""."""
     to_do = TO_DO
     if where:
-        link = f"see to the link to {where}, and that gaploop serve runs there"
+        link = f"check the link to {where}, and that gaploop serve runs there"
         to_do = {**TO_DO, SafetyReason.STALE_LEADER: link}
     return "; ".join(to_do[reason] for reason in reasons if reason in to_do)
 

@@ -8,7 +8,7 @@ the types that a protocol names, whose numbers and lengths have bounds: nothing 
 executed, unpickled or used as a name. Whatever else arrives is one line, and the connection is
 closed.
 
-`Asked` says how old an answer is by one machine's clock alone.
+`AnswerClock` says how old an answer is by one machine's clock alone.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def listening(
             return connection.respond(HTTPStatus.UNAUTHORIZED, "The token is wrong.")
         if any(origin != here for origin in origins):
             log.warning("%s: refused: another page asks.", who)
-            return connection.respond(HTTPStatus.FORBIDDEN, "Another page has no business here.")
+            return connection.respond(HTTPStatus.FORBIDDEN, "Another page may not connect here.")
         if kind not in offered:
             theirs = ", ".join(word for word in offered if word.startswith("gaploop."))
             log.warning("%s: refused: it speaks %s, this is %s.", who, theirs or "nothing", kind)
@@ -270,7 +270,7 @@ def listening(
     def handle(connection: ServerConnection) -> None:
         who = connection.remote_address[0]
         log.info("%s: connected.", who)
-        with CleanupStep() as attempt, told_at_the_end(connection):
+        with CleanupStep() as attempt, report_on_close(connection):
             talk(connection)
         is_fault = attempt.error is not None and not isinstance(attempt.error, LostError)
         words = one_line(attempt.error) if attempt.error is not None else "The link is closed."
@@ -424,13 +424,13 @@ def hear[T](
 def decoded[T](data: str | bytes, kind: type[T], *, json: bool = False) -> T:
     """Return what a peer's message says; DeviceError where it isn't of that kind."""
     if isinstance(data, str) is not json:
-        raise DeviceError(f"It sends {'bytes' if json else 'text'} where {kind.__name__} is due.")
+        raise DeviceError(f"It sends {'bytes' if json else 'text'} instead of {kind.__name__}.")
     try:
         if json:
             return msgspec.json.decode(data, type=kind)
         return msgspec.msgpack.decode(data, type=kind)  # type: ignore[arg-type]  # no text: above
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DeviceError(f"It sends what is no {kind.__name__} ({error}).") from error
+        raise DeviceError(f"It sends no valid {kind.__name__} ({error}).") from error
 
 
 def _closed(error: Exception) -> str:
@@ -441,7 +441,7 @@ def _closed(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def told_at_the_end(connection: Connection) -> Iterator[None]:
+def report_on_close(connection: Connection) -> Iterator[None]:
     """Close the connection at the end, and tell the peer of a DeviceError."""
     try:
         yield
@@ -455,7 +455,7 @@ def told_at_the_end(connection: Connection) -> Iterator[None]:
 # -- how old an answer is --------------------------------------------------------------------------
 
 
-class Asked:
+class AnswerClock:
     """Dates the answers of a machine whose clock isn't ours.
 
     Questions have numbers, and an answer says which one it is for: it was made after that question

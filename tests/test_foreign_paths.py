@@ -134,7 +134,7 @@ datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
 datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
 datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
-datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
+datasets/formats/registry.py:export_dataset | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
@@ -261,8 +261,8 @@ finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exi
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/pictured.py:_record | os.replace(part, job.path) | ours
-finetune/pictured.py:record | folder / f'{i:06d}.npz' | ours
+finetune/picture_demonstrations.py:_record | os.replace(part, job.path) | ours
+finetune/picture_demonstrations.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours

@@ -15,9 +15,9 @@ from typing import Any, Final
 from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
 from gaploop.collect.devices import LoopMonitor, SessionDevices
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import Suggestion
+from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
 from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
@@ -79,10 +79,10 @@ class Operator(Attendant):
         def in_the_way() -> str:
             return blocker() or ("" if attempts is None else attempts.blocker())
 
-        if attempts is not None and not self._console.asks:
+        if attempts is not None and not self._console.attended:
             attempts.require_policy()
         self._told()
-        if not self._console.asks and not super().begin(in_the_way, stop):
+        if not self._console.attended and not super().begin(in_the_way, stop):
             return False
         told_at = self._console.labelled
 
@@ -99,9 +99,9 @@ class Operator(Attendant):
         """Return what the operator says of a take now."""
         return self._console.outcome(result.uid, result.outcome)
 
-    def taken_back(self, result: TakeResult) -> bool:
+    def retracted(self, result: TakeResult) -> bool:
         """Whether the operator took back what he said of a take, and said nothing since."""
-        return self._console.taken_back(result.uid)
+        return self._console.retracted(result.uid)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`, and wait for the verdict."""
@@ -179,7 +179,7 @@ class AttendedSession:
         spec: SessionSpec,
         quotas: Sequence[Quota],
         console: OperatorConsole,
-        book: LabelBook,
+        book: SessionLabels,
         *,
         suggest: Suggest,
         station: Station,
@@ -229,7 +229,7 @@ class AttendedSession:
                     self._devices,
                     self._record_what_lacks,
                     self._is_over,
-                    finished=None if self._console.asks else lambda: len(self._results),
+                    finished=None if self._console.attended else lambda: len(self._results),
                 )
                 self._recount()
                 self._end = SessionEnd(
@@ -319,7 +319,7 @@ class AttendedSession:
                 counts(
                     self._spec.kind,
                     self._console.outcome(r.uid, r.outcome),
-                    self._console.taken_back(r.uid),
+                    self._console.retracted(r.uid),
                 )
                 for r in self._results
             )

@@ -221,7 +221,7 @@ class Twice:
         self._second_s = math.nan
 
     @property
-    def asks(self) -> bool:
+    def awaits_confirmation(self) -> bool:
         """Whether the second press is waited for."""
         return self._now_s() - self._first_s <= AGAIN_S
 

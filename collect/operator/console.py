@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.machine import (
     Deed,
@@ -23,6 +22,7 @@ from gaploop.collect.operator.machine import (
     StageTiming,
     Suggestion,
 )
+from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.sounds import Sound
 from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, TakeSeen
 from gaploop.collect.rollout import RolloutDriver
@@ -33,7 +33,7 @@ LOOK_S: Final = 0.05
 NOTE_S: Final = 6.0
 """A note is shown this long [s]."""
 CLEAR_AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader."
-HOLD_AGAIN: Final = "Press it again: the arm takes torque and holds where it is."
+HOLD_AGAIN: Final = "Press it again: torque comes on, and the arm holds where it is."
 """Where a policy drives: it waits for the next attempt."""
 
 
@@ -58,13 +58,13 @@ class OperatorConsole:
         self,
         timing: StageTiming,
         keys: KeyMap,
-        book: LabelBook,
+        book: SessionLabels,
         *,
         task: str = "",
         play: Callable[[Sound], None] = lambda _sound: None,
         now_s: Callable[[], float] = time.monotonic,
         hand_held: str = "",
-        asks: bool = True,
+        attended: bool = True,
     ) -> None:
         self.keys = keys
         self.safety = Safety()
@@ -76,7 +76,7 @@ class OperatorConsole:
         """How often a label was given or taken back."""
         self._book, self._task, self._play = book, task, play
         self._now_s, self._hand_held = now_s, hand_held
-        self.asks = asks
+        self.attended = attended
         """Whether there is somebody to ask; else takes stay unlabelled, nothing is waited for."""
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, since_s=now_s())
@@ -185,7 +185,7 @@ class OperatorConsole:
         """Say how far the quotas are filled."""
         with self._changed:
             self._quotas = quotas
-            if self._filled and self._state.stage is SessionStage.RESET and self.asks:
+            if self._filled and self._state.stage is SessionStage.RESET and self.attended:
                 self._fill()
             elif not self._filled:
                 self._set(machine.unfilled(self._state, self._now_s()))
@@ -210,7 +210,7 @@ class OperatorConsole:
     def await_set_up(self, setup: SetUp, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
         self.show(setup)
-        if ask and self.asks:
+        if ask and self.attended:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
                 self._play(Sound.READY)
@@ -264,7 +264,7 @@ class OperatorConsole:
                 self._numbers[uid] = len(self._numbers) + 1
             self._play(Sound.END if uid else Sound.ALARM)
             self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
-            if not self.asks and self._state.inquiry is not None:
+            if not self.attended and self._state.inquiry is not None:
                 self._step(machine.skipped(self._state, self._now_s()))
         self._wait(lambda s: s.stage is not SessionStage.VERDICT)
         return self._book.outcome(uid, outcome)
@@ -279,10 +279,10 @@ class OperatorConsole:
         with self._changed:
             return self._book.outcome(uid, sealed)
 
-    def taken_back(self, uid: str) -> bool:
+    def retracted(self, uid: str) -> bool:
         """Whether what was said of a take was taken back, and nothing has been said since."""
         with self._changed:
-            return self._book.taken_back(uid)
+            return self._book.retracted(uid)
 
     def finish(self, lacks: Callable[[], bool]) -> bool:
         """Everything is recorded: wait until the operator has seen it, labels being his to fix.
@@ -290,7 +290,7 @@ class OperatorConsole:
         Returns whether there is more to record: `lacks` is asked now and then, and is True where a
         label was changed and something lacks again.
         """
-        if self._state.timing.auto_start or self.left or not self.asks:
+        if self._state.timing.auto_start or self.left or not self.attended:
             return False
         with self._changed:
             self._fill()
@@ -324,7 +324,9 @@ class OperatorConsole:
             self._note = ""
             self.safety.clear()
         self._tripped = tripped
-        why = "No take starts before this is cleared." if tripped and self.asks else self._blocker
+        why = (
+            "No take starts before this is cleared." if tripped and self.attended else self._blocker
+        )
         if why != self._state.blocked:
             self._set(machine.block(self._state, why))
 
@@ -346,7 +348,7 @@ class OperatorConsole:
                 take = f"take {number}" if number else "an earlier take"
                 if not uid:
                     self.note("Nothing to take back.")
-                elif self._book.taken_back(uid):
+                elif self._book.retracted(uid):
                     self.note(f"Taken back: {take} has no label now. It counts once it has one.")
                 else:
                     self.note(f"Taken back: the last label of {take}.")

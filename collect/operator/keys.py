@@ -87,7 +87,7 @@ class Keys:
         """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
 
     @property
-    def clear_words(self) -> str:
+    def clear_hint(self) -> str:
         """How a trip is cleared, such as `press c twice`; "" where there is nothing to press."""
         return "press c twice" if self.works else ""
 
@@ -274,9 +274,9 @@ class WindowKeys(Keys):
         self._trip = trip
 
     @property
-    def clear_words(self) -> str:
+    def clear_hint(self) -> str:
         """How a trip is cleared in the window, or on a page elsewhere."""
-        return str(getattr(self._leader, "clear_words", "press Enter or Start twice"))
+        return str(getattr(self._leader, "clear_hint", "press Enter or Start twice"))
 
     @property
     def works(self) -> bool:

@@ -348,7 +348,7 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
         return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
     if command in _VERDICTS:
         inquiry = Inquiry(state.at, purpose=purpose)
-        return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
+        return _after_answer(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
     return state, ()
 
 
@@ -356,7 +356,7 @@ def choose(state: SessionState, place: int, now_s: float) -> Step:
     """Give the answer at `place`, from 0; one that there isn't changes nothing."""
     if state.inquiry is None or not 0 <= place < len(state.inquiry.choices):
         return state, ()
-    return _heard(state, state.inquiry, state.inquiry.answer(place), now_s)
+    return _after_answer(state, state.inquiry, state.inquiry.answer(place), now_s)
 
 
 def tick(state: SessionState, now_s: float) -> Step:
@@ -407,7 +407,7 @@ def skipped(state: SessionState, now_s: float) -> Step:
     """Pass over what is asked, where nobody is there to answer."""
     if state.inquiry is None:
         return state, ()
-    return _heard(state, state.inquiry, state.inquiry.skip(), now_s)
+    return _after_answer(state, state.inquiry, state.inquiry.skip(), now_s)
 
 
 def suggested(state: SessionState, uid: str, suggestion: Suggestion) -> SessionState:
@@ -473,13 +473,13 @@ def _answered(
         step = -1 if command is Command.UP else 1
         return replace(state, inquiry=inquiry.mark(step)), ()
     if command in _VERDICTS and is_outcome:
-        return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
+        return _after_answer(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
     if command is Command.ACCEPT and inquiry.at is not None and settled:
-        return _heard(state, inquiry, inquiry.answer(inquiry.at), now_s)
+        return _after_answer(state, inquiry, inquiry.answer(inquiry.at), now_s)
     if command is Command.NEXT and settled:
-        return _heard(state, inquiry, inquiry.skip(), now_s)
+        return _after_answer(state, inquiry, inquiry.skip(), now_s)
     if command is Command.RERECORD:
-        return _heard(state, inquiry, (None, _rerecorded(inquiry.purpose)), now_s)
+        return _after_answer(state, inquiry, (None, _rerecorded(inquiry.purpose)), now_s)
     if command is Command.UNDO:
         if is_outcome:
             return state, ()  # nothing has been answered
@@ -492,7 +492,7 @@ def _answered(
     return state, ()
 
 
-def _heard(
+def _after_answer(
     state: SessionState, asked: Inquiry, answer: tuple[Inquiry | None, Said], now_s: float
 ) -> Step:
     """Go on after an answer: with the next question, or with what comes after the verdict."""

@@ -244,7 +244,7 @@ def look(seen: ScreenContent) -> Shown:
         TakeLine(
             str(take.number or "·"),
             take.outcome,
-            take_words(take),
+            describe_take(take),
             pointed=points and take.uid == state.at,
         )
         for take in reversed(seen.takes[-SHOWN_TAKES:])
@@ -310,7 +310,7 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
-        return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} goes on."
+        return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} continues."
     if state.stage is SessionStage.RECORDING and seen.driven is not None:
         return *_DRIVERS[seen.driven.driver], _below(seen)
     word, tone = _SIGNS[state.stage]
@@ -325,13 +325,13 @@ def _below(seen: ScreenContent) -> str:
     if seen.driven is not None:
         taking = f"Recording take {number}{task}"
         if seen.driven.driver is Driver.ALIGNING:
-            taking = "Hold the leader: it comes to the arm's pose, then it is limp and yours."
+            taking = "Hold the leader: it moves to the arm's pose, then goes limp and you drive."
     return {
         SessionStage.READY: f"{key} starts the take.",
         SessionStage.STARTING: "The take is about to begin.",
         SessionStage.RECORDING: taking,
         SessionStage.ENDING: "The take is being closed.",
-        SessionStage.RESET: f"Put everything back; {key} when it is."
+        SessionStage.RESET: f"Put everything back; {key} when that is done."
         if not state.timing.auto_start
         else f"Put everything back; the next take begins by itself, or with {key}.",
         SessionStage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
@@ -346,7 +346,7 @@ def clock(duration_s: float) -> str:
     return f"{seconds // 60}:{seconds % 60:02d}"
 
 
-def take_words(take: TakeSeen) -> str:
+def describe_take(take: TakeSeen) -> str:
     """Say what stands about a take, such as `failure: slip, contact dynamics`."""
     said, more = take.said, []
     if take.outcome is Outcome.FAILURE:

@@ -197,7 +197,7 @@ class _Cache:
                 advance(len(clip.rows))
                 if codec == "jpeg" and self.folder.left() < 0:
                     raise NoRoomError(
-                        "its pictures turned out larger than guessed and exceed "
+                        "its pictures turned out larger than estimated and exceed "
                         f"--cache.max_gb={self.options.max_gb:g}"
                     )
 

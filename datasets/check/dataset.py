@@ -83,7 +83,7 @@ def check_dataset(
     for name in ("data_path", "video_path"):
         value = raw.get(name)
         if value is not None and not layout.is_template(value):
-            text = f"{name} is {value!r}: no place for chunk and file number."
+            text = f"{name} is {value!r}: no placeholder for chunk or file number."
             findings.error("bad_info", layout.INFO, text)
     episodes.check_folders(info, findings)
     episodes.check_features(info, findings)
@@ -139,7 +139,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
             text = f"Its header names {header.info.uid}."
             findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
         if end is None:
-            text = "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on."
+            text = "Not sealed, so not published: a crash or kill ended it, or it is still open."
             fix = f"gaploop repair {shlex.quote(str(journal))}"
             findings.warn("unsealed", folder.name, text, fix)
             continue
@@ -149,7 +149,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
             if path is None:
                 findings.error("missing_file", f"{folder.name}/{name}", "It is missing.", _RESTORE)
             elif sha256(path) != digest:
-                text = "It is not what was sealed: its checksum differs."
+                text = "It was changed after sealing: its checksum differs."
                 findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
         try:
             take = journal_format.read_take(folder)
@@ -178,6 +178,6 @@ def check_journal(journal: Path, findings: Findings) -> None:
                 findings.error("unreadable", where, str(error), _RESTORE)
             if end.dropped.get(camera):
                 text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; "
-                text += "those rows stand beside the picture before."
-                fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+                text += "those rows have the previous picture."
+                fix = "Use the take if that is good enough. Fewer or smaller pictures prevent it."
                 findings.warn("dropped_pictures", folder.name, text, fix)

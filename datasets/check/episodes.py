@@ -130,12 +130,12 @@ def read_tasks(path: Path) -> list[str]:
     pandas = (table.schema.pandas_metadata or {}).get("index_columns") or []
     names = [c for c in pandas if isinstance(c, str) and c in table.column_names]
     if len(names) != 1 or "task_index" not in table.column_names:
-        raise UnusableInputError(f"{path} has no index of task names beside task_index.")
+        raise UnusableInputError(f"{path} has no index of task names next to task_index.")
     if table["task_index"].to_pylist() != list(range(len(table))):
         raise UnusableInputError(f"{path}: task_index doesn't count 0, 1, 2 …")
     tasks = table[names[0]].to_pylist()
     if not all(isinstance(task, str) for task in tasks) or len(set(tasks)) != len(tasks):
-        raise UnusableInputError(f"{path}: a task has no name, or one that another has too.")
+        raise UnusableInputError(f"{path}: a task has no name, or the name of another task.")
     return [str(task) for task in tasks]
 
 
@@ -189,7 +189,7 @@ def _read_episode_table(root: Path) -> EpisodeTable:
     for name in NEEDED:
         column = table[name]
         if column.null_count or not pa.types.is_integer(column.type):
-            raise UnusableInputError(f"column {name} has {column.type} values or holes.")
+            raise UnusableInputError(f"column {name} has {column.type} or missing values.")
     needed = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in NEEDED)
     return EpisodeTable(table, *needed)
 

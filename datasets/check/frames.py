@@ -356,14 +356,14 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
             wrong[name].append(index)
         if homes and paths[run.file] != homes[at]:
             wrong["file"].append(index)
-    text = "the row range in the episode table is not theirs."
+    text = "the row range in the episode table doesn't match their rows."
     findings.about(wrong["rows"], "bad_rows", layout.EPISODES, text)
     for name, says in _SAYS.items():
         findings.about(wrong[name], f"bad_{name}", "data", f"{says}.")
     text = "they are not in the data file that the table names."
     findings.about(wrong["file"], "bad_file_index", layout.EPISODES, text)
     orphans = sorted({run.episode for run in scan.runs} - set(episodes.index.tolist()))
-    findings.about(orphans, "orphan_rows", "data", "their rows stand in no episode table.")
+    findings.about(orphans, "orphan_rows", "data", "the episode table doesn't list them.")
 
 
 def check_tasks_of_rows(
@@ -380,7 +380,7 @@ def check_tasks_of_rows(
         for run in scan.runs
         if run.episode in named and {tasks[t] for t in run.tasks} != named[run.episode]
     ]
-    text = f"rows have another task than {layout.EPISODES} says."
+    text = f"rows have another task than {layout.EPISODES} gives."
     findings.about(other, "bad_tasks", "data", text)
 
 
@@ -406,5 +406,5 @@ def check_copies(scan: Scan, findings: Findings) -> None:
     largest = max(len(found) for found in groups.values())
     say = findings.warn if 2 * largest > len(scan.runs) else findings.error
     shown = numbers([f"{copy} (of {first})" for copy, first in pairs])
-    text = f"Episodes {shown} repeat action and state of another exactly: it counts twice."
+    text = f"Episodes {shown} are exact copies of others (action and state): they count twice."
     say("duplicate_episode", "data", text, findings.delete([copy for copy, _ in pairs]))

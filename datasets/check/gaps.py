@@ -79,7 +79,7 @@ def check_gaps(
     text = "they have no uid of their own: labels can't tell them apart."
     findings.about(twice, "bad_uid", where, text)
     odd = [index for index, uid in pairs if uid and not is_plain_name(uid)]
-    findings.about(odd, "bad_uid", where, "their uid can't name a file, such as a path.")
+    findings.about(odd, "bad_uid", where, "their uid can't be used as a file name.")
     of_episode = dict(pairs)
     wrong = [
         run.episode
@@ -88,7 +88,7 @@ def check_gaps(
         and (uid := of_episode.get(run.episode))
         and run.takes != {columns.take_hash(uid)}
     ]
-    text = "rows belong to another take than gap_uid names, so that labels stand beside the wrong "
+    text = "rows belong to another take than gap_uid names, so labels are attached to the wrong "
     fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, consents, findings)
@@ -133,7 +133,7 @@ def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int6
         else:
             nothing = _flags(table[name].is_null())
             if nothing.any():
-                yield "bad_gap_value", name, f"{name} is nothing", index[nothing]
+                yield "bad_gap_value", name, f"{name} has no value", index[nothing]
             continue
         whole = False
     if not whole:
@@ -151,14 +151,14 @@ def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int6
     odd = [c for c in conditions.unique().to_pylist() if c is not None and not is_json_object(c)]
     if odd:
         bad = _flags(pc.is_in(conditions, pa.array(odd, pa.string())))
-        yield "bad_gap_value", "gap_conditions", "they are no JSON object", index[bad]
+        yield "bad_gap_value", "gap_conditions", "they are not a JSON object", index[bad]
     names, weights = table["gap_dimensions"], table["gap_dimension_weights"]
     other = _flags(pc.not_equal(pc.list_value_length(names), pc.list_value_length(weights)))
     flat, rows = pc.list_flatten(weights), pc.list_parent_indices(weights).to_numpy()
     outside = ~_flags(pc.and_(pc.greater_equal(flat, 0), pc.less_equal(flat, 1)))
     other[rows[outside]] = True
     if other.any():
-        text = "there are other weights than one in [0, 1] for each dimension"
+        text = "weights must be one number in [0, 1] for each dimension"
         yield "bad_gap_value", "gap_dimension_weights", text, index[other]
     empty = _flags(pc.equal(table["gap_uid"], ""))
     if empty.any():
@@ -176,11 +176,11 @@ def _check_rows(
     path, said = info.root / layout.LABELS, dict[str, dict[str, Any]]()
     try:
         if path.exists() and not path.is_file():
-            raise UnusableInputError("It is no file.")
+            raise UnusableInputError("It is not a file.")
         said = labels.current(labels.read(path))
     except DAMAGE as error:
         text = " ".join(str(error).split())
-        fix = f"Fix that line of {layout.LABELS}." if path.is_file() else "Take it away."
+        fix = f"Fix that line of {layout.LABELS}." if path.is_file() else "Remove it."
         findings.error("bad_labels", layout.LABELS, text, fix)
     try:
         register = load_register(consents)
@@ -208,17 +208,17 @@ def _check_rows(
             reason = str(error)
         if reason:
             reasons[reason].append(index)
-    text = f"the columns say something else than {layout.LABELS}."
+    text = f"the columns differ from {layout.LABELS}."
     findings.about(stale, "stale_labels", layout.EPISODES, text)
     name = f"{layout.EPISODES}: gap_calibration"
     if ids:  # a dataset of which no episode names one was recorded without
-        text, fix = "they name no calibration, others do.", "gaploop calibrate --help"
+        text, fix = "they name no calibration, other episodes do.", "gaploop calibrate --help"
         findings.about(uncalibrated, "no_calibration", name, text, fix, WARNING)
     for (station, session), found in ids.items():
         if len(found) > 1:
             text = f"Station {station}, session {session}: {len(found)} calibrations in one "
             text += "session; poses before and after may differ."
-            fix = "gaploop calibrate --help  # its drift check says by how much"
+            fix = "gaploop calibrate --help  # its drift check shows by how much"
             findings.warn("mixed_calibration", name, text, fix)
     for reason, without in reasons.items():
         text, name = f"{reason}.", f"{layout.EPISODES}: gap_consent"

@@ -142,7 +142,7 @@ def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> 
                     continue
                 furthest = float(other[at].min() if sign < 0 else other[at].max())
                 text = f"The {what} stays at exactly {limit:g} in {at.mean():.0%} of frames while "
-                text += f"the {name} goes on to {furthest:g}: clipped at a limit or by calibration."
+                text += f"the {name} reaches {furthest:g}: clipped at a limit or by calibration."
                 fix = (
                     "Calibrate the arm again (lerobot-calibrate) or widen its limits, then record "
                 )

@@ -50,11 +50,11 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
     try:
         path = info.root / layout.STATS
         if path.exists() and not path.is_file():  # reading a pipe would never end
-            raise UnusableInputError("It is no file.")
+            raise UnusableInputError("It is not a file.")
         stats = read_json(path)
         if not isinstance(stats, dict):
             stats = None
-            raise UnusableInputError("It is no table of statistics.")
+            raise UnusableInputError("It is not a table of statistics.")
     except UnusableInputError as error:
         findings.error("missing_stats", layout.STATS, str(error))
     if stats is not None:
@@ -212,7 +212,7 @@ def _check_episode_stats(
             if not fits:
                 odd.append(name)
         if odd:
-            text = f"{', '.join(odd)} are not what the episodes say."
+            text = f"{', '.join(odd)} don't match the episodes' statistics."
             findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
 
 

@@ -111,7 +111,7 @@ def check_videos(
         usable = np.isfinite(stated).all(axis=0)
         if not usable.all():
             lost = episodes.index[~usable].tolist()
-            text = f"nothing says in which file their {key} is."
+            text = f"the episode table doesn't give the file of their {key}."
             there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
             fix = "" if there else _without_videos(info)
             findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
@@ -175,11 +175,11 @@ def _check_file(
         return False
     shape = list(info.features[key].get("shape") or ())
     if len(shape) == 3 and tuple(index.size) not in {(shape[1], shape[0]), (shape[2], shape[1])}:
-        text = f"{key}: pictures are {index.size[0]} x {index.size[1]}, {layout.INFO} says {shape}."
+        text = f"{key}: pictures are {index.size[0]} x {index.size[1]}, {layout.INFO} has {shape}."
         findings.error("video_size", name, text)
     rate_hz = index.spacing_hz or index.rate_hz
     if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
-        text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
+        text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} has {info.fps:g}."
         stamped = not any(f.code == "bad_timestamp" for f in findings.items)  # fps is right, then
         findings.error("video_fps", name, text, _without_videos(info) if stamped else "")
         return False
@@ -323,7 +323,7 @@ def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> N
         off = apart[key, key]
         if key not in mixed and off > COLOUR:
             text = f"Pictures of {key} are {off:.0%} brighter or darker than their statistics."
-            fix = "Look at them: another video may lie there, or the statistics were copied."
+            fix = "Look at them: the file may be another video, or the statistics were copied."
             findings.warn("wrong_pictures", f"videos/{key}", text, fix)
 
 

@@ -77,7 +77,7 @@ def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[Datase
     with ExitStack() as stack:
         for root in sorted(full):  # in one order everywhere, so that two edits never wait in a ring
             if change or (
-                staging.beside(root, "lock").exists() and os.access(root.parent, os.W_OK)
+                staging.sibling(root, "lock").exists() and os.access(root.parent, os.W_OK)
             ):
                 stack.enter_context(staging.locked(root))
                 staging.recover(root)
@@ -95,7 +95,7 @@ def plan_choice(
     if not kept:
         raise UnusableInputError(
             f"{piece.info.root}: none of its {len(piece.held)} takes would be left, and LeRobot "
-            "knows no empty dataset. Choose others, or remove the folder."
+            "can't load an empty dataset. Choose others, or remove the folder."
         )
     return EditPlan(command, {"": (piece.only(kept),)}, config)
 
@@ -129,14 +129,14 @@ def plan_split(
     decided = named and len(set(map(splits.session_of, piece.held))) == 1
     if common and not shared and not decided:
         raise UnusableInputError(
-            f"Session {names} would be in several parts, so that one would be judged by what the "
-            f"other has seen. Split by --by=session or --fraction, or {splits.ALLOW}."
+            f"Session {names} would be in several parts: a policy would be tested on a session "
+            f"that it was trained on. Split by --by=session or --fraction, or {splits.ALLOW}."
         )
     notes = []
     if common:
-        notes.append(f"In several parts, so that they know each other: session {names}.")
+        notes.append(f"In several parts, which are thus not independent: session {names}.")
     if not any(e.info.session for e in piece.held):
-        notes.append("No take says of which session it is: each counts for itself.")
+        notes.append("No take names its session: each counts as its own session.")
     elif not common:
         total = len(piece.held)
         held = (f"{name} {len(p)} ({len(p) / total:.0%})" for name, p in parts.items())
@@ -180,7 +180,7 @@ def carry_out(
                 for name, pieces in plan.parts.items()
             }
             note_and_refuse_withdrawn(takes, consents)
-        stage = staging.beside(target, "staging")
+        stage = staging.sibling(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         inputs = {root: lineage.source_of(piece) for root, piece in sources.items()}
         done = VideosDone()
@@ -269,7 +269,7 @@ def plan_merge(
         twice += len(double)
         seen |= {e.info.uid: piece for e in new}
         chosen.append(piece.only([e.index for e in new]))
-    notes = (f"{twice} takes are in several; each is taken once.",) if twice else ()
+    notes = (f"{twice} takes are in several datasets; each is kept once.",) if twice else ()
     return EditPlan("merge", {"": tuple(chosen)}, config, notes=notes)
 
 
@@ -293,7 +293,7 @@ def delete_takes(
         gone = tuple(e.info.uid for e in episodes if unwanted(e))
         kept = frozenset(e.index for e in episodes if not unwanted(e))
         if gone and not kept:
-            stage = staging.beside(root, "staging")
+            stage = staging.sibling(root, "staging")
             os.rename(root, stage)  # a kill from here on: `recover` deletes it
             shutil.rmtree(stage)
         elif gone:

@@ -195,7 +195,7 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
     for old in dict.fromkeys(old_tasks.tolist()):  # in order of appearance
         if not 0 <= old < len(names):
             raise UnusableInputError(
-                f"task_index {old} stands in no {layout.TASKS}. Restore that table from a copy."
+                f"{layout.TASKS} has no task_index {old}. Restore that table from a copy."
             )
         mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
@@ -311,7 +311,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     if len(pieces) > 1 or len(piece.chosen) < len(piece.held):
         raise UnusableInputError(
             f"{piece.info.root / layout.EPISODES} has no statistics per episode, so those of a "
-            "part can't be told. Compute them with: lerobot-edit-dataset "
+            "part can't be derived. Compute them with: lerobot-edit-dataset "
             "--operation.type=recompute_stats"
         )
     old = read_json(piece.info.root / layout.STATS)
@@ -349,7 +349,7 @@ def _write_videos(
                 for episode in piece.episodes:
                     path, start_s = video_of(piece.info, episode.row, key)
                     if path is None:
-                        what = f"episode {episode.index} doesn't say where its {key} is."
+                        what = f"episode {episode.index} doesn't state where its {key} is."
                         raise damaged(piece.info.root, what)
                     if not path.exists():
                         raise UnusableInputError(

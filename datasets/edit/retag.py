@@ -18,9 +18,9 @@ from gaploop.datasets.layout import EpisodeRow
 SOURCE: Final = "engineer"
 _NOT_TAGS: Final = {
     "consent": "consent is what people in a take gave; manage it with: gaploop consent",
-    "uid": "labels and lineage hang on a take's uid; it never changes",
+    "uid": "labels and lineage are tied to a take's uid; it never changes",
     "t0_ns": "when a take was recorded never changes",
-    **dict.fromkeys(labels.FIELDS, "that is a label; say it with: gaploop label"),
+    **dict.fromkeys(labels.FIELDS, "that is a label; set it with: gaploop label"),
 }
 
 

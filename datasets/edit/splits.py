@@ -72,7 +72,7 @@ def by_share(
         names = ", ".join(sorted(groups)[:3])
         raise UnusableInputError(
             f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
-            f"({names}), too few for {len(shares)} parts without one session in two of them. "
+            f"({names}), too few for {len(shares)} parts that share no session. "
             f"Record in another session, or {ALLOW}."
         )
     drawn = [groups[key] for key in sorted(groups)]

@@ -259,7 +259,7 @@ def write_dataset(
     features |= {name: {**features[name], "dtype": "video"} for name in incoming.about.pictures}
     about = replace(incoming.about, features=features)
     rows: list[dict[str, Any]] = []
-    stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
+    stage, pictures = staging.sibling(target, "staging"), staging.sibling(target, "pictures")
     with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
         try:

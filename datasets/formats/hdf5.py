@@ -44,7 +44,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
             yield file
 
 
-class _Kept(io.RawIOBase):
+class _Hdf5File(io.RawIOBase):
     """A file to HDF5, also once the disk is full.
 
     HDF5 keeps what it couldn't write and tries again whenever an object is closed; where that
@@ -121,7 +121,7 @@ type Written = Callable[[], None]
 def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
     """Write a new HDF5 file, with h5py's `options`; OSError where it can't be written."""
     with path.open("xb+", buffering=0) as stream:
-        kept = _Kept(stream)
+        kept = _Hdf5File(stream)
 
         def written() -> None:
             if kept.error is not None:
@@ -173,7 +173,7 @@ def rows_of(group: Any, key: str) -> NDArray[Any]:
     if not isinstance(stored, h5py.Dataset) or not stored.ndim or stored.dtype.kind not in "fiub":
         raise ValueError(f"{stored.name} holds no rows of numbers")
     if stored.nbytes > LARGEST_ARRAY:
-        raise ValueError(f"{stored.name} is said to be of shape {stored.shape}")
+        raise ValueError(f"{stored.name} declares the shape {stored.shape}")
     return np.asarray(stored[()])
 
 
@@ -239,7 +239,7 @@ def pictures_in(path: Path, name: str, swap_red_blue: bool = False) -> Iterator[
         stored = file[name]
         for k in range(len(stored)):
             if not k and stored.ndim == 4 and math.prod(stored.shape[1:]) > LARGEST_PICTURE:
-                raise ValueError(f"{name} is said to be of shape {stored.shape}")
+                raise ValueError(f"{name} declares the shape {stored.shape}")
             row = stored[k]
             if np.ndim(row) == 3:
                 picture: Image | None = np.asarray(row)

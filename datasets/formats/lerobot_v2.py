@@ -101,7 +101,7 @@ def read_v2(root: Path) -> OldDataset:
             plain_name(name, "feature", where)
         for key, due in (("data_path", DATA), ("video_path", VIDEO)):
             if raw.get(key) not in (None, due):
-                raise ValueError(f"{key} is {str(raw[key])[:80]!r}, this reads {due}")
+                raise ValueError(f"{key} is {str(raw[key])[:80]!r}, gaploop reads {due}")
         fps, count = float(raw["fps"]), int(raw["total_episodes"])
         robot = str(raw.get("robot_type") or "")
         info = DatasetInfo(root, fps, features, robot, count, int(raw["total_frames"]))
@@ -234,12 +234,12 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
         table = table.select(schema.names).replace_schema_metadata(None).cast(schema)
     except (pa.ArrowException, *DAMAGE) as error:
         reason = " ".join(str(error).split())[:120]
-        raise UnusableInputError(f"its rows aren't as {layout.INFO} says ({reason})") from None
+        raise UnusableInputError(f"its rows aren't as {layout.INFO} describes ({reason})") from None
     due = old.rows.get(episode, {}).get("length")
     if due is None:
         raise UnusableInputError(f"it isn't in {EPISODES}")
     if len(table) != due or not due:
-        raise UnusableInputError(f"{len(table)} rows, {EPISODES} says {due}")
+        raise UnusableInputError(f"{len(table)} rows, {EPISODES} has {due}")
     if (matrix(table["frame_index"], 1)[:, 0] != np.arange(len(table))).any():
         raise UnusableInputError("frame_index doesn't count 0, 1, 2 …")
     for name, width in numeric_features(old.info).items():

@@ -118,7 +118,7 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
     chosen = [topics[name] for part in parts.values() for name in part]
     if not settings.units and all(topic.schema == JOINT_STATE for topic in chosen):
         units = ROS_UNITS
-        notes.append("units are rad (m where a joint slides): sensor_msgs/JointState says so.")
+        notes.append("units are rad (m where a joint slides), as sensor_msgs/JointState defines.")
     else:
         units = settings.required_units(path)
     fps = settings.required_fps(path, ", the rate that frames are to have")
@@ -214,7 +214,7 @@ def _episode(
     if count > MOST_FRAMES:
         raise UnusableInputError(
             f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
-            "was set meanwhile. Cut it with: mcap filter."
+            "was set while recording. Cut it with: mcap filter."
         )
     grid_ns = first + np.round(np.arange(count) * (1e9 / about.fps)).astype(np.int64)
     values: dict[str, NDArray[Any]] = {

@@ -156,7 +156,7 @@ class ImportSettings:
         """Return the rate; UnusableInputError: nobody said it, or it isn't whole and above 0."""
         if self.fps is None:
             raise UnusableInputError(
-                f"{where} doesn't say how many frames a second it has. Say it with --fps=…{hint}."
+                f"{where} doesn't state its frames per second. Give them with --fps=…{hint}."
             )
         if self.fps <= 0 or self.fps != int(self.fps):
             raise UnusableInputError(
@@ -168,8 +168,8 @@ class ImportSettings:
         """Return the units of action and state, "" if unknown; UnusableInputError: nobody said."""
         if not self.units:
             raise UnusableInputError(
-                f"{where} doesn't say the units of action and state, and gaploop doesn't guess. "
-                f"Say them: --units=deg, rad, m or another word; --units=unknown goes on without"
+                f"{where} doesn't state the units of action and state, and gaploop doesn't guess. "
+                f"Give them: --units=deg, rad, m or another word; --units=unknown goes on without"
                 f"{hint}."
             )
         return "" if self.units == "unknown" else self.units
@@ -225,7 +225,7 @@ def read_carried(value: Any, where: Path) -> Carried:
     try:
         if value["schema"] != SCHEMA:
             raise UnusableInputError(
-                f"{where}: exported as {value['schema']}, this reads {SCHEMA}. Update gaploop."
+                f"{where}: exported as {value['schema']}, not {SCHEMA}. Update gaploop."
             )
         features = {n: {**f, "shape": tuple(f["shape"])} for n, f in value["features"].items()}
         for name, spec in features.items():

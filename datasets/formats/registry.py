@@ -118,7 +118,7 @@ def export_dataset(
         finally:
             _remove(part)
             # While it is held: filelock tries anew where the file that it locked is gone.
-            staging.beside(output.absolute(), "lock").unlink(missing_ok=True)
+            staging.sibling(output.absolute(), "lock").unlink(missing_ok=True)
     return out
 
 

@@ -258,12 +258,12 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
     if source not in UNITS:
         said = f"'{known}'" if known else "not stated"
         raise UnusableInputError(
-            f"units: those of the dataset are {said}. Say them: units: {{from: deg, to: "
+            f"units: those of the dataset are {said}. Give them: units: {{from: deg, to: "
             f"{spec.target}}}; one of {', '.join(UNITS)}."
         )
     if known in UNITS and source != known:
         raise UnusableInputError(
-            f"units: from {source}, but the takes are in {known}. Leave from away, or fix the "
+            f"units: from {source}, but the takes are in {known}. Leave from out, or fix the "
             "takes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})
@@ -271,7 +271,7 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
     if grippers and to_or_from_rad and not spec.gripper_said:
         raise UnusableInputError(
             f"units: {', '.join(grippers)} goes from 0 to 100 outside rad. What is that in rad? "
-            "Say gripper: keep (leave its values), gripper: model with arm: NAME, "
+            "Give gripper: keep (leave its values), gripper: model with arm: NAME, "
             "or gripper: [rad at 0, rad at 100]."
         )
     return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)

@@ -30,7 +30,7 @@ KEYS: Final = (
 )  # fmt: skip
 RULES: Final = {
     "hold": "the newest frame that there was at that moment",
-    "nearest": "the frame nearest in time, be it later",
+    "nearest": "the frame nearest in time, even if it is later",
     "linear": "joint values in between, pictures and the rest as with hold",
 }
 """How frames of another rate are made."""

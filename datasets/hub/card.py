@@ -208,8 +208,8 @@ def _consent(episodes: Sequence[EpisodeRow]) -> str:
         return (
             f"{people} of the {len(episodes)} takes {verb} people who take part. Each of them has "
             "agreed to recording, publication and this upload (pseudonymous ids in `gap_consent`); "
-            "the agreement was valid when this was pushed. Who withdraws is removed from later "
-            "versions: use the latest one."
+            "the agreement was valid when this was pushed. Anybody who withdraws is removed from "
+            "later versions: use the latest one."
         )
     if not all(_is_ours(e) for e in episodes):
         return "Not all takes were recorded with gaploop: nothing here says who is in those."

@@ -74,9 +74,9 @@ def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> N
         return
     first, more = hits[0], f" ({len(hits) - 1} more)" if len(hits) > 1 else ""
     fix = (
-        "Take it out, and revoke it: who has a copy of the folder has it."
+        "Take it out, and revoke it: anybody with a copy of the folder has it."
         if first.secret
-        else "Take it out, or push it all the same with --allow_paths."
+        else "Take it out, or push it anyway with --allow_paths."
     )
     raise UnusableInputError(
         f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {fix}"
@@ -130,7 +130,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
                 if entry.file_size > LARGEST_TEXT:
                     raise UnusableInputError(
                         f"{path} must not be pushed: {entry.filename} in it unpacks to "
-                        f"{entry.file_size >> 20} MiB, which nobody can look through. Delete it."
+                        f"{entry.file_size >> 20} MiB, too much to scan. Delete it."
                     )
                 # RuntimeError: encrypted. The entries after one that can't be read are read.
                 damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)

@@ -433,7 +433,7 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
         raise UnusableInputError(f"{option} is nested too deeply. {GRAMMAR}") from None
 
 
-def fields_asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
+def queried_fields(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
     """Return the fields that a query asks about, with their values, to say why none matches."""
     query = _Query(text.replace("\n", " ").strip(), Facts.of_episodes(episodes), "--where")
     found = (query.field(n) for n in ast.walk(query.parse()) if isinstance(n, ast.expr))

@@ -77,7 +77,7 @@ class LabelStore:
         self._read = b""  # of the file, up to its last line break
         self._stamp: tuple[int, ...] = (-1,)  # of the file as `refresh` read it last
         self._index()
-        said = (labels.current if journal else episodes_table.said_about)(self._said)
+        said = (labels.current if journal else episodes_table.label_values)(self._said)
         episodes = []
         for episode in recorded:
             about = said.get(episode.info.uid, {})
@@ -127,7 +127,7 @@ class LabelStore:
             found = [e.index for e in self.episodes if e.info.uid == uid]
             found = found or [e.index for e in self.episodes if uid and e.info.uid.startswith(uid)]
             if len(found) != 1:
-                many = f"{len(found)} uids begin so; write more of it" if found else "no such uid"
+                many = f"{len(found)} uids begin so; give more of it" if found else "no such uid"
                 raise UnusableInputError(
                     f"--uid={uid}: {many}. See what {self.root} holds: gaploop label {self.root}"
                 )
@@ -158,7 +158,7 @@ class LabelStore:
         self.write(new, merged=merged)
         if self.journal:
             return True
-        said = episodes_table.said_about(self.events)
+        said = episodes_table.label_values(self.events)
         stale = {  # their columns don't show their labels: the dataset was busy at the time
             e.info.uid
             for e in self.episodes
@@ -227,7 +227,7 @@ class LabelStore:
         with staging.locked(self.root):
             staging.recover(self.root)
             known = layout.read_episodes(layout.read_info(self.root))
-            stage = staging.beside(self.root, "staging")
+            stage = staging.sibling(self.root, "staging")
             staging.clone(self.root, stage)
             rows = {e.index: columns.default_row(e.info, e.outcome) for e in known}
             episodes_table.materialise(stage, rows)
@@ -298,30 +298,30 @@ def history(events: Iterable[LabelEvent]) -> list[HistoryEntry]:
     """Return what was said, in order, with what became of it."""
     events = list(events)
     standing = labels.standing(events)
-    taken_back = {labels.name(e): e for e in events if e.retracts}
+    retracted = {labels.name(e): e for e in events if e.retracts}
     rivals: dict[labels.Key, list[LabelEvent]] = {}
     for event in events:
-        if not event.retracts and labels.name(event) not in taken_back:
+        if not event.retracts and labels.name(event) not in retracted:
             rivals.setdefault(event.key, []).append(event)
     entries = []
     for event in events:
-        stands, back = standing.get(event.key), taken_back.get(labels.name(event))
+        stands, back = standing.get(event.key), retracted.get(labels.name(event))
         if event.retracts:
             why = f"takes back what {event.author} said at {_time(event.retracts)}"
         elif back is not None:
             why = f"taken back at {_time(back.at)}"
         elif event is stands:
             others = rivals[event.key]
-            why = "the only word" if len(others) == 1 else "the newest word"
+            why = "the only label" if len(others) == 1 else "the newest label"
             if any(e.rank < event.rank for e in others):
                 newest = "newest " if sum(e.rank == event.rank for e in others) > 1 else ""
-                why = f"the {newest}word of the highest source ({event.source})"
+                why = f"the {newest}label of the highest source ({event.source})"
         elif stands is None:  # nothing else was said: then it would stand itself
             why = ""
         elif stands.rank > event.rank:
             auto = event.source == labels.SOURCES[0]
-            word = "an automatic word" if auto else f"an {event.source}'s word"
-            why = f"{stands.author} ({stands.source}) stands above {word}"
+            whose = "an automatic" if auto else f"an {event.source}'s"
+            why = f"{stands.author} ({stands.source}) overrides {whose} label"
         else:
             why = f"replaced by {stands.author} at {_time(stands.at)}"
         counts = event is stands and not event.retracts and back is None

@@ -115,7 +115,7 @@ class Mixture:
             if stage.steps is None or stage.steps < 1:
                 raise UnusableInputError(
                     f"Stage {number + 1} of {len(stages)} needs steps, at least 1; only the last "
-                    "stage may go on without end."
+                    "stage may run without end."
                 )
             length = stage.steps * self.per_step
             turns = turns_before(self._shares[number], length, self._key(number))

@@ -180,7 +180,7 @@ def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTab
             for value in values:
                 if type(value) not in (int, float) or not 0 <= float(value or 0) < np.inf:
                     raise UnusableInputError(
-                        f"{where}: a take says {value!r}, which is no weight. Every take needs a "
+                        f"{where}: a take has {value!r}, which is no weight. Every take needs a "
                         "number ≥ 0 there; or give a table of value: weight."
                     )
             result *= np.array(values, dtype=np.float64)

@@ -121,7 +121,7 @@ def repair(
     note_made_from(consent.Place("dataset", str(target)), [root])
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
         staging.recover(target)
-        stage = staging.beside(target, "staging")
+        stage = staging.sibling(target, "staging")
         staging.clone(root, stage, follow=True)
         hook("cloned")
         try:
@@ -144,19 +144,21 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
     Where `check` would have what is left repaired, which has just been tried, there is another fix.
     """
 
-    def told(text: str) -> str:
+    def renamed(text: str) -> str:
         return text.replace(str(stage), str(root)).replace(stage.name, root.name)
 
     draft, findings = RepairDraft(stage), Findings(stage)
     try:
         _repair_draft(draft, options)
     except UnusableInputError as error:
-        raise UnusableInputError(told(str(error))) from None
+        raise UnusableInputError(renamed(str(error))) from None
     check_dataset(stage, findings, options.deep)
     left = []
     for found in (f for f in findings.items if f.severity == ERROR):
-        fix = BY_HAND if found.fix == findings.repair() else told(found.fix)
-        left.append(replace(found, where=told(found.where), message=told(found.message), fix=fix))
+        fix = BY_HAND if found.fix == findings.repair() else renamed(found.fix)
+        left.append(
+            replace(found, where=renamed(found.where), message=renamed(found.message), fix=fix)
+        )
     return RepairReport(tuple(draft.actions), tuple(left))
 
 

@@ -203,7 +203,7 @@ def repair_info(draft: RepairDraft) -> None:
         info["fps"] = rate
     elif not known:
         info["fps"] = 30
-        draft.did("set_fps", f"fps: {fps} → 30, LeRobot's usual rate: nothing says what it was")
+        draft.did("set_fps", f"fps: {fps} → 30, LeRobot's usual rate: the real one isn't known")
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:

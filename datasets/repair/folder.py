@@ -18,7 +18,9 @@ PART: Final = "damaged"
 def kept_copies(root: Path) -> list[Path]:
     """Return the folders that repairs of a dataset kept beside it, also one that a kill cut off."""
     numbered = sorted(root.parent.glob(f"{glob.escape(root.name)}{KEPT}[0-9]*"))
-    return [p for p in (*numbered, staging.beside(root, PART)) if p.is_dir() and not p.is_symlink()]
+    return [
+        p for p in (*numbered, staging.sibling(root, PART)) if p.is_dir() and not p.is_symlink()
+    ]
 
 
 def keep(root: Path, hook: staging.Hook) -> Path:
@@ -26,7 +28,7 @@ def keep(root: Path, hook: staging.Hook) -> Path:
     number = 1
     while (kept := root.parent / f"{root.name}{KEPT}{number}").exists():
         number += 1
-    part = staging.beside(root, PART)
+    part = staging.sibling(root, PART)
     shutil.rmtree(part, ignore_errors=True)
     staging.clone(root, part, follow=True)
     staging.sync_tree(part)

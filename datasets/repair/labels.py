@@ -19,7 +19,7 @@ from gaploop.datasets.check.episodes import is_json_object
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.labels.transfer import bring_events
 from gaploop.datasets.repair.description import RepairDraft
-from gaploop.datasets.repair.rows import Whole
+from gaploop.datasets.repair.rows import WholeEpisode
 from gaploop.datasets.repair.tables import read_table
 from gaploop.datasets.telemetry_zarr import telemetry_path
 
@@ -27,7 +27,9 @@ type Row = dict[str, Any]
 _SAYS: Final = "the dataset or journal in which the takes still have their labels"
 
 
-def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None) -> None:
+def repair_labels(
+    draft: RepairDraft, episodes: Sequence[WholeEpisode], labels_from: Path | None
+) -> None:
     """Give every episode the gap columns of its take, where the dataset has any, or had.
 
     Raises:

@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeEpisode:
     """An episode that can stay: its index before, and where its frames are in `Rows`, in order.
 
     `take` is its `gap.take`, 0 where there is none; `home` the data file of its first frame.
@@ -188,13 +188,13 @@ def _part(
 
 def whole_episodes(
     paths: Sequence[Path], rows: Rows, fps: float, lengths: Mapping[int, int]
-) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
+) -> tuple[list[WholeEpisode], dict[int, str], dict[int, int]]:
     """Return the episodes whose rows are whole, in order, and why the others aren't.
 
     Third, the frames of those left out only for what stands in their rows: their pictures lie
     among the others'. `lengths` are the frames of episodes, as far as their table says.
     """
-    found: list[Whole] = []
+    found: list[WholeEpisode] = []
     lost: dict[int, str] = {}
     spoilt: dict[int, int] = {}
     order = np.argsort(rows.episode, kind="stable")
@@ -213,7 +213,7 @@ def whole_episodes(
         else:
             takes = np.unique(rows.take[chosen])
             take, home = int(takes[0]) if len(takes) == 1 else 0, paths[rows.file[chosen[0]]]
-            found.append(Whole(episode, chosen, take, home))
+            found.append(WholeEpisode(episode, chosen, take, home))
     found.sort(key=lambda e: (int(rows.file[e.rows[0]]), e.old))
     return found, lost, spoilt
 
@@ -241,7 +241,7 @@ def _in_order(rows: Rows, at: Ints, fps: float) -> Ints | None:
     return found
 
 
-def copies(rows: Rows, episodes: list[Whole]) -> dict[int, int]:
+def copies(rows: Rows, episodes: list[WholeEpisode]) -> dict[int, int]:
     """Return episodes that are exact copies: old index of the copy to that of the first.
 
     None where most episodes are equal: their signals are made up, not recorded twice.
@@ -273,7 +273,7 @@ def rewrite_files(
     draft: RepairDraft,
     paths: Sequence[Path],
     rows: Rows,
-    episodes: Sequence[Whole],
+    episodes: Sequence[WholeEpisode],
     fps: float,
     names: Mapping[str, str],
     tasks: Mapping[int, int],

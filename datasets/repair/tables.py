@@ -23,7 +23,7 @@ from gaploop.datasets.check.stats import check_stats, differing_episodes
 from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import RepairDraft, read_object
-from gaploop.datasets.repair.rows import Rows, Whole
+from gaploop.datasets.repair.rows import Rows, WholeEpisode
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
 from gaploop.datasets.v3_files import write_episodes, write_tasks
 
@@ -114,10 +114,10 @@ def read_table(root: Path) -> pa.Table | None:
 def repair_tasks(
     draft: RepairDraft,
     rows: Rows,
-    episodes: Sequence[Whole],
+    episodes: Sequence[WholeEpisode],
     said: Mapping[int, Sequence[str]],
     task: str,
-) -> tuple[list[str], list[Whole], dict[int, int]]:
+) -> tuple[list[str], list[WholeEpisode], dict[int, int]]:
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
@@ -170,7 +170,7 @@ def repair_episodes(
     info: DatasetInfo,
     scan: Scan | None,
     old: OldTable,
-    episodes: Sequence[Whole],
+    episodes: Sequence[WholeEpisode],
     cameras: Sequence[Camera],
 ) -> None:
     """Write the episode table anew where it isn't right; data files are in order already."""
@@ -234,7 +234,9 @@ def known_places(old: OldTable, key: str) -> dict[int, Place]:
     }
 
 
-def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa.Array]) -> bool:
+def _is_right(
+    old: OldTable, episodes: Sequence[WholeEpisode], columns: Mapping[str, pa.Array]
+) -> bool:
     """Say whether the table that there is says what it should."""
     table = old.table
     if not old.whole or len(table) != len(episodes):
@@ -256,7 +258,7 @@ def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa
 def _fresh_rows(
     info: DatasetInfo,
     old: OldTable,
-    episodes: Sequence[Whole],
+    episodes: Sequence[WholeEpisode],
     cameras: Sequence[Camera],
     wanted: Sequence[int],
 ) -> pa.Table:

@@ -121,7 +121,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
                         if None not in row.values():
                             files.add(name_of(row[pair[0]], row[pair[1]]))
                 elif folder != "data":
-                    text = f"no column says in which file their {folder.partition('/')[2]} is"
+                    text = f"no column gives the file of their {folder.partition('/')[2]}"
                     blame("no_video_columns", layout.EPISODES, text, index)
             if "gap_uid" in names:
                 for code, name, text, which in gap_faults(block):

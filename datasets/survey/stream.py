@@ -50,7 +50,7 @@ class QueryMatch:
     skipped: str = ""
 
 
-class _Asked:
+class _ColumnProbe:
     """Stands for a table without rows and notes which columns are asked for."""
 
     column_names: Final = (INDEX, "tasks", "length", *EPISODE_COLUMNS)
@@ -107,7 +107,7 @@ def understand(text: str, sources: Sequence[Metadata]) -> Query:
 
 
 def _columns(text: str, known: frozenset[str]) -> tuple[str, ...]:
-    asked = _Asked()
+    asked = _ColumnProbe()
     matching(text, replace(Facts.of_table(asked, 1.0), known=known))
     return tuple(asked.names)
 

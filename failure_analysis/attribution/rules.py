@@ -164,7 +164,7 @@ class _Hit:
         """Return how plainly a channel that this is seen through is faulty itself."""
         return max((faults.get(channel, 0.0) for channel in self.rule.through), default=0.0)
 
-    def left_beside(self, explained: float) -> _Hit | None:
+    def residual(self, explained: float) -> _Hit | None:
         """Return what is left where `explained` strength speaks for another cause."""
         share = max(0.0, 1.0 - explained / EXPLAINED_BY)
         return replace(self, strength=self.strength * share) if share > 0 else None
@@ -205,12 +205,12 @@ def rule_evidence(
     for hit in direct:
         if hit.rule.fault:
             faults[hit.rule.fault] = max(faults.get(hit.rule.fault, 0.0), hit.strength)
-    left = [h for hit in direct if (h := hit.left_beside(hit.fault(faults)))]
+    left = [h for hit in direct if (h := hit.residual(hit.fault(faults)))]
     strongest = {d: max((h.strength for h in left if h.rule.dimension is d), default=0.0)
                  for d in GapDimension}  # fmt: skip
     for hit in indirect:
         others = max(s for d, s in strongest.items() if d is not hit.rule.dimension)
-        rest = hit.left_beside(max(others, hit.fault(faults)))
+        rest = hit.residual(max(others, hit.fault(faults)))
         left += [rest] if rest else []
     scores, placed = _scores(left), task.strength if task else 0.0
     if task:

@@ -188,7 +188,7 @@ def _matched_json(found: Matched) -> dict[str, Any]:
 def effect_words(effect: Effect, reference: str) -> str:
     """Return one difference in words and numbers."""
     said = (
-        f"{words(effect.factor)} {effect.level}: {points(effect.difference)} beside {reference}, "
+        f"{words(effect.factor)} {effect.level}: {points(effect.difference)} against {reference}, "
         f"{effect.verdict} ({effect.successes}/{effect.trials})"
     )
     return f"{said}; {effect.note}" if effect.note else said
@@ -229,7 +229,7 @@ def naming_command(group: Group, where: str) -> str:
 def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
     """Yield what takes say together; of conditions, the costliest first."""
     if cohort.table is None:
-        yield "no take says how it ended: nothing to compare"
+        yield "no take has an outcome: nothing to compare"
         return
     table = cohort.table
     yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"
@@ -247,9 +247,9 @@ def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
         yield change_words(cohort.change)
     for version in cohort.versions[1:]:
         beside = version.since_before
-        said = points(beside.difference) if beside else "nothing tried alike"
+        said = points(beside.difference) if beside else "nothing comparable tried"
         mark = "changed" if version.flagged else "no change shown"
-        yield f"policy {version.policy}: {said} beside the version before, {mark}"
+        yield f"policy {version.policy}: {said} against the version before, {mark}"
     for group in cohort.groups:
         modes = ", ".join(f"{words(mode)} {n}×" for mode, n in group.modes.items())
         traits = "; ".join(group.traits) or "nothing in the signals sets them apart"

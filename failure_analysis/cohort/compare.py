@@ -224,5 +224,7 @@ def versions(rows: Sequence[Trials]) -> tuple[Version, ...]:
         beside = matched(*pair, besides=TIME) if pair else None
         strict = matched(*pair, besides=TIME, confidence=confidence) if pair else None
         counts = sum(r.successes for r in groups[name]), sum(r.trials for r in groups[name])
-        found.append(Version(name, *counts, beside, bool(strict and strict.difference.sure)))
+        found.append(
+            Version(name, *counts, beside, bool(strict and strict.difference.excludes_zero))
+        )
     return tuple(found)

@@ -299,9 +299,9 @@ def make_design(
             pairs = {f: np.column_stack([ones, theirs, block]) for f, theirs in kept.items()}
             partner = [f for f, m in pairs.items() if np.linalg.matrix_rank(m) < m.shape[1]]
             aside[factor] = "changed together with " + (
-                f"{partner[0]}: what one costs can't be told from what the other does"
+                f"{partner[0]}: their costs can't be told apart"
                 if partner
-                else f"{', '.join(kept)} taken together: it can't be told from them"
+                else f"{', '.join(kept)} taken together: it can't be separated from them"
             )
         else:
             kept[factor], matrix = block, both

@@ -150,7 +150,7 @@ class FailureScore:
             raise UnusableInputError(f"{path} is not a live score (schema {SCHEMA}).")
         try:
             if tuple(value["features"]) != FEATURES:
-                raise UnusableInputError(f"{path} is of other signals. Fit it again.")
+                raise UnusableInputError(f"{path} was fitted to other signals. Fit it again.")
             usual = Usual(_array(value["mean"]), _array(value["spread"]))
             return cls(
                 str(value["name"]),

@@ -177,7 +177,7 @@ def shaking(motion: ArmMotion) -> Event | None:
     for other in sorted(found):
         end_s = max(end_s, other[1]) if other[0] <= end_s else end_s
     message = (
-        f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
+        f"a joint swings back and forth by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
     )
     return Event(M.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", message))
 

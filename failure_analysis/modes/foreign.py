@@ -240,8 +240,8 @@ def current_mode(
         share = float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan")
         if share < RARE_REST:
             message = (
-                f"the arm stands still at the end with motor currents like only {share:.0%} of the "
-                "set's rests: something stopped it on its way"
+                f"the arm stands still at the end with motor currents as in only {share:.0%} of "
+                "the set's standstills: something stopped it on its way"
             )
             stopped = Evidence("rest_like_share", share, "share", message)
             return FailureMode.COLLISION, (stopped,)

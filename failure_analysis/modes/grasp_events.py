@@ -148,7 +148,7 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
     seen, last = tool_and_object(view), closings[-1]
     if seen is None or not seen.visible.any():
         return GraspEvents(
-            unseen="whether the jaws held anything: they aren't read, nothing tracks"
+            unseen="whether the jaws held anything: no jaw readings, no tracked scene"
         )
     before = seen.visible & (seen.t_s < closings[0].close_s)
     after = seen.visible & (seen.t_s > last.close_s + HELD_S)
@@ -158,7 +158,7 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
     moved_m = float(np.linalg.norm(end_m - start_m))
     if moved_m < MOVED_M:
         message = (
-            f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
+            f"the gripper closed, and the object is where it was ({moved_m * 1000:.0f} mm off)"
         )
         seen_here = Evidence("transported_m", moved_m, "m", message)
         missed = Event(M.MISSED_GRASP, last.close_s, last.open_s, seen_here)
@@ -166,10 +166,10 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
     if not last.released:
         return GraspEvents((), last.close_s, last.close_s + GRASP_S)
     opened_m = seen.tool_m[int(np.searchsorted(seen.t_s, last.open_s).clip(0, len(seen.t_s) - 1))]
-    beside_m = float(np.linalg.norm(end_m - opened_m[:2]))
-    if beside_m < NEAR_RELEASE_M:
+    offset_m = float(np.linalg.norm(end_m - opened_m[:2]))
+    if offset_m < NEAR_RELEASE_M:
         return GraspEvents((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
-    message = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
+    message = f"the object lies {offset_m * 1000:.0f} mm from where the gripper opened"
     lost_s = 0.5 * (last.close_s + last.open_s)
-    lost = Event(M.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", message))
+    lost = Event(M.SLIP, lost_s, lost_s, Evidence("release_offset_m", offset_m, "m", message))
     return GraspEvents((lost,), last.close_s, last.close_s + GRASP_S)

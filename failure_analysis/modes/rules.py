@@ -72,7 +72,7 @@ def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) ->
     candidates = [(event, arm) for arm in every for event in arm.events()]
     # How the take ended, too: out of time, at a standstill, or stopped from outside.
     end_s = max(float(arm.motion.t_s[-1]) for arm in every)
-    message = f"after {view.take.duration_s:.1f} s the arm was still at it"
+    message = f"after {view.take.duration_s:.1f} s the attempt was still running"
     late = Evidence("duration_s", view.take.duration_s, "s", message)
     ends = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, every)]
     stood = standing(motions)

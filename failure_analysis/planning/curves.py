@@ -264,8 +264,8 @@ def campaign_trial(
             shares[item.dimension] = item.share
     if not takes:
         raise UnusableInputError(
-            f"Plan {plan.id}: no takes were recorded for it, so its result says nothing about "
-            "demonstrations. Name the folder of a campaign that recorded some."
+            f"Plan {plan.id}: no takes were recorded for it, so its result doesn't show what "
+            "demonstrations bring. Name the folder of a campaign that recorded some."
         )
     return Trial(
         f"{plan.id}/{after.policy}",

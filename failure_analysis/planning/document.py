@@ -76,12 +76,12 @@ def headline(plan: Plan) -> str:
         if not done:
             return "Don't collect now."
         expected = f"{brings}." if brings else ""
-        return f"Don't collect now: {' and '.join(done)}, by the commands below.{expected}"
+        return f"Don't collect now: {' and '.join(done)}, with the commands below.{expected}"
     spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
     sentence = f"Record {plan.takes} takes, about {spent}."
     sentence += brings or f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
     following = any(item.may_follow for item in plan.items)
-    sentence += ", with all that may follow." if following else "."
+    sentence += ", including all takes that may follow." if following else "."
     sentence += f" Time: {time_words(plan.hours)}."
     if plan.machine_hours:
         sentence += f" Then adapting and evaluating: {_short(plan.machine_hours)} of the machine"
@@ -196,7 +196,7 @@ def plan_section(plan: Plan) -> Section:
     if plan.takes:
         lead = f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
     elif typed:
-        lead = "Don't collect yet: by the commands below an operator's hour brings more."
+        lead = "Don't collect yet: the commands below bring more per operator's hour."
     else:
         lead = "Don't collect: nothing that demonstrations would fix stands out."
     rows = []

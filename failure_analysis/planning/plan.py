@@ -238,8 +238,9 @@ def _carried_out(
             best = max(others.values(), key=lambda way: way.points_per_hour)
             ahead = mine.gain_points.mean - best.gain_points.mean
             why += (
-                f" An operator's hour brings {mine.points_per_hour:.0f} points; to {best.remedy} "
-                f"{best.points_per_hour:.0f} (to {item.remedy} brings {ahead:+.1f} points in all)."
+                f" Points per operator's hour: {item.remedy} {mine.points_per_hour:.0f}, "
+                f"{best.remedy} {best.points_per_hour:.0f}; points in all: {item.remedy} "
+                f"{ahead:+.1f} compared with {best.remedy}."
             )
         item = replace(item, why=why, alternatives=tuple(others.values()))
         lines: tuple[str, ...] = ()
@@ -422,9 +423,9 @@ def _verdict_words(
         case Decision.RECORD:
             return f"{quota.takes} takes are expected to fix {part}."
         case Decision.PILOT | Decision.TRY:
-            unsure = "The failures lean to this, and hardly one is clear enough to name it"
+            unsure = "The failures lean to this cause, but hardly one is clear enough to name it"
             if quota.decision is Decision.PILOT:
-                unsure = f"Open whether demonstrations fix this (chance {chance})"
+                unsure = f"Unsure whether demonstrations fix this (chance {chance})"
             return (
                 f"{unsure}: record {quota.first}, adapt, roll out {PILOT_ROLLOUTS}, and plan again "
                 f"with gaploop plan --results: up to {quota.takes - quota.first} more if they "
@@ -448,7 +449,7 @@ def _stop_words(
                 "Measure first: "
                 "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
             )
-        return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
+        return "" if unclear else "Don't collect: demonstrations would fix nothing that was found."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
     what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"
@@ -466,7 +467,7 @@ def _notes(
     channels = ""
     if unseen:
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
-        channels = f" What the takes have no channel for: {'; '.join(names)}."
+        channels = f" Not recorded in the takes: {'; '.join(names)}."
     notes = []
     if POLICY in summary.get("station", {}).get("named", ()):
         notes.append(

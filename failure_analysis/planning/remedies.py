@@ -54,7 +54,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         ("grid_cell",),
         "table_height",
         "gaploop calibrate drift compares camera and arm with the stored calibration; or lay "
-        "the object on a measured mark and compare it with what the tracker says.",
+        "the object on a measured mark and compare it with what the tracker reports.",
     ),
     D.OBJECT_PROPERTY: Remedy(
         "change_scene",
@@ -112,7 +112,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         ("joint positions at control rate", "status of every servo"),
         (),
         "",
-        "gaploop doctor asks every servo; log one minute at rest: do readings jitter, repeat or "
+        "gaploop doctor queries every servo; log one minute at rest: do readings jitter, repeat or "
         "drop out?",
     ),
     D.VISUAL_DOMAIN: Remedy(

@@ -68,7 +68,7 @@ def cohort_pngs(cohort: CohortStatistics) -> dict[str, bytes]:
 def headline(cohort: CohortStatistics) -> str:
     """Return in one sentence where success is lost."""
     if cohort.table is None:
-        return "No take says how it ended, so nothing can be compared."
+        return "No take has an outcome, so nothing can be compared."
     if not cohort.table.effects:
         return "Every take was recorded under the same conditions, so none can be compared."
     worst = cohort.table.worst
@@ -76,7 +76,7 @@ def headline(cohort: CohortStatistics) -> str:
         return "No condition is shown to cost success."
     reference = cohort.table.references[worst.factor][0]
     return (
-        f"Costliest: {words(worst.factor)} {worst.level}, {points(worst.difference)} beside "
+        f"Costliest: {words(worst.factor)} {worst.level}, {points(worst.difference)} against "
         f"{reference}, all else alike."
     )
 
@@ -104,7 +104,7 @@ def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
                 )
                 for version in cohort.versions
             ]
-            blocks.append(table(("policy", "success", "beside the version before", ""), rows))
+            blocks.append(table(("policy", "success", "against the version before", ""), rows))
         yield section("Over time and policy versions", "", blocks)
 
 

@@ -191,7 +191,7 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
     title = "Why: what differs from where the policy works"
     if diagnosis.summary["none"] > NOTHING_SEEN:
         nothing = (
-            "No channel of these takes tells why: gap dimensions show in joint commands and "
+            "Nothing recorded in these takes shows why: gap dimensions show in joint commands and "
             "readings, in pictures and in the tracked scene."
         )
         return section(title, "", [notice(nothing)])
@@ -238,7 +238,7 @@ def _cameras_section(station: StationCameras) -> Section:
         usual = station.reference.cameras[name]
         shown = np.hstack([usual.picture, trace.worst, overlay(trace)])
         caption = (
-            f"{name}: usual in training; least familiar, of take {uid[:13]}; what of it is red is "
+            f"{name}: usual in training; least familiar, of take {uid[:13]}; what is red is "
             "unlike anything that the policy learned from"
         )
         blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))

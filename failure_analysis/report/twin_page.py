@@ -28,8 +28,8 @@ from gaploop.sim.identification.drives import OpenLoopCurve
 LONGEST_S: Final = 15.0
 """Of a longer piece, so much is drawn [s]."""
 UNEXPLAINED: Final = (
-    "The simulated arm still moves otherwise than the station's: something was not measured, such "
-    "as contact, a loose joint or lost goals."
+    "The simulated arm still moves differently from the station's: something was not measured, "
+    "such as contact, a loose joint or lost goals."
 )
 
 
@@ -51,7 +51,7 @@ def twin_page(
     sure = [
         ("Differs", "; ".join(describe(p) for p in differs) or "Nothing."),
         ("Error", f"{_degrees(before)} on motion that was held out; fitted {_degrees(after)}."),
-        ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: these takes can't tell."),
+        ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: not shown by these takes."),
     ]
     blocks: list[Markup] = [answers(sure)]
     if not is_real:
@@ -60,7 +60,7 @@ def twin_page(
         blocks.append(notice(UNEXPLAINED, "bad"))
     sections = [section("In a minute", "", blocks)]
     if differs:
-        lead = "Estimates with 90 % intervals; the nominal cell's value beside them."
+        lead = "Estimates with 90 % intervals, and the nominal cell's value."
         estimates = table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
         sections.append(section("What differs", lead, [estimates]))
     if curves:
@@ -79,12 +79,12 @@ def twin_page(
         sections.append(section("How it was found", lead, [table(head, rows, numbers=(1, 2))]))
     rest: list[Markup] = []
     if open_:
-        rest.append(more(f"{len(open_)} that the takes can't tell", [
-            text("A change that would matter moves no reading, or others move it as well."),
+        rest.append(more(f"{len(open_)} that the takes don't show", [
+            text("A change that would matter moves no reading, or other parameters move it alike."),
             table(_HEAD[::3], [_row(p)[::3] for p in open_]),
         ]))  # fmt: skip
     if same:
-        title = f"{len(same)} in which nothing differs"
+        title = f"{len(same)} that don't differ from nominal"
         rest.append(more(title, [table(_HEAD, [_row(p) for p in same], numbers=(1, 2, 3))]))
     sections.append(section("Everything else", "", rest))
     made = ", ".join(str(source.get("id", "")) for source in twin.made_from)

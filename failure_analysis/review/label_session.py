@@ -352,7 +352,7 @@ class LabelSession:
             self.found = {d.uid: d for d in found}
         self._clock = clock
         self._listed: dict[str, Listed] = {}
-        self._taken_back: list[tuple[LabelEvent, ...]] = []
+        self._retracted: list[tuple[LabelEvent, ...]] = []
         self._times_s: list[float] = []
 
     def diagnosed(self, found: TakeDiagnosis) -> None:
@@ -401,7 +401,7 @@ class LabelSession:
         new = said.events(uid, self.author, self.view.own(uid))
         if new:
             self._write(new)
-            self._taken_back.clear()
+            self._retracted.clear()
             self._times_s.append(self._clock())
         return bool(new)
 
@@ -413,15 +413,15 @@ class LabelSession:
             return ""
         at = labels.now()
         self._write(tuple(labels.retraction(event, at) for event in act))
-        self._taken_back.append(act)
+        self._retracted.append(act)
         return act[0].uid
 
     def redo(self) -> str:
         """Say again what was taken back last; return the take's uid, "" where there is nothing."""
-        if not self._taken_back:
+        if not self._retracted:
             return ""
         at = labels.now()
-        act = tuple(replace(event, at=at, retracts="") for event in self._taken_back.pop())
+        act = tuple(replace(event, at=at, retracts="") for event in self._retracted.pop())
         self._write(act)
         return act[0].uid
 

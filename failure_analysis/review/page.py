@@ -153,7 +153,7 @@ class AgreementTable:
                         "people": ", ".join(one.authors),
                         "takes": str(one.takes),
                         "raw": f"{one.raw:.0%} [{low:.0%}, {high:.0%}]",
-                        "kappa": "always one word" if math.isnan(one.kappa) else kappa,
+                        "kappa": "always one value" if math.isnan(one.kappa) else kappa,
                     }
                 )
             ui.table(columns=_COLUMNS, rows=rows, row_key="id").props("flat dense")
@@ -288,7 +288,7 @@ def _suggestion(take: Listed, waiting: bool) -> None:
     found = take.found
     _text("Suggested", tag="h3")
     if found is None:
-        missing = "looking at it …" if waiting else "nothing: this take isn't diagnosed"
+        missing = "diagnosing …" if waiting else "nothing: this take isn't diagnosed"
         _text(missing, "quiet")
         return
     mode = "no failure seen" if found.mode == NO_MODE else words(found.mode)
@@ -501,8 +501,8 @@ class ReviewPage:
         page_wide: Mapping[str, Callable[[], object]] = {
             "save": self._save,
             "reset": self._start_over,
-            "undo": lambda: self._taken_back(self._session.undo(), "Nothing of yours is left."),
-            "redo": lambda: self._taken_back(self._session.redo(), "Nothing was taken back."),
+            "undo": lambda: self._retracted(self._session.undo(), "Nothing of yours is left."),
+            "redo": lambda: self._retracted(self._session.redo(), "Nothing was taken back."),
             "next": self._next,
             "move": lambda: self._move(int(key.value)),
             "note": lambda: self._panel.note.run_method("focus"),
@@ -546,7 +546,7 @@ class ReviewPage:
         if 0 <= place < len(self._uids):
             self.open(self._uids[place])
 
-    def _taken_back(self, uid: str, nothing: str) -> None:
+    def _retracted(self, uid: str, nothing: str) -> None:
         if not uid:
             self._notify(nothing)
             return

@@ -38,7 +38,7 @@ from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import TICKS_PER_FRAME, VideoWriter, open_video
 from gaploop.failure_analysis.review.signals import curves, options
 from gaploop.failure_analysis.views.joints import in_units, units_of
-from gaploop.sim.recolour import THE_CELLS, seen
+from gaploop.sim.recolour import THE_CELLS, recoloured_take
 
 REFERENCE_TAKES: Final = 40
 """As many say what is usual, and in what units joints are: reading all of them takes long."""
@@ -93,7 +93,7 @@ class TakeSource:
             take = read_take(self._folders[uid], {})
         else:
             take = read_episode(self._info, episode)
-        return in_units(seen(take, self._scene), self._units)
+        return in_units(recoloured_take(take, self._scene), self._units)
 
     def units(self, stated: str) -> str:
         """Return the units of joints of takes that don't say theirs, as the first ones tell.

@@ -48,7 +48,7 @@ def feature_neighbour(view: TakeView) -> float:
     "",
     "policy",
     0.05,
-    "to the policy its pictures stand {value} times as far off as its training takes' do",
+    "to the policy its pictures are {value} times as unfamiliar as its training takes'",
 )
 def view_unfamiliar(view: TakeView) -> float:
     """Median over the take of how unfamiliar the policy's pictures are, its worst camera.

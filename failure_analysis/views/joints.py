@@ -60,8 +60,8 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         other = take.info.units
         if said and other not in ("", "unknown", said):
             raise UnusableInputError(
-                f"--units={stated}, but take {take.info.uid} says its joints are in {other}. "
-                "Leave --units away, or fix the take: gaploop edit retag."
+                f"--units={stated}, but take {take.info.uid} states its joints in {other}. "
+                "Leave --units out, or fix the take: gaploop edit retag."
             )
     if said:
         return said

@@ -282,7 +282,7 @@ class TakeView:
 
     def blind(self) -> dict[str, str]:
         """Return source of signals to why nothing of it can be seen."""
-        no_pictures = "no pictures" if self._images else "pictures not looked at"
+        no_pictures = "no pictures" if self._images else "pictures not analysed"
         channels = (
             ("motion", self.motion, "no joint commands with readings"),
             ("currents", self.currents_a, "no motor currents"),
@@ -290,7 +290,7 @@ class TakeView:
             ("scene", self.scene, "no tracked scene"),
             ("force", self.wrench, "no force or torque sensor"),
             ("images", self.pictures, no_pictures),
-            ("policy", self.policy, "the policy wasn't asked; --policy.path names it"),
+            ("policy", self.policy, "the policy wasn't queried; name it with --policy.path"),
         )
         return {source: why for source, channel, why in channels if channel is None}
 

@@ -153,7 +153,7 @@ def entered(board: Path) -> Iterator[Submission | UnusableInputError]:
                 raise UnusableInputError(f"it isn't a {SCHEMA} file")
             found = Submission(**value)
             if found.folder(board) != path.parent:
-                raise UnusableInputError(f"it says that it is {found.key}")
+                raise UnusableInputError(f"it states that it is {found.key}")
             yield found
         except (UnusableInputError, *DAMAGE) as error:
             yield UnusableInputError(f"{path}: {error}")
@@ -229,7 +229,7 @@ def _wanted(sizes: Mapping[str, int], track: str, limits: Limits) -> list[str]:
             )
         if not name.startswith(".") and path.suffix.lower() not in PARTS and path.suffix:
             raise UnusableInputError(
-                f"{name!a} is nothing that a policy consists of: {', '.join(PARTS)}."
+                f"{name!a} is no file of a policy. Allowed: {', '.join(PARTS)}."
             )
     kept = (n for n in sizes if PurePosixPath(n).suffix in PARTS and not n.endswith(NOTES))
     return [

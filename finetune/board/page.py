@@ -72,7 +72,7 @@ def board_page(
             if path := by_name[name].get("video"):
                 under = Markup("<figcaption>{}</figcaption>").format(name)
                 films.append(film.format(Markup('"{}"').format(path), under))
-        lead = "On scenes that are for show and count for nothing."
+        lead = "On extra scenes, which don't count."
         sections.append(section("Videos", lead, films))
     refused = [(n, r["track"], r["refused"]) for n, r in by_name.items() if r.get("refused")]
     if refused:

@@ -70,7 +70,7 @@ class BoxedPolicy(AskedPolicy):
         try:
             super().__init__(self._hear(PolicyCard, limits.load_s), "The submission", task, None)
         except EndedError as error:  # it has seen nothing yet: what it said may be told
-            last = (self.box.said().strip().splitlines() or [""])[-1][:300]
+            last = (self.box.stderr_tail().strip().splitlines() or [""])[-1][:300]
             self.close()
             raise EndedError(f"doesn't load: {last or error.reason}") from None
         except BaseException:

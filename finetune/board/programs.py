@@ -118,7 +118,7 @@ def scored(path: Path, known: Sequence[Known]) -> tuple[dict[str, Any], list[Rol
         said = read_predictions(path)
     except UnusableInputError as error:
         log.info("%s", error)  # may quote takes, so it isn't published
-        raise EndedError("prints what is no prediction") from None
+        raise EndedError("prints something that is no prediction") from None
     silent = Prediction(np.full(len(CAUSES), 1 / len(CAUSES)), frozenset())
     cases = [Case(k.uid, str(k.station), k.causes, said.get(k.uid, silent)) for k in known]
     right: dict[int, list[bool]] = {}

@@ -36,7 +36,7 @@ class Compared:
     p_family: float
 
     @property
-    def told_apart(self) -> bool:
+    def is_significant(self) -> bool:
         """The difference is shown, at 5 % for all pairs together."""
         return self.p_family <= FAMILY_ERROR
 
@@ -64,7 +64,7 @@ class Ranking:
             ],
             "differences": [
                 {"better": p.better, "other": p.other, **asdict(p.difference),
-                 "p_family": p.p_family, "told_apart": p.told_apart}
+                 "p_family": p.p_family, "told_apart": p.is_significant}
                 for p in self.pairs
             ],
         }  # fmt: skip
@@ -86,7 +86,7 @@ def ranked(outcomes: Mapping[str, Sequence[Rollout]]) -> Ranking:
     found = [(a, b, paired_difference(outcomes[b], outcomes[a])) for a, b in combinations(order, 2)]
     adjusted = holm([difference.p for _, _, difference in found])
     pairs = [Compared(*pair, p) for pair, p in zip(found, adjusted, strict=True)]
-    apart = {(p.better, p.other) for p in pairs if p.told_apart}
+    apart = {(p.better, p.other) for p in pairs if p.is_significant}
     letters, last = dict.fromkeys(order, ""), -1
     used = iter(LETTERS)
     for first, _ in enumerate(order):

@@ -195,7 +195,7 @@ class Sandbox:
             raise self._ended()
         return data
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of what it printed as errors: for the operator, never for the public."""
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - 4000, 0))

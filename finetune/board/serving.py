@@ -187,7 +187,7 @@ def serve(
             if _kept(how, entry).exists():
                 continue
             if each[entry.user] > how.per_user:
-                waiting[entry.key] = f"{how.per_user} submissions of one user are taken"
+                waiting[entry.key] = f"only {how.per_user} submissions per user are accepted"
             else:
                 found[entry.track].append(entry)
         new = _policies(how, server, measure, found[POLICY], progress)
@@ -254,9 +254,9 @@ def _programs(
         return []
     why = ""
     if not how.programs or how.takes is None:
-        why = "programs are run with --programs and --takes=DIR only"
+        why = "programs are run only with --programs and --takes=DIR"
     elif sandbox.isolation() != NAMESPACES:
-        why = "programs are run in Linux namespaces only, which this system doesn't permit"
+        why = "programs are run only in Linux namespaces, which this system doesn't permit"
     if why or how.takes is None:
         waiting |= dict.fromkeys((entry.key for entry in queue), why)
         return []
@@ -359,7 +359,7 @@ def pulled(board: str, mirror: Path | None = None) -> Path:
     except UnusableInputError as error:
         if mirror is None:
             raise
-        log.warning("Nothing new is taken: %s", error)  # a board that isn't there yet, too
+        log.warning("No new submission is accepted: %s", error)  # also a board not there yet
         return mirror
     if mirror is None:
         return folder
@@ -421,7 +421,7 @@ def look(board: Path, key: str = "") -> BoardContents:
     values = [read_json(path) for path in paths]
     for path, value in zip(paths, values, strict=True):
         if not isinstance(value, dict):
-            raise UnusableInputError(f"{path} is no object of JSON. Ask who serves it.")
+            raise UnusableInputError(f"{path} is no JSON object. Ask who serves it.")
     key, wrong = key or str(values[0].get("key", "")), []
     for path, value in zip(paths, values, strict=True):
         name = path.relative_to(board).as_posix()

@@ -174,7 +174,7 @@ class Canary:
         elif self._worse.log_e >= bound:
             than = "worse than the baseline's"
             if self.phase is CanaryPhase.FULL:
-                than = f"over {rules.success_margin:.0%} under what the baseline's was"
+                than = f"more than {rules.success_margin:.0%} below what the baseline's was"
             self._end(CanaryPhase.ROLLED_BACK, f"success is {than}, {self.episodes} episodes")
         elif self.phase is CanaryPhase.FULL and self._full >= rules.full_episodes:
             self._end(CanaryPhase.PROMOTED, f"no breach in {self.episodes} episodes")

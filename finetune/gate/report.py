@@ -57,7 +57,7 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
         table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
         text(f"Evidence: {result.evidence}."),
     ]
-    lead = "Stages run in this order; what fails stops what follows."
+    lead = "Stages run in this order; a failed stage stops the later ones."
     sections = [section("Answer", lead, blocks)]
     for stage in result.stages:
         if stage.tracks:
@@ -80,7 +80,7 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     )
     caption = "Simulated with independent attempts at the success that the suite expects."
     drawn = figure(figure_png(power_figure(design)), caption, 860)
-    sections.append(section("What was to be expected", lead, [drawn]))
+    sections.append(section("What to expect", lead, [drawn]))
     blocks = [
         text(
             "Wilson intervals describe success rates; they don't allow for having looked along "
@@ -162,9 +162,9 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
     rows = [(name, str(rate)) for name, rate in stage.rates.items()]
     lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.message}."
     caption = (
-        "Evidence over the pairs. Blue speaks for the candidate, red against it. A line that "
-        "reaches the dashed one has shown its statement, at the stated error rate, whenever one "
-        "looks."
+        "Evidence over the pairs. Blue speaks for the candidate, red against it. Where a "
+        "line reaches the dashed one, its statement is shown at the stated error rate, however "
+        "often one looks."
     )
     blocks = [figure(picture, caption, 860), table(("success", "rate, 95 % Wilson interval"), rows)]
     head = ("statement", "for", "shown after round", "evidence, powers of ten", "needed")
@@ -181,7 +181,7 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
     blocks.append(table(head, shown, numbers=(2, 3, 4)))
     if stage.simulated is not None:
         told = f"correlates at {stage.simulated:+.2f} with the station's, over these pairs"
-        blocks.append(text(f"What simulation says of each scene {told}. Evidence takes it in."))
+        blocks.append(text(f"What simulation predicts per scene {told}. The evidence uses it."))
     for what, counts in (
         ("Tries that the operator said didn't count", stage.repeats),
         ("Answers that the operator took back and gave anew", stage.taken_back),

@@ -191,7 +191,7 @@ class StationAttempts:
                 told = task.reset or "Set the scene up as for every attempt."
                 half = "first" if attempt.number % 2 == 0 else "second"
                 pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
-                self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
+                self._ask_or_undo(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
             lasted_s = round(time.monotonic() - began_s, 3)
@@ -204,7 +204,7 @@ class StationAttempts:
             if not answer:
                 undo = f" ({UNDO}: the answer before)" if attempt.number else ""
                 question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
-                answer = _one_of(ANSWERS, question, partial(self._asked, attempt))
+                answer = _one_of(ANSWERS, question, partial(self._ask_or_undo, attempt))
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
                 reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
@@ -217,7 +217,7 @@ class StationAttempts:
         """Run the command, if any; return what went wrong, or ""."""
         if not self._command:
             if task.success_check != "operator":
-                self._asked(attempt, f"Let the policy in {policy} run, then press Enter.")
+                self._ask_or_undo(attempt, f"Let the policy in {policy} run, then press Enter.")
             return ""
         values = {
             "policy": str(policy),
@@ -240,7 +240,7 @@ class StationAttempts:
             return f"The command didn't end within {limit_s:g} s and was stopped."
         return f"The command ended with code {code}." if code else ""
 
-    def _asked(self, attempt: GateAttempt, question: str) -> str:
+    def _ask_or_undo(self, attempt: GateAttempt, question: str) -> str:
         """Ask, as often as the operator takes back what was said of the attempt before."""
         note = ""
         while (answer := self._ask(f"{note} {question}".strip()).strip().lower()) == UNDO:

@@ -42,8 +42,8 @@ from gaploop.finetune.training import is_out_of_memory
 type Stats = Mapping[str, Mapping[str, Any]]
 """Feature to statistic, such as `mean` and `std`, to its values."""
 UNNAMED: Final = (
-    "%s doesn't say its rate, joints and units, so they can't be compared with those of %s: check "
-    "them where it was trained."
+    "%s doesn't state its rate, joints and units, so they can't be compared with those of %s: "
+    "check them where it was trained."
 )
 """Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
 RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")

@@ -39,7 +39,7 @@ from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
-from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class ImagePolicyWork:
             and options.rename.get(name, name) in used
         }
         _check_finite(whole, numbers)
-        uids = asked_aside(options, [note_of(t) for t in real_of(options, whole)])
+        uids = chosen_held_out(options, [note_of(t) for t in real_of(options, whole)])
         aside = [t for t in whole.takes if t.episode.info.uid in uids]
         kept = tuple(t for t in whole.takes if t.episode.info.uid not in uids)
         for number, source in enumerate(whole.spec.sources):

@@ -39,7 +39,7 @@ from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import held_out, lerobot_image_policy, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_image_policy import note_of
-from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
 
 AUTO: Final = "auto"
 CANDIDATES: Final = (0.25, 0.5, 0.75, 1.0)
@@ -192,7 +192,7 @@ def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
             "--mix.real=auto needs simulated takes to mix in: --sim='[DIR]' or --sim_takes=100."
         )
     every = real_takes(options)
-    aside = asked_aside(options, every)
+    aside = chosen_held_out(options, every)
     takes = [t for t in every if t.uid not in aside]
     parts = held_out.folds(takes, FOLDS, options.spec.seed)
     folder = writable_folder(options.output_dir / "ratio")

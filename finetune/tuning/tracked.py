@@ -35,7 +35,7 @@ from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
 from gaploop.sim.arms import SO101
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class TrackedWork:
         # Other datasets don't say what is simulated: what was named with --sim is.
         real = sources[: len(options.real)] if options.real else sources
         notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
-        self._sources, aside = set_aside(sources, asked_aside(options, notes))
+        self._sources, aside = split_by_uid(sources, chosen_held_out(options, notes))
         spec = options.spec
         torch.manual_seed(spec.seed)
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
@@ -177,7 +177,7 @@ def sources_of(
     return [*real, *sim], [MixtureStage(tuple(shares))]
 
 
-def set_aside(
+def split_by_uid(
     sources: Sequence[TrainingSource], uids: frozenset[str]
 ) -> tuple[list[TrainingSource], list[TrainingEpisode]]:
     """Split the takes with these uids off their sources.

@@ -85,7 +85,7 @@ class AdaptOptions:
             )
 
 
-def asked_aside(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[str]:
+def chosen_held_out(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
     if options.held_out_uids:
         return options.held_out_uids
@@ -113,8 +113,7 @@ def weights_of(plan: Plan) -> dict[str, float]:
     items = [i for i in plan.items if i.remedy == COLLECT and i.takes + i.may_follow > 0]
     if not items:
         raise UnusableInputError(
-            f"Plan {plan.id} collects no takes, so it says nothing about their weights. Leave "
-            "--plan out."
+            f"Plan {plan.id} collects no takes, so it gives no weights for them. Leave --plan out."
         )
     has_gains = all(i.gain_points is not None for i in items)
     values: dict[str, float] = {}

@@ -128,7 +128,7 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
                 return arm_named(arm.name, "--arm")
         raise UnusableInputError(
             f"Take {take.info.uid} is of an arm with the joints {', '.join(joints) or 'unknown'}, "
-            f"which none that can be simulated has. Name one with --arm: {', '.join(CELL_ARMS)}."
+            f"which no simulated arm has. Name one with --arm: {', '.join(CELL_ARMS)}."
         )
     raise UnusableInputError("There are no takes. Record some first: gaploop record.")
 
@@ -213,7 +213,7 @@ def _log(take: Take, arm: CellArm) -> DriveLog:
         unit = take.info.units
         if unit not in UNITS:
             raise UnusableInputError(
-                f"Take {uid} doesn't say the units of its joints ({unit or 'none'}). Say "
+                f"Take {uid} doesn't state the units of its joints ({unit or 'none'}). Give "
                 "--units=degrees or --units=radians: degrees with the gripper from 0 to 100, as "
                 "LeRobot records with use_degrees; normalised joints can't be turned into angles."
             )

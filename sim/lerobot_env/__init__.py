@@ -36,7 +36,7 @@ UNSEEN_SCENES: Final = 1_000_000
 
 SUCCESS_HELD_S: Final = 0.3
 """An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
-type Seen = dict[str, Any]
+type GymObservation = dict[str, Any]
 
 
 @EnvConfig.register_subclass("so101_cell")
@@ -108,7 +108,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         return {"max_steps": self.episode_length, **{name: getattr(self, name) for name in alike}}
 
 
-class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
+class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
     """The cell, one policy frame a step.
 
     Observations are `agent_pos`, joint positions [°, gripper 0 to 100], shape (n_joints,), and
@@ -159,7 +159,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Seen, dict[str, Any]]:
+    ) -> tuple[GymObservation, dict[str, Any]]:
         """Set up the scene of `seed`; the one after the last where it is left out."""
         super().reset(seed=seed, options=options)
         self._scene = self._scene + 1 if seed is None else self._first_scene + seed
@@ -168,7 +168,9 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         self._step = self._succeeded_for = 0
         return self._seen(), {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[GymObservation, float, bool, bool, dict[str, Any]]:
         """Send goals [°, gripper 0 to 100], shape (n_joints,), and let one frame pass."""
         goal_rad = from_degrees(np.asarray(action, dtype=np.float64), self._cell.arm)
         before_rad, self._goal_rad = self._goal_rad, goal_rad
@@ -182,7 +184,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         won = over or (late and self._succeeded_for > 0)
         return self._seen(), float(won), over, late and not over, {"is_success": won}
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> GymObservation:
         state = to_degrees(self._cell.read().position_rad, self._cell.arm)
         picture = self._cell.frame().image.copy()
         return {"agent_pos": state.astype(np.float32), "pixels": {CAMERA_NAME: picture}}

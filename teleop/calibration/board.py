@@ -265,7 +265,7 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
         inner = max(shapes, key=lambda shape: shape[0] * shape[1])
         rows, columns = sorted((inner[0] + 1, inner[1] + 1))
         if board.kind == "chessboard" and [rows, columns] == sorted((board.rows, board.columns)):
-            return "It is there, but not clear enough: see to light and focus."
+            return "It is there, but not clear enough: check light and focus."
         return (
             f"A chessboard of {columns} x {rows} squares ({columns - 1} x {rows - 1} inner "
             "corners) is there instead: "

@@ -43,17 +43,17 @@ class PictureState(StrEnum):
 
     NO_BOARD = "no board"
     MOVING = "hold still"
-    KNOWN = "move on: there is such a picture"
+    KNOWN = "move on: such a picture is taken already"
     TAKEN = "taken"
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do after a picture; `asks` says what to show the camera next, most needed first."""
+    """What to do after a picture; `missing` is what to show the camera next, most needed first."""
 
     state: PictureState
     view: BoardView | None
-    asks: tuple[str, ...]
+    missing: tuple[str, ...]
     taken: int
     done: bool
 
@@ -147,9 +147,9 @@ class PoseCapture:
     ) -> Advice:
         """Return what to do next, after a picture or before any."""
         n = len(self.poses)
-        return Advice(state, view, self.asks(), n, n >= self._wanted)
+        return Advice(state, view, self.missing(), n, n >= self._wanted)
 
-    def asks(self) -> tuple[str, ...]:
+    def missing(self) -> tuple[str, ...]:
         """Return which rotations are still missing."""
         if len(self.poses) < 3:
             return ("first poses, the board wholly in the picture",)

@@ -145,7 +145,7 @@ def check_drift(
         if abs(degrees[most]) > ELSEWHERE_DEG:
             raise UnusableInputError(
                 f"The arm is not at '{reference}': {names[most]} is {degrees[most]:+.0f}° away. "
-                "Put it there and look again."
+                "Put it there and repeat this."
             )
         mm, where = np.nan, ""
         if arm is not None and arm.joint_names == names:

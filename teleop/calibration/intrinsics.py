@@ -341,7 +341,7 @@ def _hurting(
             continue
         image, sharp = images[i], float(np.median([other.sharpness for other in images]))
         if image.sharpness < 0.6 * sharp:
-            why = "blurred: hold the board still and see to the light, or drop it"
+            why = "blurred: hold the board still and add light, or drop it"
         elif image.worst_px > 4 * image.rms_px / np.sqrt(2):
             why = "one corner is far off: glare, shadow or something in front; retake or drop it"
         elif image.corners <= 12:

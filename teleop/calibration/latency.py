@@ -150,7 +150,7 @@ def measure_latency(motions: Sequence[JointMotion]) -> LatencyResult:
     if not pieces:
         words = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise UnusableInputError(
-            f"No joint tells the latency ({words}). Move every joint by 5° or more for 10 s: "
+            f"No joint shows the latency ({words}). Move every joint by 5° or more for 10 s: "
             "gaploop calibrate latency --robot.type=… does it."
         )
     joints = {name: lag_of(part, n, held_s) for n, (name, part) in enumerate(pieces.items())}
@@ -197,7 +197,7 @@ def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMot
     new = np.flatnonzero(np.concatenate([[True], np.diff(t_capture_s) > 1e-6]))
     if len(new) < 11:
         raise UnusableInputError(
-            f"{len(new) - 1} different pictures tell nothing about a camera's latency. Record "
+            f"{len(new) - 1} different pictures are too few for a camera's latency. Record "
             f"{MIN_SEGMENTS * SEGMENT_S:g} s or more."
         )
     taken_s = t_capture_s[new]
@@ -216,7 +216,7 @@ def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMot
     if len(pieces.driver) < MIN_SEGMENTS:
         raise UnusableInputError(
             f"The arm moved in {len(pieces.driver) * SEGMENT_S:.0f} s of the pictures, "
-            f"{MIN_SEGMENTS * SEGMENT_S:g} s are needed. Move it to and fro, with pauses."
+            f"{MIN_SEGMENTS * SEGMENT_S:g} s are needed. Move it back and forth, with pauses."
         )
     lag = lag_of(pieces)
     if not lag.correlation >= MIN_PICTURE_CORRELATION:

@@ -63,7 +63,7 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
     tilts, _ = np.histogram(result.coverage.tilt_deg, edges)
     colours = [FINE if edge >= TILTED_DEG else DULL for edge in edges[:-1]]
     axes.bar(edges[:-1] + 2.5, tilts, width=4.4, color=colours)
-    axes.set_title("Tilt of the board (20 to 45° tell the focal length)", fontsize=10, color=INK)
+    axes.set_title("Tilt of the board (20 to 45° give the focal length)", fontsize=10, color=INK)
     axes.set_xlabel("tilt [°]", fontsize=9)
     axes.set_ylabel("pictures", fontsize=9)
     axes.yaxis.get_major_locator().set_params(integer=True)

@@ -150,7 +150,7 @@ def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
         raise UnusableInputError(f"{path} is not whole ({error}). Restore it.") from None
     if found != said:
         raise UnusableInputError(
-            f"{path} was changed by hand: its content is {found}, it says {said}. Restore it, or "
+            f"{path} was changed by hand: its content is {found}, its id {said}. Restore it, or "
             "calibrate again into another file with --calibration=FILE."
         )
     return CellCalibration(path, content, history)

@@ -179,7 +179,7 @@ class Moved:
 
     joint: int
     asked_rad: float
-    came_rad: FloatArray
+    travel_rad: FloatArray
     tripped: str = ""
     boxed: bool = False
 
@@ -190,7 +190,7 @@ class Moved:
             return f"{name}: {self.tripped}"
         if self.asked_rad == 0.0:
             return f"{name} has no room to move in its limits"
-        share = self.came_rad / self.asked_rad
+        share = self.travel_rad / self.asked_rad
         others = [j for j in range(len(names)) if j != self.joint and abs(share[j]) > STILL]
         if others:
             moved = ", ".join(names[j] for j in others)
@@ -247,7 +247,7 @@ class OneJoint:
         return way_rad
 
     @property
-    def is_told(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it has heard of all turns in which the joint was held."""
         return self._told_s - self._began_s > self._held_to_s
 
@@ -258,7 +258,7 @@ class OneJoint:
         return 0.0 if motion is None else motion.duration_s + 0.5 * HELD_S
 
     @property
-    def came_rad(self) -> FloatArray:
+    def travel_rad(self) -> FloatArray:
         """How far every joint had come while it was held [rad], shape (n_joints,)."""
         held = np.median(self._held, axis=0) if self._held else self._before
         return np.asarray(held - self._before)
@@ -306,21 +306,21 @@ def check_joints(
         data = {
             "joint": names[joint],
             "asked_rad": moved.asked_rad,
-            "came_rad": moved.came_rad.tolist(),
+            "came_rad": moved.travel_rad.tolist(),
         }
         if fault:
             yield CheckResult(JOINT_ORDER, Level.FAIL, fault, FIX_JOINT, data)
             if moved.tripped:
                 return
             continue
-        found = f"{names[joint]} came {moved.came_rad[joint] / moved.asked_rad:.0%} of the way"
+        found = f"{names[joint]} came {moved.travel_rad[joint] / moved.asked_rad:.0%} of the way"
         found += ", nothing else moved"
         if person is None:
             yield CheckResult(JOINT_ORDER, Level.OK, found, data=data)
             continue
         choices = {str(n + 1): name for n, name in enumerate(names)}
         choices |= {"r": "again", "0": "none or several of them"}
-        while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
+        while (answer := person.ask("Which joint has just moved?", choices, safety=True)) == "r":
             if _move(control, leader, joint).tripped:  # it won't move any more
                 answer = None
                 break
@@ -340,17 +340,17 @@ def check_joints(
 def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
     asked_rad = leader.begin(joint)
     if asked_rad == 0.0:
-        return Moved(joint, 0.0, np.zeros_like(leader.came_rad))
+        return Moved(joint, 0.0, np.zeros_like(leader.travel_rad))
     give_up_s = time.monotonic() + leader.duration_s + LATE_S
-    while not (leader.finished and leader.is_told):
+    while not (leader.finished and leader.is_complete):
         tripped = control.snapshot().tripped
         if tripped:
             said = f"{say_reasons(tripped)} ({say_to_do(tripped)})"
-            return Moved(joint, asked_rad, leader.came_rad, said)
+            return Moved(joint, asked_rad, leader.travel_rad, said)
         if not control.alive or time.monotonic() > give_up_s:
             raise DeviceError("The control loop stood still in the test motion. Try again.")
         time.sleep(POLL_S)
-    return Moved(joint, asked_rad, leader.came_rad, boxed=leader.boxed)
+    return Moved(joint, asked_rad, leader.travel_rad, boxed=leader.boxed)
 
 
 class Lateness:
@@ -417,7 +417,7 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
         "Cut the arm's power now, with its emergency stop, or the supply's switch or plug "
         f"({PRESS_S:.0f} s)."
     )
-    if not person.told(what):
+    if not person.instruct(what):
         found = "nobody is there to press the arm's emergency stop"
         fix = "Run it in a terminal, with somebody beside the arm."
         return CheckResult(ESTOP, Level.UNANSWERED, found, fix, by=By.PERSON)
@@ -441,7 +441,7 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
         fix = "Put a switch into the supply's lead where the operator reaches it, and press it."
         return CheckResult(ESTOP, Level.FAIL, found, fix)
     # What follows shall find an arm that answers.
-    person.told(f"That works. Switch it on again ({PRESS_S:.0f} s).")
+    person.instruct(f"That works. Switch it on again ({PRESS_S:.0f} s).")
     give_up_s = time.monotonic() + PRESS_S
     while time.monotonic() < give_up_s:
         state = control.snapshot().state

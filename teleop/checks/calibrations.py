@@ -106,7 +106,9 @@ def command_for(file: Path) -> str:
     )
 
 
-def held_by(where: Path, held: Mapping[int, MotorRange]) -> tuple[Path | None, Path | None, str]:
+def calibration_owner(
+    where: Path, held: Mapping[int, MotorRange]
+) -> tuple[Path | None, Path | None, str]:
     """Return whose calibration, in LeRobot's folder `where`, the motors of a bus hold, by id.
 
     Returns:
@@ -200,7 +202,7 @@ def check_station(
             f"Camera {camera} {is_so}. Does it stand where it stood when the policy's takes were "
             "recorded?"
         )
-        answer = person.asked(question, {"y": "yes", "n": "no"}, safety=False)
+        answer = person.ask(question, {"y": "yes", "n": "no"}, safety=False)
         level, word = Level.FAIL, "No"
         fix = f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}"
         if answer is None:

@@ -101,7 +101,7 @@ def check_memory(root: Path = Path("/")) -> CheckResult:
     pairs = (line.partition(":") for line in lines)
     kib = {name: int(rest.split()[0]) for name, _, rest in pairs if rest.split()}
     if "MemAvailable" not in kib:
-        return CheckResult("memory", Level.WARN, "this system doesn't say what is left")
+        return CheckResult("memory", Level.WARN, "this system doesn't report what is left")
     free_gb, whole_gb = (kib[key] * 1024 / 1e9 for key in ("MemAvailable", "MemTotal"))
     found = f"{free_gb:.1f} of {whole_gb:.1f} GB left with the policy loaded"
     data = {"free_gb": free_gb, "total_gb": whole_gb}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.arm import SIX_JOINTS
-from gaploop.teleop.checks.calibrations import command_for, held_by
+from gaploop.teleop.checks.calibrations import calibration_owner, command_for
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
@@ -260,7 +260,7 @@ def _who_answers(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterato
         data = {"id": servo.id, "error": servo.error, "temperature_c": servo.temperature_c}
         if servo.error != "none":
             found = f"id {servo.id} reports: {servo.error}"
-            fix = "See to its cause, then cut the power for 5 s: the servo forgets it so."
+            fix = "Fix its cause, then cut the power for 5 s: that clears the error."
             yield result(Level.FAIL, found, fix, data)
         elif servo.temperature_c > HOT_C:
             found = f"id {servo.id} is at {servo.temperature_c} °C"
@@ -270,7 +270,7 @@ def _who_answers(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterato
     data = {"read_all_s": turn_s}
     found = f"all servos read in {turn_s * 1e3:.2f} ms"
     if math.isnan(turn_s):
-        found = "reads of all servos at once are never whole"
+        found = "reads of all servos at once are never complete"
         fix = "Check cables and that every id is there once; set Return Delay Time to 0."
         yield result(Level.FAIL, found, fix, data)
     elif turn_s <= SLOW_S:
@@ -301,7 +301,7 @@ def _calibration(
         yield CheckResult(AREA, Level.FAIL, wrong, fix, data, port)
     if folder is None:
         return
-    same, near, differs = held_by(folder, held)
+    same, near, differs = calibration_owner(folder, held)
     if same is not None:
         found = f"holds the calibration of {same.parent.name} '{same.stem}'"
         yield CheckResult(AREA, Level.OK, found, "", {**data, "file": str(same)}, port)

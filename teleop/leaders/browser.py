@@ -1,8 +1,8 @@
 """A phone or a browser as an input device: a page with touch pads, served on the local network.
 
-The page answers questions, as a leader on another machine does (`link.Asked`): what it says is
-dated by this machine's clock, and what comes late, twice or from somebody else moves nothing. Of
-what it says only `PageTouch` is taken in.
+The page answers questions, as a leader on another machine does (`link.AnswerClock`): answers are
+dated by this machine's clock, and one that comes late, twice or from somebody else moves nothing.
+Only `PageTouch` is read of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from websockets.sync.connection import Connection
 
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.teleop import link
-from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
+from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Browser(IntentSource):
     """A page in somebody's hand. Waits until one is open; DeviceError where nobody opens it."""
 
     has_window = False
-    clear_words = "press Clear twice on the page"
+    clear_hint = "press Clear twice on the page"
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class Browser(IntentSource):
                 raise DeviceError(f"Nobody has opened the page within {wait_s:g} s.")
             self._served = undo.pop_all()
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         """Return the newest intent, and its age while the hold button is down."""
         intent, made_s = self._snapshot
-        return Heard(intent, time.monotonic() - made_s if intent.held else 0.0)
+        return TimedIntent(intent, time.monotonic() - made_s if intent.held else 0.0)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed, at once and on another thread, and to clear."""
@@ -150,7 +150,7 @@ class Browser(IntentSource):
         if not self._turn.acquire(blocking=False):
             raise DeviceError("Another page drives. Close it first.")
         self._must_release = True
-        asked, stops, clears = link.Asked(), 0, 0
+        asked, stops, clears = link.AnswerClock(), 0, 0
         heard_s = next_s = time.monotonic()
         try:
             while time.monotonic() - heard_s < GONE_S:
@@ -174,7 +174,7 @@ class Browser(IntentSource):
                         pressed["held"] = touch.held and not self._must_release
                         self._snapshot = (Intent(**pressed), made_s)
                         self._open.set()
-            raise LostError("The page says nothing any more.")
+            raise LostError("The page has stopped answering.")
         finally:
             intent, made_s = self._snapshot
             if not intent.held:  # else it grows old, which trips

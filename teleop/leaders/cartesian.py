@@ -79,7 +79,7 @@ class CartesianLeader:
         # Where nobody pumps, the input grows old and the arm stops.
         self.listen, self.host = source.listen, source.host
         self.pump, self.close = source.pump, source.close
-        self.has_window, self.clear_words = source.has_window, source.clear_words
+        self.has_window, self.clear_hint = source.has_window, source.clear_hint
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])
@@ -108,7 +108,7 @@ class CartesianLeader:
         The sample is as old as the input: a device that is gone or isn't heard any more trips
         the safety filter.
         """
-        heard = self._source.heard()
+        heard = self._source.latest()
         fresh = heard.age_s <= self._options.stale_s
         since_s = 0.0 if self._last_s is None else t_s - self._last_s
         self._last_s = t_s
@@ -119,7 +119,7 @@ class CartesianLeader:
 
     def done(self) -> bool:
         """Say whether the operator has closed the window."""
-        return self._source.heard().closed
+        return self._source.latest().closed
 
     def _stay(self) -> None:
         q = np.array(self._start(), dtype=np.float64)

@@ -52,7 +52,7 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class Heard:
+class TimedIntent:
     """An intent, its age since the device was last asked [s], and whether the window was closed."""
 
     intent: Intent = field(default_factory=Intent)
@@ -65,10 +65,10 @@ class IntentSource:
 
     has_window = True
     """It has a window on this machine."""
-    clear_words = "press Enter or Start twice"
+    clear_hint = "press Enter or Start twice"
     """How a trip is cleared with it."""
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         """Return the newest intent; never blocks. Called by the control loop's thread."""
         raise NotImplementedError
 

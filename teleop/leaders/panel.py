@@ -2,8 +2,8 @@
 
 pygame's window and event queue belong to the thread that made them, the main thread; the control
 loop runs in its own. So `pump`, on the main thread, turns events into a snapshot and replaces the
-old one in a single assignment, and `heard`, on any thread, reads it. Where the loop itself runs
-on the main thread, `heard` pumps.
+old one in a single assignment, and `latest`, on any thread, reads it. Where the loop itself runs
+on the main thread, `latest` pumps.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gaploop.teleop.leaders.controls import (
     MOTIONS,
     ControlAction,
     Controls,
-    Heard,
     Intent,
     IntentSource,
+    TimedIntent,
 )
 from gaploop.teleop.leaders.options import SPEED_STEPS
 from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
 
 PUMP_S: Final = 0.01
-"""`heard` pumps no more often than this [s]."""
+"""`latest` pumps no more often than this [s]."""
 UNSEEN: Final = ("offscreen", "dummy")
 """SDL's drivers that draw on nothing. Without a display it takes one of them by itself, and the
 operator would look for a window that isn't there."""
@@ -101,12 +101,12 @@ class LeaderPanel(IntentSource):
         self._trip = trip
         self._pump()
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         """Return the newest intent and its age."""
         if threading.get_ident() == self._thread and self._now_s() - self._snapshot[1] > PUMP_S:
             self._pump()
         intent, at_s, closed = self._snapshot
-        return Heard(intent, self._now_s() - at_s, closed)
+        return TimedIntent(intent, self._now_s() - at_s, closed)
 
     def close(self) -> None:
         """Close the window; safe to call twice. On another thread it only stops the input."""
@@ -183,7 +183,7 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
     if not intent.held:
         return Sign("HOLDING", GREY, f"Hold {hold_key} to move.")
     moves = [action.value for action in pressed if action in MOTIONS]
-    return Sign("MOVING" if moves else "READY", GREEN, ", ".join(moves) or "Nothing asked for.")
+    return Sign("MOVING" if moves else "READY", GREEN, ", ".join(moves) or "No motion requested.")
 
 
 class LeaderWindow:

@@ -1,8 +1,8 @@
 """A leader on another machine: `serve_leader` where it is, `LeaderLink` where the robot is.
 
 The robot's side asks at its own rate, and each answer is where the leader is at that moment. So the
-age of a sample is known without a shared clock (`link.Asked`), and a link that is slow, stands
-still or is gone is a leader that has grown old: the safety filter, on the robot's side, trips.
+age of a sample is known without a shared clock (`link.AnswerClock`), and a link that is slow,
+stands still or is gone is a leader that has grown old: the robot's own safety filter trips.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class LeaderLink:
 
     def __init__(self, host: str, port: int, token: str) -> None:
         self.where = f"{host}:{port}"
-        self._asked, self._lost = link.Asked(), ""
+        self._asked, self._lost = link.AnswerClock(), ""
         self._newest: tuple[float, list[float]] | None = None
         self._over, self._heard = threading.Event(), threading.Event()
         self._connection = link.connect(KIND, host, port, token, MOST_BYTES)
         with CleanupStep() as attempt:
             card = link.hear(self._connection, LeaderCard, START_S)
             if card is None:
-                raise DeviceError("It doesn't say what it is.")
+                raise DeviceError("It doesn't identify itself.")
             self.card = card
             self._thread = threading.Thread(target=self._ask, name="leader link", daemon=True)
             self._thread.start()
@@ -119,7 +119,7 @@ class LeaderLink:
 
     def _ask(self) -> None:
         period_s, next_s = 1.0 / ASK_HZ, time.monotonic()
-        with CleanupStep() as attempt, link.told_at_the_end(self._connection):
+        with CleanupStep() as attempt, link.report_on_close(self._connection):
             while not self._over.is_set():
                 link.say(self._connection, LeaderQuestion(self._asked.ask(time.monotonic())))
                 # Questions that were late are left out: a burst of them would tell nothing more.

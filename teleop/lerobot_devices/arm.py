@@ -262,7 +262,7 @@ def check_servos(bus: ServoBus, device: Any) -> None:
         first, wanted = wrong[0]
         raise DeviceError(
             f"{path}: servo {first} is a {found[first]}, but a {device.name} has a {wanted} there. "
-            "Is the port right? lerobot-find-port says which port is which."
+            "Is the port right? lerobot-find-port shows which port is which."
         )
     versions = {i: servo.firmware for i, servo in seen.items()}
     # Dynamixel's models have versions of their own.

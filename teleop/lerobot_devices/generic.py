@@ -104,7 +104,7 @@ class GenericFollower:
             lacking = [
                 n for n, q in zip(self.joint_names, start, strict=True) if not np.isfinite(q)
             ]
-            raise DeviceError(f"{device.name} doesn't say where {', '.join(lacking)} is.")
+            raise DeviceError(f"{device.name} doesn't report where {', '.join(lacking)} is.")
         limits = np.stack([start - WINDOW_RAD, start + WINDOW_RAD], axis=1)
         for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
             most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S

@@ -225,7 +225,7 @@ def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:
     for path in ports:
         if os.path.realpath(path) in used:
             raise UnusableInputError(
-                f"{path} is given twice. Every arm has a port of its own; lerobot-find-port says "
+                f"{path} is given twice. Every arm has a port of its own; lerobot-find-port shows "
                 "which is which."
             )
 

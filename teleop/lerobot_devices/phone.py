@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lerobot.teleoperators.phone.phone_processor import MapPhoneActionToRobotAction
 
-from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
+from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class LerobotPhone(IntentSource):
     """
 
     has_window = False
-    clear_words = "press c twice"
+    clear_hint = "press c twice"
 
     def __init__(self, device: Any, step: int, now_s: Callable[[], float] = time.monotonic) -> None:
         self._device, self._step, self._now_s = device, step, now_s
@@ -43,10 +43,10 @@ class LerobotPhone(IntentSource):
         self._thread = threading.Thread(target=self._read, name="phone", daemon=True)
         self._thread.start()
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         """Return the newest intent, and its age while the button is held."""
         intent, heard_s = self._snapshot
-        return Heard(intent, self._now_s() - heard_s if intent.held else 0.0)
+        return TimedIntent(intent, self._now_s() - heard_s if intent.held else 0.0)
 
     def close(self) -> None:
         """Disconnect; safe to call twice."""

@@ -204,7 +204,7 @@ class Ros2Robot(Robot):  # type: ignore[misc]
             missing = [name for name in p.ros_joints if name not in self._newest[1]]
             if missing:
                 raise ConnectionError(
-                    f"{p.state_topic} doesn't say where {', '.join(missing)} is; it has "
+                    f"{p.state_topic} doesn't report where {', '.join(missing)} is; it has "
                     f"{', '.join(self._newest[1])}. {p.path} names the joints (ros_joints)."
                 )
             undo.pop_all()
@@ -353,7 +353,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
             image = _rgb(message, self.config.encoding)
             if image.shape[:2] != (self.height, self.width):
                 raise ValueError(
-                    f"it is {image.shape[1]}x{image.shape[0]}, the parameters say "
+                    f"it is {image.shape[1]}x{image.shape[0]}, the parameters state "
                     f"{self.width}x{self.height}"
                 )
         except (ValueError, cv2.error) as error:
@@ -402,7 +402,7 @@ def _rgb(message: Any, encoding: str) -> NDArray[np.uint8]:
     channels, conversion = LAYOUTS[message.encoding]
     rows = np.frombuffer(message.data, np.uint8)
     if message.step < channels * message.width or rows.size != message.height * message.step:
-        raise ValueError("its data doesn't have the size that it says")
+        raise ValueError("its data doesn't have the size that it states")
     rows = rows.reshape(message.height, message.step)[:, : channels * message.width]
     image = rows.reshape(message.height, message.width, channels)
     return image.copy() if conversion is None else np.asarray(cv2.cvtColor(image, conversion))

@@ -278,7 +278,7 @@ class ServoBus:
             if reply.data
         }
 
-    def held_now(self, ids: Iterable[int]) -> Script[None]:
+    def note_holding(self, ids: Iterable[int]) -> Script[None]:
         """Take note that these servos hold from now on, and with which settings."""
         self.holding, self._as_held = set(ids), {}
         for span in dict.fromkeys(_WATCHED[self.protocol]):

@@ -147,7 +147,7 @@ def open_error(path: str, error: BaseException) -> DeviceError:
         there = sorted(found for pattern in _PATTERNS for found in glob.glob(pattern))
         ports = f"Ports there are: {', '.join(there)}." if there else "No serial port is there."
         return DeviceError(
-            f"No serial port {path!r}. {ports} Is the arm's USB cable in? lerobot-find-port says "
+            f"No serial port {path!r}. {ports} Is the arm's USB cable in? lerobot-find-port shows "
             "which port is which."
         )
     if code in (errno.EACCES, errno.EPERM):

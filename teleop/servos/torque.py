@@ -75,7 +75,7 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
         left = yield from _where_not(bus, left, 1)
     if not left:
         bus.rebooted.clear()
-        yield from bus.held_now(bus.ids)
+        yield from bus.note_holding(bus.ids)
     return left
 
 

@@ -88,5 +88,5 @@ def test_made_up_takes_are_what_they_say() -> None:
 def test_groups_that_differ_make_the_interval_wider_than_their_own_chance() -> None:
     alike, apart = over_groups([0.2, 0.21, 0.19, 0.2]), over_groups([0.5, -0.1, 0.45, -0.05])
     assert alike.value == pytest.approx(apart.value)
-    assert alike.sure
-    assert not apart.sure
+    assert alike.excludes_zero
+    assert not apart.excludes_zero

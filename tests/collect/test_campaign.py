@@ -182,7 +182,7 @@ def test_a_vary_that_makes_no_sense_is_refused(tmp_path: Path, vary: str, said: 
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [
-        ({}, "the station as it stands"),
+        ({}, "the station as usual"),
         ({"distractors": 1, "lighting": "dim"}, "lighting: dim; 1 distractor"),
         ({"grid_cell": [0, 2]}, "object in grid cell row 0, column 2 (right, far)"),
         ({"grid_cell": (2, 1)}, "object in grid cell row 2, column 1 (left, halfway)"),

@@ -194,7 +194,7 @@ def test_coarse_and_fine_pictures_are_one_stream(tmp_path: Path) -> None:
     for index, is_coarse in enumerate(coarse):
         stream.encode(picture(index), coarse=is_coarse)
         if index % 7 == 0:
-            stream.encode_again()
+            stream.repeat_picture()
     fine, cheap = stream._stream.codec_context, stream._coarse
     assert cheap is not None
     assert fine.extradata == cheap.extradata

@@ -210,9 +210,9 @@ def test_a_sync_thread_that_dies_of_anything_ends_the_take_and_the_take_says_so(
         for thread in writer._flusher._threads:
             if thread.name == "journal sync":
                 thread.join()
-        with pytest.raises(DeviceError, match=r"isn't brought to the disk any more .*fdatasync"):
+        with pytest.raises(DeviceError, match=r"is no longer written to disk .*fdatasync"):
             writer.telemetry(0, np.zeros(len(header().channels)))
-        with pytest.raises(DeviceError, match="isn't brought to the disk any more"):
+        with pytest.raises(DeviceError, match="is no longer written to disk"):
             writer.seal(Outcome.SUCCESS)
     assert read_end(writer.folder) is None
 

@@ -168,7 +168,7 @@ def test_the_next_plan_is_made_while_the_present_one_is_executed(
 def test_a_policy_too_slow_even_for_its_plans_holds_between_them_and_is_refused() -> None:
     policy = Plans(4, 4)
     with pytest.raises(
-        UnusableInputError, match="takes 120 ms for a plan, and 2 of a plan's 4 step"
+        UnusableInputError, match="takes 120 ms for a plan, and the 2 of a plan's 4 step"
     ):
         driven(policy, 6, 60)
     assert len(policy.seen) == 3, "one slow answer may be the machine's"

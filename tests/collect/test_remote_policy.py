@@ -131,8 +131,8 @@ def test_what_is_no_picture_is_refused_before_it_is_decoded(picture: Picture) ->
         (ValueError("out of\nmemory"), "out of memory"),
         ([[float("nan")] * 2], "isn't a number"),
         ([[1e9, 0.0]], "isn't a number"),
-        ([], "plans nothing"),
-        ([[1.0]], "It plans 1 joints; 2 are here"),
+        ([], "plan is empty"),
+        ([[1.0]], "It plans for 1 joints; this robot has 2"),
     ],
 )
 def test_a_policy_that_fails_is_one_line_and_can_be_asked_again(says: Any, words: str) -> None:

@@ -30,7 +30,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     found = load_suite(write(tmp_path, suite(rules={"gain": 0.2})))
     assert found.rules == Rules(gain=0.2)
     assert found.canary == CanaryRules()
-    assert found.asks
+    assert found.needs_person
     assert found.tasks[0].min_pass_rate == 0.85
 
 
@@ -39,7 +39,7 @@ def test_the_example_states_the_defaults_that_it_shows() -> None:
     found = load_suite(example_suite())
     assert found.rules == Rules()
     assert found.canary == CanaryRules()
-    assert not found.asks
+    assert not found.needs_person
 
 
 def test_tasks_of_one_dimension_are_one_group(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_tasks_of_one_dimension_are_one_group(tmp_path: Path) -> None:
 
 BAD = [
     (suite(tasks=[]), "at least one task"),
-    (suite(tasks=[{"task": "a"}, {"task": "a"}]), "stands there twice"),
+    (suite(tasks=[{"task": "a"}, {"task": "a"}]), "is given twice"),
     (suite(rules={"gian": 0.1}), "Did you mean 'gain'"),
     (suite(rules={"alpha": 5}), "from 0.001 to 0.25"),
     (suite(rules={"max_pairs": 2.5}), "must be a whole number"),
@@ -91,7 +91,7 @@ def test_a_rule_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
     """Of two blocks of rules YAML takes the last: the margins of the first were silently gone."""
     path = tmp_path / "suite.yaml"
     path.write_text("name: s\ntasks: [{task: a}]\nrules: {gain: 0.2}\nrules: {alpha: 0.1}\n")
-    with pytest.raises(UnusableInputError, match="'rules' stands there twice"):
+    with pytest.raises(UnusableInputError, match="'rules' is given twice"):
         load_suite(path)
 
 

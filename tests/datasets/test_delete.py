@@ -141,7 +141,7 @@ def test_killed_at_any_step_it_is_the_old_or_the_new_one(
     assert [p.name for p in root.parent.iterdir() if p.name.startswith(".set.")] == [".set.lock"]
 
 
-def encode_again(path: Path) -> None:
+def reencode(path: Path) -> None:
     """Encode a video with one key frame and B-frames, as other recorders do."""
     with av.open(str(path)) as container:
         pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
@@ -161,7 +161,7 @@ def test_videos_that_cannot_be_cut_are_encoded_again(
     """Datasets from elsewhere may have reordered frames, or key frames somewhere else."""
     root, uids = published
     for path in (root / "videos").rglob("*.mp4"):
-        encode_again(path)
+        reencode(path)
     assert delete_takes(root, lambda episode: episode.index == 1) == (uids[1],)
     after = list(read_takes(root))
     assert [take.info.uid for take in after] == uids[:1] + uids[2:]

@@ -471,7 +471,7 @@ def test_killed_at_any_step_it_is_the_old_or_the_new_one(dataset: Path, step: st
     with opened([dataset], change=True) as (piece,):
         carry_out(plan_choice("edit keep", piece, [0, 1], {}), None)
     names = {p.name for p in dataset.parent.iterdir()}
-    assert names <= {"set", staging.beside(dataset, "lock").name}
+    assert names <= {"set", staging.sibling(dataset, "lock").name}
 
 
 def test_spans_read_back() -> None:

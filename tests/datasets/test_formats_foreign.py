@@ -372,8 +372,8 @@ def test_json_messages(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("cut.mcap", None, "mcap recover"),
-        ("noise.hdf5", b"noise", "doesn't show what it is"),
-        ("noise.zarr.zip", b"noise", "doesn't show what it is"),
+        ("noise.hdf5", b"noise", "doesn't show its format"),
+        ("noise.zarr.zip", b"noise", "doesn't show its format"),
         ("missing.hdf5", b"", "not found"),
     ],
 )

@@ -304,7 +304,7 @@ def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in held.items():
             archive.writestr(name, content)
-    with pytest.raises(UnusableInputError, match=r"t_s is said to be of shape"):
+    with pytest.raises(UnusableInputError, match=r"t_s declares the shape"):
         read_telemetry(path)
 
 

@@ -173,7 +173,7 @@ def test_a_label_given_while_the_folder_is_away_is_kept(root: Path, first: bool)
             time.sleep(0.2)  # whether it has come to its write by now doesn't matter
 
     with staging.locked(root):
-        stage = staging.beside(root, "staging")
+        stage = staging.sibling(root, "staging")
         staging.clone(root, stage)
         staging.commit(stage, root, hook, exchange=lambda _a, _b: False)
     labeller.join(SLOW_S)

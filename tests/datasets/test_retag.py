@@ -103,7 +103,7 @@ def test_a_busy_dataset_takes_the_tag_and_says_that_its_columns_follow(
     monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.05)
     with staging.locked(dataset):
         assert retag(dataset, {"station": "bench_3"}, "--episodes=[0]", "--yes") == 0
-        assert "its columns show them from the next label" in capsys.readouterr().out
+        assert "its columns show them after the next label" in capsys.readouterr().out
         assert retag(dataset, {"operator": "bo"}, "--episodes=[0]", "--yes", "--json") == 0
         answer = json.loads(capsys.readouterr().out)
     assert (answer["changed"], answer["columns"]) == (True, False)

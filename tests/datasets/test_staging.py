@@ -88,7 +88,7 @@ def test_without_exchange_a_kill_between_the_renames_is_put_right(tmp_path: Path
             raise DiedError
 
     root = folder(tmp_path / "set", "old")
-    stage = folder(staging.beside(root, "staging"), "new")
+    stage = folder(staging.sibling(root, "staging"), "new")
     with pytest.raises(DiedError):
         staging.commit(stage, root, die, exchange=cannot_exchange)
     assert not root.exists()
@@ -100,7 +100,7 @@ def test_without_exchange_a_kill_between_the_renames_is_put_right(tmp_path: Path
 def test_both_ways_of_swapping_end_alike(tmp_path: Path) -> None:
     for name, exchange in (("a", None), ("b", cannot_exchange)):
         root = folder(tmp_path / name / "set", "old")
-        stage = folder(staging.beside(root, "staging"), "new")
+        stage = folder(staging.sibling(root, "staging"), "new")
         staging.commit(stage, root, exchange=exchange)
         assert (root / "word").read_text() == "new"
         assert [p.name for p in root.parent.iterdir()] == ["set"]

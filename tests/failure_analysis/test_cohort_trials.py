@@ -125,7 +125,7 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
 def test_no_judged_take_is_said(tmp_path: Path) -> None:
     found = cohort_of_takes([])
     assert found.table is None
-    assert list(cohort_lines(found)) == ["no take says how it ended: nothing to compare"]
+    assert list(cohort_lines(found)) == ["no take has an outcome: nothing to compare"]
     assert found.to_json()["trials"] == 0
     path = tmp_path / "across.json"
     path.write_text(json.dumps(cohort_of_takes([attempt(0, True)]).to_json(), allow_nan=False))

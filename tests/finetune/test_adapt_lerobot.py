@@ -21,7 +21,7 @@ from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.tuning.lerobot_image_policy import mixture_of, note_of, real_of
 from gaploop.finetune.tuning.presets import PRESETS, Preset, Randomise, TrainSpec, preset_for
-from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
+from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
 
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
@@ -229,7 +229,7 @@ def test_other_peoples_datasets_are_chosen_from_as_named(
     opened = mixture_of(options)
     assert [t.episode.info.station for t in opened.takes] == ["there"] * 2 + ["here"] * 2
     notes = [note_of(t) for t in real_of(options, opened)]
-    aside = asked_aside(replace(options, held_out=(1,)), notes)
+    aside = chosen_held_out(replace(options, held_out=(1,)), notes)
     assert aside == {opened.takes[1].episode.info.uid}
     with pytest.raises(UnusableInputError, match="of station here, there"):
         mixture_of(replace(options, station="it's"))

@@ -119,7 +119,7 @@ def test_the_share_is_chosen_on_held_out_takes(
     assert [t["share"] for t in said["ratio"]["tried"]] == [0.25, 0.5, 0.75, 1.0]
     before = (out / "checkpoint.pt").read_bytes()
     for arguments, says in (
-        (["--full"], "Go on with it by --resume"),
+        (["--full"], "Continue it with --resume"),
         (["--resume", "--full"], "full"),
         (["--resume", "--stats=new"], "stats (base, now new)"),
     ):
@@ -215,7 +215,7 @@ def test_options_that_do_nothing_or_undo_each_other_are_refused(
     push = ["--policy.push_to_hub", "--policy.repo_id=me/a"]
     for arguments, says in (
         (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
-        (["--patience=2"], "Hold some out: --held_out_share"),
+        (["--patience=2"], "Hold takes out: --held_out_share"),
         (["--randomise.strength=0.5"], "no pictures: --randomise"),
         (["--preset=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
         (["--lora.dropout=2"], "--lora.dropout=2 must be from 0"),

@@ -388,4 +388,4 @@ def test_an_older_adapter_says_that_nothing_is_known(
     del known[adapter.BASE_HASH]
     write_json(sidecar, known)
     load_policy(adapted)
-    assert "doesn't say which base" in caplog.text
+    assert "doesn't state which base" in caplog.text

@@ -15,13 +15,13 @@ from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from safetensors.torch import load_file
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.finetune import pictured
+from gaploop.finetune import picture_demonstrations
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_gym import evaluate_gym
 from gaploop.finetune.lerobot_policy import PACKAGED, load_policy
 from gaploop.finetune.lerobot_vision import pretrain_vision
-from gaploop.finetune.pictured import PictureTakes
+from gaploop.finetune.picture_demonstrations import PictureTakes
 from gaploop.finetune.pretrain import PretrainOptions
 from gaploop.finetune.tuning.presets import VISION_SPEC
 from gaploop.scripts.train import _options
@@ -33,14 +33,16 @@ BASE = PACKAGED["base_vision"]
 @pytest.fixture(autouse=True)
 def _recorded_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two more processes that import PyTorch take longer than the takes."""
-    monkeypatch.setattr(pictured, "record", partial(pictured.record, workers=1))
+    monkeypatch.setattr(
+        picture_demonstrations, "record", partial(picture_demonstrations.record, workers=1)
+    )
 
 
 @pytest.fixture(scope="module")
 def takes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scripted takes, the same for every test that trains."""
     folder = tmp_path_factory.mktemp("takes")
-    pictured.record(folder, DemonstratedCell(), 2, size_px=96, workers=1)
+    picture_demonstrations.record(folder, DemonstratedCell(), 2, size_px=96, workers=1)
     return folder
 
 
@@ -57,7 +59,7 @@ def test_a_batch_is_a_function_of_its_step_and_shows_first_and_present_frames(ta
 
 def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in takes.iterdir()}
-    pictured.record(takes, DemonstratedCell(), 2, size_px=96, workers=1)
+    picture_demonstrations.record(takes, DemonstratedCell(), 2, size_px=96, workers=1)
     assert {p: p.stat().st_mtime_ns for p in takes.iterdir()} == before
 
 

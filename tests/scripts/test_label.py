@@ -113,7 +113,7 @@ def test_an_engineer_overrules_an_operator_and_undo_takes_it_back(label: Label) 
     assert label.now("outcome", "--episode=0") == ["discarded"]
     [take] = label.json("--episode=0", "--history")["takes"]
     assert [e["counts"] for e in take["events"]] == [False, True, True, False]
-    assert "ana (engineer) stands above an operator's word" in take["events"][3]["why"]
+    assert "ana (engineer) overrides an operator's label" in take["events"][3]["why"]
     answer = label.json("--undo", "--author=ana")
     assert answer["events"] == 2, "all of one command"
     assert label.now("outcome", "--episode=0") == ["success"]

@@ -78,13 +78,13 @@ def test_a_terminal_is_asked_until_it_gives_a_choice(monkeypatch: pytest.MonkeyP
         host, person = in_a_terminal(monkeypatch, stack), Terminal()
         stack.enter_context(person.listening(lambda: None, lambda: False))
         os.write(host, b"perhaps\r1\x7fY\r")
-        assert person.asked("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
+        assert person.ask("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
         other = Terminal()
         with other.listening(lambda: None, gone=lambda: True):
-            assert other.asked("Still?", {"y": "yes"}, safety=True) is None
+            assert other.ask("Still?", {"y": "yes"}, safety=True) is None
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe is nobody
-    assert Terminal().asked("Is it so?", {"y": "yes"}, safety=False) is None
-    assert not Terminal().told("Pull the plug.")
+    assert Terminal().ask("Is it so?", {"y": "yes"}, safety=False) is None
+    assert not Terminal().instruct("Pull the plug.")
 
 
 def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
         host, person = in_a_terminal(monkeypatch, stack), Terminal()
         stack.enter_context(person.listening(lambda: stops.append("stop"), lambda: False))
         os.write(host, b"y ")
-        assert person.asked("Which joint has moved?", {"y": "yes"}, safety=True) is None
+        assert person.ask("Which joint has moved?", {"y": "yes"}, safety=True) is None
     assert stops == ["stop"]
     assert person.stopped
 
@@ -104,6 +104,6 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("yes", [False, True])
 def test_yes_never_answers_where_safety_hangs_on_it(yes: bool) -> None:
     choices = {"y": "yes", "n": "no"}
-    assert Terminal(yes).asked("Safe?", choices, safety=True) is None
-    assert Terminal(yes).asked("Sure?", choices, safety=False) == ("y" if yes else None)
-    assert not Terminal(yes).told("Pull the plug.")
+    assert Terminal(yes).ask("Safe?", choices, safety=True) is None
+    assert Terminal(yes).ask("Sure?", choices, safety=False) == ("y" if yes else None)
+    assert not Terminal(yes).instruct("Pull the plug.")

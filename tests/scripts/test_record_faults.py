@@ -20,10 +20,10 @@ from patient_wire import LoopTime
 from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.attended import Operator
-from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
+from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
@@ -287,7 +287,7 @@ class Desk:
     """A watched session on arms: a thread records, the test is the operator."""
 
     def __init__(self, devices: ArmDevices, journal: Path, takes: int) -> None:
-        self.book = LabelBook(journal, "ana")
+        self.book = SessionLabels(journal, "ana")
         self.console = OperatorConsole(StageTiming(WITHIN_S, 0.0), KeyMap(), self.book, task="t")
         self.console.safety = devices.safety
         self.lost: list[str] = []

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, TakeOver
 from gaploop.collect.operator.attended import Operator
-from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
+from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
@@ -136,7 +136,7 @@ class Desk:
     """A session in a thread; the test is its operator."""
 
     def __init__(self, bench: Bench, devices: ArmDevices, takes: int) -> None:
-        self.book = LabelBook(bench.journal, "ana")
+        self.book = SessionLabels(bench.journal, "ana")
         self.console = OperatorConsole(
             StageTiming(WITHIN_S, WITHIN_S), KeyMap(ROLLOUT), self.book, task="t"
         )

@@ -17,7 +17,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
-from gaploop.sim.recolour import recoloured, seen
+from gaploop.sim.recolour import recoloured, recoloured_take
 from gaploop.sim.tracker import NAMES, Tracker
 
 
@@ -174,7 +174,7 @@ def test_a_take_is_looked_at_through_the_stations_camera() -> None:
     take = Take(
         TakeInfo("a"), Outcome.FAILURE, Frames.empty(), Telemetry(np.empty(0), {}), cameras=pictures
     )
-    assert list(seen(take, StationScene("top")).cameras) == ["top"]
-    assert next(seen(take, StationScene()).cameras["side"]()).max() == 0
+    assert list(recoloured_take(take, StationScene("top")).cameras) == ["top"]
+    assert next(recoloured_take(take, StationScene()).cameras["side"]()).max() == 0
     with pytest.raises(UnknownChoiceError, match="side, top"):
-        seen(take, StationScene("wrist"))
+        recoloured_take(take, StationScene("wrist"))

@@ -253,7 +253,7 @@ def test_a_page_is_for_everybody_and_the_link_behind_it_isnt(tmp_path: Path) -> 
 )
 def test_no_answer_ever_seems_younger_than_it_is(events: list[tuple[float, int, float]]) -> None:
     """Whatever is delayed, lost, doubled or out of order, on any clock of the other machine."""
-    asked, now_s, at, newest = link.Asked(), 0.0, list[float](), -1
+    asked, now_s, at, newest = link.AnswerClock(), 0.0, list[float](), -1
     for wait_s, answered, age_s in events:
         at.append(now_s)
         assert asked.ask(now_s) == len(at) - 1
@@ -267,7 +267,7 @@ def test_no_answer_ever_seems_younger_than_it_is(events: list[tuple[float, int, 
 
 
 def test_what_was_never_asked_counts_for_nothing() -> None:
-    asked = link.Asked()
+    asked = link.AnswerClock()
     assert asked.made_s(0, 0.0) is None
     for _ in range(link.ASKED + 5):
         asked.ask(1.0)

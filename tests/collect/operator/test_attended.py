@@ -13,10 +13,10 @@ import pytest
 
 from gaploop.collect.campaign import held
 from gaploop.collect.operator.attended import Operator
-from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole, Safety
 from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
+from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
 from gaploop.collect.operator.view import Loop, Quotas, SetUp
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
@@ -49,7 +49,7 @@ class Desk:
 
     def __init__(self, journal: Path, takes: int, suggest: Callable[[Take], Mapping[str, object]]):
         self.journal = journal
-        self.book = LabelBook(journal, "ana")
+        self.book = SessionLabels(journal, "ana")
         self._ahead_s = 0.0
         self.console = OperatorConsole(
             *(StageTiming(0.3, 0.0), KeyMap(), self.book),
@@ -232,7 +232,7 @@ def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
         desk.until(SessionStage.READY)
     found = known_takes(tmp_path, 1)
     assert [(outcome, now["outcome"]) for _, outcome, now in found] == [("unlabelled", "failure")]
-    book = LabelBook(tmp_path, "eve")
+    book = SessionLabels(tmp_path, "eve")
     console = OperatorConsole(StageTiming(1.0, 1.0), KeyMap(), book)
     for uid, outcome, now in found:
         console.remember(uid, outcome, now)
@@ -242,7 +242,9 @@ def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
 
 
 def console_with(safety: Safety, **more: object) -> OperatorConsole:
-    made = OperatorConsole(StageTiming(1.0, 0.0), KeyMap(), LabelBook(Path("/nowhere"), ""), **more)  # type: ignore[arg-type]
+    made = OperatorConsole(
+        StageTiming(1.0, 0.0), KeyMap(), SessionLabels(Path("/nowhere"), ""), **more
+    )  # type: ignore[arg-type]
     made.safety = safety
     return made
 
@@ -297,7 +299,7 @@ def test_the_operator_says_when_a_set_up_stands() -> None:
 
 
 def test_nobody_is_asked_where_nobody_is() -> None:
-    console = console_with(Safety(loop=lambda: Loop(trip="too hot")), asks=False)
+    console = console_with(Safety(loop=lambda: Loop(trip="too hot")), attended=False)
     console.seen()
     assert console.await_set_up(SetUp("x"))
     console.command(C.NEXT)
@@ -309,7 +311,7 @@ def test_nobody_is_asked_where_nobody_is() -> None:
 
 def test_a_label_that_cannot_be_written_is_said_and_still_stands(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file where the folder should be")
-    book = LabelBook(tmp_path / "journal", "ana")
+    book = SessionLabels(tmp_path / "journal", "ana")
     book.add("a", Outcome.UNLABELLED)
     book.say("a", {"outcome": "success"}, anew=True)
     book.close()

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
 from gaploop.collect.operator.keys import SPACE, KeyDecoder
 from gaploop.collect.operator.machine import SessionStage, StageTiming
+from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import Loop
 from gaploop.core.vocabulary import Outcome
 
@@ -86,7 +86,7 @@ def console_at(stage: SessionStage, tripped: bool, stops: list[str]) -> Operator
     loop = Loop(trip="too hot") if tripped else Loop()
     now = [0.0]
     console = OperatorConsole(
-        StageTiming(9.0, 9.0), KeyMap(), LabelBook(Path("/nowhere"), ""), now_s=lambda: now[0]
+        StageTiming(9.0, 9.0), KeyMap(), SessionLabels(Path("/nowhere"), ""), now_s=lambda: now[0]
     )
     console.safety = Safety(
         lambda: stops.append("stop"), lambda: stops.append("clear"), lambda: loop

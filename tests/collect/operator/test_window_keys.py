@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gaploop.collect.devices import gone_after, subscribers
+from gaploop.collect.devices import lost_after_trip, subscribers
 from gaploop.collect.operator.keys import PUMP_S, Keys, WindowKeys
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import LeaderSample, SafetyReason
@@ -61,10 +61,10 @@ def test_the_window_is_pumped_while_a_key_is_waited_for() -> None:
 
 def test_the_window_names_the_key_that_clears_there() -> None:
     """It said "press c twice" where Enter clears and c closes the gripper."""
-    words = WindowKeys(Keys(), Window(), lambda: None).clear_words
+    words = WindowKeys(Keys(), Window(), lambda: None).clear_hint
     assert "Enter" in words
     assert "c twice" not in words
-    assert Keys().clear_words == ""  # nobody is there to press anything
+    assert Keys().clear_hint == ""  # nobody is there to press anything
 
 
 def test_its_estop_is_told_at_once_and_its_clear_is_a_key() -> None:
@@ -94,8 +94,8 @@ def test_an_estop_in_the_window_is_told_before_what_else_was_pressed_there() -> 
 
 def test_a_gamepad_that_was_pulled_out_needs_no_new_connection() -> None:
     both = SafetyReason.STALE_LEADER | SafetyReason.LOST_SERVO
-    assert gone_after(Window()) & both == SafetyReason.LOST_SERVO
-    assert gone_after(None) & both == both
+    assert lost_after_trip(Window()) & both == SafetyReason.LOST_SERVO
+    assert lost_after_trip(None) & both == both
 
 
 def test_a_leader_without_a_window_leaves_the_terminals_keys() -> None:

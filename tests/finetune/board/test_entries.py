@@ -49,8 +49,8 @@ def sparse(file: Path, size: int) -> None:
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pickle": (lambda f: (f / "weights.bin").write_bytes(b"\x80\x04"), "is a pickle"),
     "a pickle by another case": (lambda f: (f / "W.PKL").write_bytes(b""), "is a pickle"),
-    "a program": (lambda f: (f / "modeling.py").write_text("import os"), "nothing that a policy"),
-    "a library": (lambda f: (f / "step.so").write_bytes(b"\x7fELF"), "nothing that a policy"),
+    "a program": (lambda f: (f / "modeling.py").write_text("import os"), "no file of a policy"),
+    "a library": (lambda f: (f / "step.so").write_bytes(b"\x7fELF"), "no file of a policy"),
     "a link out": (lambda f: (f / "x.json").symlink_to("/etc/passwd"), "is a link or no file"),
     "a linked folder": (lambda f: (f / "x").symlink_to("/etc"), "is a link or no file"),
     "a pipe": (lambda f: os.mkfifo(f / "x.json"), "is a link or no file"),

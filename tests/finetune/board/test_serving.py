@@ -286,7 +286,7 @@ def test_groups_hold_who_can_not_be_told_apart() -> None:
     assert [found.letters[k] for k in ("a", "b", "c", "d")] == ["a", "a", "b", "c"]
     for pair in found.pairs:
         shared = set(found.letters[pair.better]) & set(found.letters[pair.other])
-        assert not (shared and pair.told_apart)
+        assert not (shared and pair.is_significant)
 
 
 def test_groups_overlap_where_only_the_ends_differ() -> None:
@@ -301,7 +301,7 @@ def test_groups_overlap_where_only_the_ends_differ() -> None:
 def test_equal_policies_are_seldom_told_apart() -> None:
     """At 5 % for all pairs together: of 40 boards of four equals, few show a difference."""
     wrong = sum(
-        any(p.told_apart for p in ranked(outcomes(dict.fromkeys("abcd", 0.7), 60, seed)).pairs)
+        any(p.is_significant for p in ranked(outcomes(dict.fromkeys("abcd", 0.7), 60, seed)).pairs)
         for seed in range(40)
     )
     assert wrong <= 6, "5 % of 40, and what chance adds to it in one of a hundred tries"
@@ -359,7 +359,7 @@ def test_a_program_reads_takes_and_is_scored_and_one_that_fails_is_refused(
     serve(replace(how, programs=True, takes=takes))
     results = {r["name"]: r for r in look(how.board).results}
     assert results["broken"]["refused"] == "It ended by itself."
-    assert results["odd"]["refused"] == "It prints what is no prediction."
+    assert results["odd"]["refused"] == "It prints something that is no prediction."
     assert results["judge"]["figures"]["top1"]["value"] == 0.75
     assert results["judge"]["rate"]["successes"] == 3
     assert "secret of a take" not in public(how.board)

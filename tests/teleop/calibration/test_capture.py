@@ -42,7 +42,7 @@ def test_a_picture_without_a_board_says_so_and_asks_on() -> None:
     wall = np.full((480, 640, 3), 100, dtype=np.uint8)
     advice = capture.look(wall, 0.0)
     assert advice.state is PictureState.NO_BOARD
-    assert advice.asks
+    assert advice.missing
     assert not advice.done
 
 
@@ -61,8 +61,8 @@ def test_what_is_missing_is_asked_for_until_it_is_there() -> None:
     for n, tilt in enumerate((False, True)):
         for k in range(6):
             advice = capture.look(at(0.0, tilt), n * 5 + k * PERIOD_S)
-    assert any("tilted" in ask for ask in advice.asks)
-    assert "board at the top left" in advice.asks
+    assert any("tilted" in ask for ask in advice.missing)
+    assert "board at the top left" in advice.missing
 
 
 def test_poses_are_taken_when_arm_and_board_are_still_and_the_pose_is_new() -> None:
@@ -86,9 +86,9 @@ def test_an_arm_that_only_rolls_is_asked_to_pitch() -> None:
     where = scene("eye_in_hand", SMALL_CHARUCO)
     (q,) = arm_poses(where, 1)
     poses = [arm().T_base_tcp(q + np.array([0, 0, 0, 0, d, 0])) for d in (-0.4, -0.1, 0.2, 0.5)]
-    assert "another axis" in PoseCapture(SMALL_CHARUCO, 4, poses).asks()[0]
+    assert "another axis" in PoseCapture(SMALL_CHARUCO, 4, poses).missing()[0]
     spread = [arm().T_base_tcp(q) for q in arm_poses(where, 6, spread_rad=0.7)]
-    assert PoseCapture(SMALL_CHARUCO, 4, spread).asks() == ()
+    assert PoseCapture(SMALL_CHARUCO, 4, spread).missing() == ()
 
 
 def test_stillness_takes_time_and_any_motion_starts_it_again() -> None:

@@ -68,7 +68,7 @@ class Watcher:
         del estop, gone
         return nullcontext()
 
-    def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+    def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         self.questions.append(question)
         if not safety:
             return "y"
@@ -77,7 +77,7 @@ class Watcher:
         self.mechanics.start, self.mechanics.moved = self.mechanics.q.copy(), np.zeros(6)
         return next((key for key, name in choices.items() if name == seen), "0")
 
-    def told(self, what: str) -> bool:
+    def instruct(self, what: str) -> bool:
         self.told_to.append(what)
         for fault in self.cut:
             self.bus.inflict(fault, "Cut" in what)

@@ -94,7 +94,7 @@ def test_cameras_that_are_calibrated_poorly_fail_and_unknown_ones_are_asked_abou
 @pytest.mark.parametrize("answer", [None, "y", "n"])
 def test_a_question_is_settled_by_a_yes_only(answer: str | None, tmp_path: Path) -> None:
     class Says(Terminal):
-        def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+        def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
             assert "Camera new isn't calibrated." in question
             assert (set(choices), safety) == ({"y", "n"}, False)
             return answer

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.chromium import Tab, open_tab
 from benchmarks.chromium import browser as chromium
-from gaploop.collect.devices import gone_after
+from gaploop.collect.devices import lost_after_trip
 from gaploop.collect.operator.keys import Keys, WindowKeys
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.types import SafetyReason
@@ -80,8 +80,8 @@ class Desk:
 
     def intent(self, **wanted: Any) -> Intent:
         """Wait until it is as wanted."""
-        until(lambda: all(getattr(self.page.heard().intent, k) == v for k, v in wanted.items()))
-        return self.page.heard().intent
+        until(lambda: all(getattr(self.page.latest().intent, k) == v for k, v in wanted.items()))
+        return self.page.latest().intent
 
 
 @pytest.fixture
@@ -118,33 +118,33 @@ def desk(port: int) -> Iterator[Desk]:
 
 
 def test_what_is_pressed_is_asked_for_and_released(desk: Desk) -> None:
-    assert not desk.page.heard().intent.drives
+    assert not desk.page.latest().intent.drives
     desk.phone.press(**DOWN)
     intent = desk.intent(held=True)
     assert intent.drives
     assert (intent.forward, intent.step) == (0.5, 3)
     desk.phone.press(held=False)
     assert not desk.intent(held=False).drives
-    assert desk.page.heard().age_s == 0.0  # who holds nothing is never old
+    assert desk.page.latest().age_s == 0.0  # who holds nothing is never old
 
 
 def test_silence_while_held_grows_old_and_is_nothing_while_released(desk: Desk) -> None:
     desk.phone.press(**DOWN)
     desk.intent(held=True)
     desk.phone.answers = False
-    until(lambda: desk.page.heard().age_s > 0.2)
-    assert desk.page.heard().intent.held
+    until(lambda: desk.page.latest().age_s > 0.2)
+    assert desk.page.latest().intent.held
 
 
 def test_a_page_that_is_gone_while_held_grows_old_and_must_press_anew(desk: Desk) -> None:
     desk.phone.press(**DOWN)
     desk.intent(held=True)
     desk.phone.connection.close()
-    until(lambda: desk.page.heard().age_s > 0.2)
+    until(lambda: desk.page.latest().age_s > 0.2)
     again = until(lambda: reopened(desk, **DOWN))  # pressed all the time: it must be up first
     desk.intent(held=False)
     until(lambda: again.questions > 5)
-    assert not desk.page.heard().intent.held
+    assert not desk.page.latest().intent.held
     again.press(held=False)
     until(lambda: again.questions > 10)
     again.press(held=True)
@@ -213,8 +213,8 @@ def test_what_a_page_cannot_say_closes_it(text: str, desk: Desk) -> None:
     desk.phone.answers = False
     desk.phone.connection.send(text)
     until(lambda: desk.phone.closed)
-    until(lambda: desk.page.heard().age_s > 0.1)
-    assert desk.page.heard().intent.forward == 0.5
+    until(lambda: desk.page.latest().age_s > 0.1)
+    assert desk.page.latest().intent.forward == 0.5
 
 
 def test_answers_to_old_questions_move_nothing(desk: Desk) -> None:
@@ -225,7 +225,7 @@ def test_answers_to_old_questions_move_nothing(desk: Desk) -> None:
         link.say(desk.phone.connection, replayed, json=True)
     before = desk.phone.questions
     until(lambda: desk.phone.questions > before + 3)
-    assert not desk.page.heard().intent.held
+    assert not desk.page.latest().intent.held
 
 
 def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
@@ -241,19 +241,19 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
     leader: Any = arms.leader
     try:
         assert not leader.has_window
-        assert "on the page" in WindowKeys.of(Keys(), leader, lambda: None).clear_words
-        assert not gone_after(leader) & SafetyReason.STALE_LEADER
+        assert "on the page" in WindowKeys.of(Keys(), leader, lambda: None).clear_hint
+        assert not lost_after_trip(leader) & SafetyReason.STALE_LEADER
         leader.reset()
         before = leader.read(0.0).q_rad
         phones[0].press(held=True, left=1.0, step=4)
         turns = itertools.count(1)
         until(lambda: np.abs(leader.read(next(turns) * 0.005).q_rad - before).max() > 0.05)
         phones[0].press(held=False)
-        until(lambda: not leader._source.heard().intent.held)
+        until(lambda: not leader._source.latest().intent.held)
         rest = leader.read(next(turns) * 0.005).q_rad
         np.testing.assert_array_equal(leader.read(next(turns) * 0.005).q_rad, rest)
         phones[0].press(held=True)
-        until(lambda: leader._source.heard().intent.held)
+        until(lambda: leader._source.latest().intent.held)
         phones[0].answers = False
         until(lambda: (t := next(turns) * 0.005) - leader.read(t).t_s > 0.2)  # it trips
     finally:
@@ -319,22 +319,22 @@ def test_the_page_in_a_browser(port: int, tab: Tab, tmp_path: Path) -> None:
         page = until(lambda: found and found[0])
         hold, pad = middle(tab, "#hold"), middle(tab, "[data-x=left]")
         touch(tab, hold)
-        until(lambda: page.heard().intent.held)
+        until(lambda: page.latest().intent.held)
         # A second finger moves the pad up and to the left.
         touch(tab, hold, pad)
         touch(tab, hold, {"x": pad["x"] - 60, "y": pad["y"] - 60}, kind="touchMove")
-        intent = until(lambda: page.heard().intent if page.heard().intent.forward > 0.2 else None)
+        intent = until(lambda: page.latest().intent if page.latest().intent.forward > 0.2 else None)
         assert intent.left > 0.2
         assert tab.js("document.querySelector('#word').textContent") == "MOVING"
         tab.picture(tmp_path / "moving.png")
         touch(tab)
-        until(lambda: not page.heard().intent.held and page.heard().intent.forward == 0.0)
+        until(lambda: not page.latest().intent.held and page.latest().intent.forward == 0.0)
 
         # A page that is hidden lets go, whatever finger is where.
         touch(tab, hold)
-        until(lambda: page.heard().intent.held)
+        until(lambda: page.latest().intent.held)
         tab.js("dispatchEvent(new Event('blur'))")
-        until(lambda: not page.heard().intent.held)
+        until(lambda: not page.latest().intent.held)
         touch(tab)
 
         # The phone's own motion counts from where it was as the button was pressed: it faced +x.
@@ -343,20 +343,20 @@ def test_the_page_in_a_browser(port: int, tab: Tab, tmp_path: Path) -> None:
         touch(tab)
         tab.wait("document.querySelector('#phone').classList.contains('on')")
         touch(tab, hold)
-        until(lambda: page.heard().intent.hand)
+        until(lambda: page.latest().intent.hand)
         tab.js("at.position = {x: 0.1, y: 0.05, z: -0.02}")
-        hand = until(lambda: (h := page.heard().intent.hand) and abs(h[0]) > 0.01 and h)
+        hand = until(lambda: (h := page.latest().intent.hand) and abs(h[0]) > 0.01 and h)
         assert hand == pytest.approx((0.1, 0.02, 0.05, 0.0, 0.0), abs=1e-6)
         # Tips up by 0.2 rad: a turn about what is to the right then, +z.
         tab.js(
             "(([s, c]) => at.orientation = {x: s, y: -c, z: s, w: c})"
             "([Math.sin(.1), Math.cos(.1)].map(v => v * Math.SQRT1_2))"
         )
-        hand = until(lambda: (h := page.heard().intent.hand) and abs(h[4]) > 0.01 and h)
+        hand = until(lambda: (h := page.latest().intent.hand) and abs(h[4]) > 0.01 and h)
         assert hand[4] == pytest.approx(0.2, abs=1e-6)
         assert hand[3] == pytest.approx(0.0, abs=1e-6)
         tab.js("at.emulated = true")  # it has lost itself
-        until(lambda: not page.heard().intent.held)
+        until(lambda: not page.latest().intent.held)
         touch(tab)
 
         told: list[str] = []

@@ -18,7 +18,7 @@ from gaploop.core.types import (
     Tick,
 )
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
+from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
 from gaploop.teleop.leaders.options import CartesianOptions
 
 ARM = ArmModel.load("so101")
@@ -31,9 +31,9 @@ class Hand(IntentSource):
     """An input device that says what the test says."""
 
     def __init__(self) -> None:
-        self.message = Heard()
+        self.message = TimedIntent()
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         return self.message
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Desk:
         self.now_s = 10.0
 
     def turn(self, intent: Intent, turns: int = 1, age_s: float = 0.0) -> LeaderSample:
-        self.hand.message = Heard(intent, age_s)
+        self.hand.message = TimedIntent(intent, age_s)
         for _ in range(turns):
             self.now_s += STEP_S
             sample = self.leader.read(self.now_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Controls, Heard
+from gaploop.teleop.leaders.controls import Controls, TimedIntent
 from gaploop.teleop.leaders.gamepad import Gamepad
 from gaploop.teleop.leaders.options import CartesianOptions
 from gaploop.teleop.leaders.sdl import pygame
@@ -58,9 +58,9 @@ class Desk:
     def button(self, number: int, *, down: bool = True) -> None:
         self.sdl.SDL_JoystickSetVirtualButton(self.stick, number, int(down))
 
-    def heard(self) -> Heard:
+    def latest(self) -> TimedIntent:
         self.gamepad.pump()
-        return self.gamepad.heard()
+        return self.gamepad.latest()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_sticks_and_buttons_say_what_they_mean(desk: Desk) -> None:
     hold(desk)
     desk.axis(pygame.CONTROLLER_AXIS_LEFTY, -1.0)
     desk.axis(pygame.CONTROLLER_AXIS_RIGHTX, 1.0)
-    intent = desk.heard().intent
+    intent = desk.latest().intent
     assert intent.drives
     assert intent.forward == pytest.approx(1.0)
     assert intent.roll == pytest.approx(1.0)
@@ -90,43 +90,43 @@ def test_worn_sticks_rest_and_little_way_is_little_speed(desk: Desk) -> None:
     hold(desk)
     desk.axis(pygame.CONTROLLER_AXIS_LEFTX, 0.12)
     desk.axis(pygame.CONTROLLER_AXIS_LEFTY, 0.5)
-    intent = desk.heard().intent
+    intent = desk.latest().intent
     assert intent.left == 0.0
     assert -0.3 < intent.forward < -0.1
 
 
 def test_triggers_move_the_gripper(desk: Desk) -> None:
     hold(desk)
-    assert desk.heard().intent.gripper == 0.0
+    assert desk.latest().intent.gripper == 0.0
     desk.axis(pygame.CONTROLLER_AXIS_TRIGGERRIGHT, 1.0)
-    assert desk.heard().intent.gripper == pytest.approx(-1.0)
+    assert desk.latest().intent.gripper == pytest.approx(-1.0)
 
 
 def test_estop_and_clear(desk: Desk) -> None:
     hold(desk)
-    assert desk.heard().intent.held
+    assert desk.latest().intent.held
     desk.button(pygame.CONTROLLER_BUTTON_B)
-    assert not desk.heard().intent.held
+    assert not desk.latest().intent.held
     desk.button(pygame.CONTROLLER_BUTTON_START)
-    desk.heard()
+    desk.latest()
     assert desk.told == ["e-stop", "clear"]
 
 
 def test_pulled_out_it_stops_and_grows_old_and_plugged_in_it_recovers(desk: Desk) -> None:
     hold(desk)
-    assert desk.heard().intent.drives
+    assert desk.latest().intent.drives
     desk.pull_out()
-    assert not desk.heard().intent.drives
-    assert not desk.heard().intent.present
+    assert not desk.latest().intent.drives
+    assert not desk.latest().intent.present
     desk.now_s += 0.5
-    assert desk.heard().age_s >= 0.5, "stale: the safety filter trips"
+    assert desk.latest().age_s >= 0.5, "stale: the safety filter trips"
     desk.plug_in()
-    heard = desk.heard()
+    heard = desk.latest()
     assert heard.intent.present
     assert heard.age_s == 0.0
     assert not heard.intent.drives, "the button must be pressed anew"
     hold(desk)
-    assert desk.heard().intent.drives
+    assert desk.latest().intent.drives
 
 
 def test_without_a_gamepad_there_is_one_clear_line() -> None:

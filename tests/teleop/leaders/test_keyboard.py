@@ -46,7 +46,7 @@ class Desk:
 
     def intent(self) -> Intent:
         self.keyboard.pump()
-        return self.keyboard.heard().intent
+        return self.keyboard.latest().intent
 
 
 @pytest.fixture
@@ -93,26 +93,26 @@ def test_closing_the_window_ends_the_session(desk: Desk) -> None:
     desk.post(pygame.QUIT)
     desk.key(pygame.KSCAN_SPACE)
     desk.intent()
-    assert desk.keyboard.heard().closed
+    assert desk.keyboard.latest().closed
 
 
 def test_a_main_thread_that_hangs_makes_the_input_old(desk: Desk) -> None:
     desk.key(pygame.KSCAN_SPACE)
     desk.intent()
     heard = []
-    thread = threading.Thread(target=lambda: heard.append(desk.keyboard.heard()))
+    thread = threading.Thread(target=lambda: heard.append(desk.keyboard.latest()))
     desk.clock.now_s += 0.3
     thread.start()
     thread.join()
     assert heard[0].age_s == pytest.approx(0.3)
-    assert desk.keyboard.heard().age_s == 0.0, "on the main thread, asking pumps"
+    assert desk.keyboard.latest().age_s == 0.0, "on the main thread, asking pumps"
 
 
 def test_closed_twice_and_heard_after(desk: Desk) -> None:
     desk.keyboard.close()
     desk.keyboard.close()
-    assert not desk.keyboard.heard().intent.drives
-    assert desk.keyboard.heard().closed
+    assert not desk.keyboard.latest().intent.drives
+    assert desk.keyboard.latest().closed
 
 
 @settings(

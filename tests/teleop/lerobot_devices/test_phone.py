@@ -58,21 +58,21 @@ def action(
 
 def test_the_phones_axes_become_the_robots(phone: LerobotPhone) -> None:
     """As in LeRobot's example: the phone's -y is the robot's +x."""
-    assert not phone.heard().intent.drives
+    assert not phone.latest().intent.drives
     phone.take(action(0.1, -0.2, 0.3, turn=(-0.4, 0.5, 0.0)))
-    intent = phone.heard().intent
+    intent = phone.latest().intent
     assert intent.drives
     assert intent.step == 3
     assert intent.hand == pytest.approx((0.2, 0.1, 0.3, 0.5, 0.4))
     phone.take(action(0.1, -0.2, 0.3, held=False))
-    assert not phone.heard().intent.drives
+    assert not phone.latest().intent.drives
 
 
 def test_the_gripper_follows_each_systems_buttons(phone: LerobotPhone) -> None:
     is_ios = phone._device.config.phone_os is PhoneOS.IOS
     pressed = {"a3": -4.0} if is_ios else {"reservedButtonB": 1.0}
     phone.take(action(**pressed))
-    assert phone.heard().intent.gripper == -1.0
+    assert phone.latest().intent.gripper == -1.0
 
 
 def test_a_phone_that_is_gone_while_held_grows_old(phone: LerobotPhone) -> None:
@@ -81,15 +81,15 @@ def test_a_phone_that_is_gone_while_held_grows_old(phone: LerobotPhone) -> None:
     phone.take(action(0.1, 0.0, 0.0))
     phone_now[0] = 1.0
     phone.take(action(0.1, 0.0, 0.0))
-    assert phone.heard().age_s == 1.0
+    assert phone.latest().age_s == 1.0
     phone.take({})
     phone.take(action(float("nan"), 0.0, 0.0))
-    assert phone.heard().age_s == 1.0
+    assert phone.latest().age_s == 1.0
     phone.take(action(0.10001, 0.0, 0.0))
-    assert phone.heard().age_s == 0.0
+    assert phone.latest().age_s == 0.0
     phone.take(action(0.10001, 0.0, 0.0, held=False))
     phone_now[0] = 9.0
-    assert phone.heard().age_s == 0.0
+    assert phone.latest().age_s == 0.0
 
 
 @pytest.mark.skipif(bool(find_spec("hebi")), reason="LeRobot's extra `phone` is installed")
@@ -135,12 +135,12 @@ def test_lerobots_own_class_drives_with_a_made_up_phone(monkeypatch: pytest.Monk
         phone.take(device.get_action())
         app.position_m = np.array([0.1, -0.2, 0.3])
         phone.take(device.get_action())
-        intent = phone.heard().intent
+        intent = phone.latest().intent
         assert intent.drives
         assert intent.hand == pytest.approx((0.2, 0.1, 0.3, 0.0, 0.0))
         app.pressed = False
         phone.take(device.get_action())
-        assert not phone.heard().intent.drives
+        assert not phone.latest().intent.drives
     finally:
         phone.close()
     assert not device.is_connected

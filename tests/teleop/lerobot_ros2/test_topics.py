@@ -87,7 +87,7 @@ def test_pictures_become_rgb_whatever_their_layout() -> None:
     assert _rgb(picture("rgb8", 3, step=12), "raw")[1, 0].tolist() == [12, 13, 14]  # padded rows
     for bad, words in (
         (picture("16UC1", 2), "known: rgb8"),
-        (SimpleNamespace(**{**vars(picture("rgb8", 3)), "height": 3}), "size that it says"),
+        (SimpleNamespace(**{**vars(picture("rgb8", 3)), "height": 3}), "size that it states"),
     ):
         with pytest.raises(ValueError, match=words):
             _rgb(bad, "raw")
@@ -177,7 +177,7 @@ def test_what_is_not_there_is_named(
 ) -> None:
     wrong = tmp_path / "wrong.yaml"
     for old, new, words in (
-        ("joint_1", "joint_9", "doesn't say where joint_9 is; it has"),
+        ("joint_1", "joint_9", "doesn't report where joint_9 is; it has"),
         (
             "/joint_states",
             "/joints",

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 SOURCE: Final = "operator"
 
 
-class LabelBook:
+class SessionLabels:
     """What stands about each take, and by which author: written behind, so that nobody waits.
 
     Used by one thread at a time.
@@ -38,7 +38,7 @@ class LabelBook:
         """uid to label field to the value that stands."""
         self._undo: list[tuple[str, Mapping[str, Any]]] = []
         """Take, and what stood about it before."""
-        self._taken_back: set[str] = set()
+        self._retracted: set[str] = set()
         self._writer = ThreadPoolExecutor(1, "labels")
         self._waiting: list[Future[None]] = []
         self.fault = ""
@@ -63,9 +63,9 @@ class LabelBook:
         """Return the outcome that stands; `sealed` for a take that isn't known."""
         return Outcome(self.now(uid).get("outcome", sealed))
 
-    def taken_back(self, uid: str) -> bool:
+    def retracted(self, uid: str) -> bool:
         """Whether a take had an outcome that was taken back, and has none since."""
-        return uid in self._taken_back and self.outcome(uid) is Outcome.UNLABELLED
+        return uid in self._retracted and self.outcome(uid) is Outcome.UNLABELLED
 
     def say(self, uid: str, said: Mapping[str, Any], *, anew: bool) -> None:
         """Write down label fields; only what differs from what stands.
@@ -84,7 +84,7 @@ class LabelBook:
         if not self._undo:
             return ""
         uid, before = self._undo.pop()
-        self._taken_back.add(uid)
+        self._retracted.add(uid)
         self._write(uid, before)
         return uid
 
