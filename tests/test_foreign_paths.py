@@ -172,7 +172,7 @@ datasets/repair/rows.py:salvage_files | path.unlink() | dataset
 datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
-datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
+datasets/staging.py:sibling | root.parent / f'.{root.name}.{what}' | ours
 datasets/staging.py:clone | (here / path.name).symlink_to(path.readlink()) | dataset
 datasets/staging.py:clone | Path(folder, n) | dataset
 datasets/staging.py:clone | Path(folder, name) | listed
@@ -182,7 +182,7 @@ datasets/staging.py:clone | names.remove(path.name) | dataset
 datasets/staging.py:clone | shutil.copy2(source, here / name) | listed
 datasets/staging.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
 datasets/staging.py:clone | stage / own | dataset
-datasets/staging.py:commit | os.rename(root, beside(root, 'old')) | ours
+datasets/staging.py:commit | os.rename(root, sibling(root, 'old')) | ours
 datasets/staging.py:commit | os.rename(staging, root) | ours
 datasets/staging.py:commit | os.replace(staging, root) | ours
 datasets/staging.py:commit | shutil.rmtree(leftover, ignore_errors=True) | ours

@@ -58,7 +58,7 @@ def test_changes_of_plan_are_found_in_radians() -> None:
 def test_without_the_policy_its_signals_are_unknown_and_that_is_said() -> None:
     measured = measure(TakeView(take()))
     assert math.isnan(measured["chunk_disagreement_rad"])
-    assert "asked" in measured.unseen["policy"]
+    assert "queried" in measured.unseen["policy"]
 
 
 def test_what_is_unlike_the_training_stands_far_from_it() -> None:
