@@ -122,8 +122,8 @@ def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
 
 
 def test_force_feedback_of_a_leader_without_motors_gets_one_clear_line() -> None:
-    hands = _arms.LeaderInputs(force=ForceOptions(enabled=True))
+    inputs = _arms.LeaderInputs(force=ForceOptions(enabled=True))
     station = _arms.station_for(So101SimConfig(), None)
     with pytest.raises(UnusableInputError, match="not motion") as caught:
-        _arms.connect(So101SimConfig(), MotionConfig(), station, hands=hands)
+        _arms.connect(So101SimConfig(), MotionConfig(), station, inputs=inputs)
     assert "\n" not in str(caught.value)
