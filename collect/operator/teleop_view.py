@@ -145,13 +145,14 @@ def render(picture: TeleopScreen) -> RenderableType:
 
     head = Text()
     head.append(f" {picture.mode.value} ", style=_COLOURS.get(picture.mode, "reverse"))
+    # Before the arms' names, which can be longer than a terminal is wide.
+    if picture.unconfirmed:
+        head.append(" torque off isn't confirmed ", style="bold red")
+    elif not picture.torque:
+        head.append(" torque off ", style="yellow")
     head.append(f" {picture.title}", style="bold")
     seconds = 0.0 if math.isnan(picture.figures.duration_s) else picture.figures.duration_s
     head.append(f"  {_clock(seconds)}")
-    if picture.unconfirmed:
-        head.append("  torque off isn't confirmed", style="bold red")
-    elif not picture.torque:
-        head.append("  torque off", style="yellow")
     lines: list[RenderableType] = [head]
     if picture.torque:
         error, latency, missed = picture.period_error, picture.latency, picture.figures.missed

@@ -181,7 +181,7 @@ def test_nothing_is_saved_where_nothing_was_said(dataset: Path, tab: Tab) -> Non
         tab.key("Escape")
         tab.wait("document.activeElement.tagName !== 'INPUT'")
         assert lit(tab) == ["failure"]
-    assert open_labelled(dataset).events == ()
+    assert not open_labelled(dataset).events
 
 
 @pytest.mark.slow
