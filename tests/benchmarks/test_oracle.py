@@ -76,7 +76,8 @@ def test_a_success_has_no_mode_and_its_phases_in_order() -> None:
 )
 def test_what_is_provoked_is_what_happened(way: str) -> None:
     mode, phase = LEADS_TO[way]
-    found = attempt(way)
+    # What is let go of near the goal often lands on it, in scene 3 too: that is a success.
+    found = attempt(way, 4 if way == "let_go" else 3)
     assert found.mode == mode
     assert phase in ("", found.phase)
     json.dumps(found.to_json())
