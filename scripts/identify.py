@@ -14,7 +14,7 @@ from gaploop.core.station import Station, load_station
 from gaploop.core.twin import Twin, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.lineage import takes_input
-from gaploop.failure_analysis.views.joints import with_units
+from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 
@@ -102,6 +102,7 @@ def identify(config: IdentifyConfig) -> Twin:
     by_root = []
     for root in config.roots:
         found = with_units(list(load_takes(root)), config.units)
+        remember_units(root, config.units)
         by_root.append((root, [recoloured_take(take, cell.scene) for take in found]))
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
