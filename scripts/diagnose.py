@@ -376,7 +376,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         lines.append(
             f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
         )
-    lines += [summary["policy_not_asked"]] if "policy_not_asked" in summary else []
+    lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []

@@ -469,7 +469,8 @@ def _notes(
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" Not recorded in the takes: {'; '.join(names)}."
     notes = []
-    if POLICY in summary.get("station", {}).get("named", ()):
+    nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
+    if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
             "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
             "more simulated takes (gaploop pretrain, gaploop train), then roll out and diagnose "

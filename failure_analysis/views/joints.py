@@ -63,7 +63,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
             raise UnusableInputError(
                 f"--units={stated}, but take {take.info.uid} states its joints in {named(other)}. "
                 "Leave --units out, or fix the takes: gaploop edit retag DIR --episodes=0:"
-                f"{len(takes)} --set='{{\"units\": \"{named(said)}\"}}' --yes."
+                f'{len(takes)} --set=\'{{"units": "{named(said)}"}}\' --yes.'
             )
     if said:
         return said
