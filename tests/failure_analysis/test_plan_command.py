@@ -35,16 +35,8 @@ def a_diagnosis(folder: Path, shares: Mapping[str, float], count: int = 8) -> Pa
     rest = 1 - sum(every.values())
     takes = tuple(
         TakeDiagnosis(
-            f"t{k}",
-            None,
-            "timeout",
-            "approach",
-            every,
-            1 - sum(every.values()),
-            False,
-            (),
-            named=tuple(shares),
-        )  # fmt: skip
+            f"t{k}", None, "timeout", "approach", every, rest, False, (), named=tuple(shares)
+        )
         for k in range(count)
     )
     outcomes = {"outcomes": {"failure": count, "success": 4}}
