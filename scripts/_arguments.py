@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import draccus
-import yaml
 from draccus.utils import DecodingError, DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.core.schema import load_yaml
+from gaploop.core.schema import load_yaml, parse_yaml
 
 CONFIG_PATH: Final = "config_path"
 _TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
@@ -343,8 +342,8 @@ def _value(option: Option, text: str) -> Any:
     if option.is_list and not text.lstrip().startswith("["):
         return [text]
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text, f"--{option.name}")
+    except UnusableInputError:
         raise UnusableInputError(
             f"--{option.name}={text} can't be read. Write it as --{option.name}={option.metavar}"
         ) from None
