@@ -62,8 +62,9 @@ EXACT: Final = 3
 DRAWS: Final = 4000
 LEAST_FAILURES: Final = 5
 """On each side, before their modes are compared."""
-FALSE_ALARM: Final = 0.05
-"""Chance that a twin which is right is said not to reproduce the station, both tests together."""
+FALSE_ALARM: Final = 0.01
+"""Chance that a twin which is right is said not to reproduce the station, both tests together. At
+5 % an exact twin was called wrong by one rare mode (p = 0.013): a station is asked many times."""
 REPRODUCES: Final = 0.95
 """Prior that a twin whose rate fits fails for the right reasons."""
 LEAST_SHARE: Final = 0.2
