@@ -9,9 +9,12 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from draccus.utils import DraccusException
+from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock, MonotonicClock
@@ -28,6 +31,7 @@ from gaploop.teleop.lerobot_devices.faults import (
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
+from gaploop.teleop.servos.calibration_files import kept_motors, put_away
 from gaploop.teleop.servos.registers import Protocol
 
 LEADER_MIN_V: Final = 9.5
@@ -169,10 +173,32 @@ def make_cameras(
 def _build(make: Any, config: Any, kind: str) -> Any:
     try:
         return make(config)
-    except LEROBOT_FAULTS as error:
+    except (*LEROBOT_FAULTS, DraccusException) as error:
+        _check_calibration_file(config, kind)
         # LeRobot puts the whole configuration before what is wrong.
         cause = error.__cause__ if isinstance(error.__cause__, LEROBOT_FAULTS) else error
         raise UnusableInputError(f"--{kind}.*: {first_line(cause)}") from error
+
+
+def _check_calibration_file(config: Any, kind: str) -> None:
+    """Raise UnusableInputError where a device can't be made of its calibration file."""
+    name, folder = getattr(config, "id", None), getattr(config, "calibration_dir", None)
+    kinds = "robots" if kind == "robot" else "teleoperators"
+    found = (
+        folder.glob("*.json")
+        if folder is not None
+        else Path(HF_LEROBOT_CALIBRATION).glob(f"{kinds}/*/*.json")
+    )
+    for file in sorted(found):
+        if file.stem not in (f"{name}", f"{name}_left", f"{name}_right"):
+            continue
+        try:
+            kept_motors(file)
+        except UnusableInputError as error:
+            raise UnusableInputError(
+                f"{str(error).rstrip('.')}. Move it away, then run lerobot-calibrate with this "
+                f"{kind}'s options: {put_away(file)}"
+            ) from None
 
 
 @contextlib.contextmanager

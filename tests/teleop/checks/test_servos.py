@@ -56,8 +56,8 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
     with EmulatedBus() as bus:
         for servo in bus.all_servos:
             servo.memory["Torque_Enable"] = 1
-        first, *_ = check_servos(bus.port)
-        assert "torque on" in first.found
+        (said,) = [f for f in check_servos(bus.port) if f.level is Level.WARN]
+        assert "torque on at servos 1 (shoulder_pan), 2" in said.found
         assert all(servo.torque for servo in bus.all_servos)
 
 
@@ -68,7 +68,7 @@ def test_torque_that_was_left_on_is_said_and_left_on() -> None:
         (koch().with_servo("gripper", id=5), Level.FAIL, "several servos answer to id 5"),
         (so101().factory_new(), Level.FAIL, "several servos answer to id 1"),
         (koch().factory_new(), Level.FAIL, "several servos answer to id 1"),
-        (so101().without(["elbow_flex"]), Level.WARN, "id 3 doesn't answer"),
+        (so101().without(["elbow_flex"]), Level.FAIL, "servo 3 (elbow_flex) is silent"),
         (
             so101().with_servo("gripper", settings={"Firmware_Minor_Version": 9}),
             Level.FAIL,
@@ -89,7 +89,7 @@ def test_a_hot_servo_and_a_silent_port() -> None:
     with EmulatedBus() as bus:
         bus.faults.add(Fault("overheat", id=3))
         unwell = [f for f in check_servos(bus.port) if f.level is Level.FAIL]
-        assert any("id 3 reports: overheating" in f.found for f in unwell)
+        assert any("servo 3 (elbow_flex) reports overheating (" in f.found for f in unwell)
         bus.plug([])
         (silent,) = check_servos(bus.port)
     assert silent.level is Level.FAIL
