@@ -129,16 +129,12 @@ def role_of(file: Path) -> str:
 def owners(files: Sequence[Path], held: Mapping[int, MotorRange]) -> list[Path]:
     """Return the calibration files that say of every servo what it holds, copies left out.
 
-    They may be of more servos than answer. A file that was copied from LeRobot's former folder
-    into today's counts once.
+    They may be of more servos than answer. What was copied from LeRobot's former folder into
+    today's counts once.
     """
     found = [file for file in files if (m := _motors(file)) and agrees(m, held)]
-    today = {(role_of(file), file.stem) for file in found if file.parent.name not in FORMER}
-    return [
-        file
-        for file in found
-        if file.parent.name not in FORMER or (role_of(file), file.stem) not in today
-    ]
+    today = {role_of(file) for file in found if file.parent.name not in FORMER}
+    return [f for f in found if f.parent.name not in FORMER or role_of(f) not in today]
 
 
 def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path | None, str]:

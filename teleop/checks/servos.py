@@ -489,7 +489,7 @@ def _calibration(
     if wrong:
         fix = f"{FIX}: lerobot-calibrate --help"
         yield CheckResult(AREA, Level.FAIL, wrong, fix, data, port)
-    if folder is None or _is_new(held):
+    if folder is None:
         return
     result = functools.partial(CheckResult, AREA, subject=port, data=data)
     own, role = owners(files, held), "" if set(shape) - set(ids) else _role(bus, kind, ids)
@@ -519,7 +519,7 @@ def _calibration(
         yield result(Level.FAIL if is_sure else Level.WARN, found, fix)
         return
     rivals = own if not role else of_role
-    if len(rivals) > 1:
+    if len(rivals) > 1 and not _is_new(held):  # an OMX's is what its servos come with
         both = " and ".join(arm_of(one) for one in rivals)
         found = f"{both} have the same calibration, which this arm holds: can't tell which it is"
         fix = "No two arms are alike: calibrate the one anew whose file is a copy: " + " or ".join(

@@ -34,16 +34,18 @@ def ailments(
     """
     high = [i for i, one in servos.items() if one.supply_v > one.most_v + _SLACK_V]
     low = [i for i, one in servos.items() if one.supply_v < one.least_v - _SLACK_V]
-    if high:
-        volts, most_v = max(servos[i].supply_v for i in high), min(servos[i].most_v for i in high)
-        found = f"{volts:.1f} V on {named(high)} for at most {most_v:.1f} V"
+    for most_v in sorted({servos[i].most_v for i in high}):  # an arm may have servos of two kinds
+        some = [i for i in high if servos[i].most_v == most_v]
+        volts = max(servos[i].supply_v for i in some)
+        found = f"{volts:.1f} V on {named(some)} for at most {most_v:.1f} V"
         fix = "Switch the arm's power off now: it destroys them. Use a supply of at most"
-        yield found, f"{fix} {most_v:.1f} V", tuple(high)
-    if low:
-        volts, least_v = min(servos[i].supply_v for i in low), max(servos[i].least_v for i in low)
-        found = f"{volts:.1f} V on {named(low)} for at least {least_v:.1f} V"
+        yield found, f"{fix} {most_v:.1f} V", tuple(some)
+    for least_v in sorted({servos[i].least_v for i in low}):
+        some = [i for i in low if servos[i].least_v == least_v]
+        volts = min(servos[i].supply_v for i in some)
+        found = f"{volts:.1f} V on {named(some)} for at least {least_v:.1f} V"
         fix = "Check the supply's plug and switch: a USB cable alone doesn't power servos. Use one"
-        yield found, f"{fix} of at least {least_v:.1f} V with enough amperes", tuple(low)
+        yield found, f"{fix} of at least {least_v:.1f} V with enough amperes", tuple(some)
     for servo_id, one in servos.items():
         bits = one.errors & ~_VOLTAGE if servo_id in (*high, *low) else one.errors
         if bits:
