@@ -27,6 +27,7 @@ from gaploop.teleop.servos.calibration_files import (
     FORMER,
     agrees,
     bring_over,
+    differences,
     kept_motors,
     place_today,
     put_away,
@@ -129,10 +130,13 @@ def role_of(file: Path) -> str:
 def owners(files: Sequence[Path], held: Mapping[int, MotorRange]) -> list[Path]:
     """Return the calibration files that say of every servo what it holds, copies left out.
 
-    They may be of more servos than answer. What was copied from LeRobot's former folder into
-    today's counts once.
+    They may be of more servos than answer. What was copied from another folder of LeRobot's, such
+    as a former one, counts once.
     """
-    found = [file for file in files if (m := _motors(file)) and agrees(m, held)]
+    named = {
+        arm_of(file): file for file in reversed(files) if (m := _motors(file)) and agrees(m, held)
+    }
+    found = [file for file in files if file in named.values()]
     today = {role_of(file) for file in found if file.parent.name not in FORMER}
     return [f for f in found if f.parent.name not in FORMER or role_of(f) not in today]
 
@@ -144,19 +148,9 @@ def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path
         kept = _motors(file)
         if kept is None or set(dict(kept.values())) != set(held):
             continue
-        differ = {i: name for name, (i, wanted) in kept.items() if held[i] != wanted}
+        differ = differences(kept, held)
         if differ and len(differ) < best[0]:
-            ranges = dict(kept.values())
-            first = min(differ)
-            words = f"{differ[first]}: {held[first].other_than(ranges[first])}"
-            if len(differ) == 2:
-                one, two = sorted(differ)
-                if (held[one], held[two]) == (ranges[two], ranges[one]):
-                    words = (
-                        f"{differ[one]} and {differ[two]} hold each other's: servos {one} and "
-                        f"{two} have swapped ids"
-                    )
-            best = len(differ), file, words
+            best = len(differ), file, differ[0]
     return best[1:]
 
 

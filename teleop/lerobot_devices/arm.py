@@ -34,6 +34,7 @@ from gaploop.teleop.servos.calibration_files import (
     agrees,
     all_files,
     bring_over,
+    differences,
     kept_motors,
     usual_folder,
 )
@@ -196,7 +197,8 @@ def require_calibration(device: Any) -> None:
         for name, one in _ranges(device.bus.read_calibration()).items()
     }
     own = "robots" if hasattr(device, "send_action") else "teleoperators"
-    roots = [device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION)]
+    own_folder: Path = device.calibration_dir
+    roots = [own_folder.parent.parent, own_folder, Path(HF_LEROBOT_CALIBRATION)]
     if device.config.calibration_dir is None:  # LeRobot's variables may point elsewhere by now
         roots.append(usual_folder())
     files = [*sorted(device.calibration_dir.glob("*.json")), *all_files(roots)]
@@ -215,12 +217,10 @@ def require_calibration(device: Any) -> None:
             f"The {device.name} on {port} isn't calibrated: {device.calibration_fpath} doesn't "
             f"exist.{ids}{_former(device, files)} Run: {command}"
         )
-    differences = [
-        f"{name}: {held[device.bus.motors[name].id].other_than(wanted)}"
-        for name, wanted in _ranges(device.calibration).items()
-        if name in device.bus.motors and held[device.bus.motors[name].id] != wanted
-    ]
-    difference = differences[0] if differences else "the motors' names differ"
+    ids = {name: motor.id for name, motor in device.bus.motors.items()}
+    wanted = {n: (ids[n], one) for n, one in _ranges(device.calibration).items() if n in ids}
+    found = differences(wanted, held)
+    difference = found[0] if found else "the motors' names differ"
     raise DeviceError(
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "
         f"({difference}). If it is this arm, run: {command}"

@@ -84,6 +84,25 @@ def agrees(motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, Moto
     return bool(held) and all(kept.get(servo_id) == one for servo_id, one in held.items())
 
 
+def differences(
+    motors: Mapping[str, tuple[int, MotorRange]], held: Mapping[int, MotorRange]
+) -> list[str]:
+    """Return in what servos differ from a file, a line for each motor that does.
+
+    Two that hold each other's calibration have swapped ids: it moves with the servo.
+    """
+    differ = {name: number for name, (number, one) in motors.items() if held.get(number) != one}
+    if len(differ) == 2:
+        (one, first), (two, second) = differ.items()
+        if held.get(first) == motors[two][1] and held.get(second) == motors[one][1]:
+            words = f"servos {first} and {second} have swapped ids, set them: lerobot-setup-motors"
+            return [f"{one} and {two} hold each other's: {words}"]
+    return [
+        f"{name}: {held[i].other_than(motors[name][1])}" if i in held else f"{name}: no servo {i}"
+        for name, i in differ.items()
+    ]
+
+
 def place_today(file: Path, root: Path) -> Path:
     """Return where LeRobot looks for a calibration today, in its folder `root`."""
     kind, arm = file.parent.parent.name, file.parent.name

@@ -14,6 +14,7 @@ from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.checks.servos import check_servos
 from gaploop.teleop.emulator import EmulatedBus, Fault, koch, openmanipulator, so101
 from gaploop.teleop.emulator.arms import ArmPlan
+from gaploop.teleop.servos.calibration_files import arm_folder, usual_folder
 
 ARMS = {"so101": so101, "koch": koch, "openmanipulator": openmanipulator}
 
@@ -354,3 +355,17 @@ def test_another_calibration_of_the_same_name_is_not_overwritten(tmp_path: Path)
         subprocess.run(wrong.fix.rpartition("f_former: ")[2], shell=True, check=True)
         assert not failures(list(check_servos(bus.port, tmp_path)))
     assert newer.read_text() == before
+
+
+def test_a_calibration_where_lerobots_variables_dont_point_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = keep(usual_folder(), "robots", "so_follower", "f", so101())
+    monkeypatch.setenv("HF_LEROBOT_CALIBRATION", str(tmp_path / "elsewhere"))
+    with EmulatedBus(plan=so101().calibrated(), wire_time=False) as bus:
+        (wrong,) = failures(list(check_servos(bus.port, arm_folder())))
+        assert wrong.level is Level.FAIL
+        assert str(file.parent) in wrong.found
+        subprocess.run(wrong.fix.rpartition("id f: ")[2], shell=True, check=True)
+        assert not failures(list(check_servos(bus.port, arm_folder())))
