@@ -141,17 +141,17 @@ def owners(files: Sequence[Path], held: Mapping[int, MotorRange]) -> list[Path]:
     return [f for f in found if f.parent.name not in FORMER or role_of(f) not in today]
 
 
-def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path | None, str]:
+def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path | None, list[str]]:
     """Return the file of an arm with these servos that differs least, and in what it does."""
-    best: tuple[int, Path | None, str] = (len(held) + 1, None, "")
+    best: tuple[Path | None, list[str]] = (None, [])
     for file in files:
         kept = _motors(file)
         if kept is None or set(dict(kept.values())) != set(held):
             continue
         differ = differences(kept, held)
-        if differ and len(differ) < best[0]:
-            best = len(differ), file, differ[0]
-    return best[1:]
+        if differ and (best[0] is None or len(differ) < len(best[1])):
+            best = file, differ
+    return best
 
 
 def _motors(file: Path) -> dict[str, tuple[int, MotorRange]] | None:

@@ -306,9 +306,8 @@ def _who_answers(
         yield result(Level.FAIL, found, fix, {"missing": [servo_id], "baud": other})
     silent = [servo_id for servo_id in silent if servo_id not in elsewhere]
     if silent:
-        found = (
-            f"{named(silent)} {'are' if len(silent) > 1 else 'is'} silent; {_listed(ids)} answer"
-        )
+        found = f"{named(silent)} {'are' if len(silent) > 1 else 'is'} silent; "
+        found += f"{_listed(ids)} answer{'' if len(ids) > 1 else 's'}"
         chain = sorted(shape)
         fix = (
             "Check the cables there; a servo that was replaced has another id: lerobot-setup-motors"
@@ -485,7 +484,7 @@ def _calibration(
         held[servo_id], modes[names.get(servo_id, f"id {servo_id}")] = kept
     named = dict(zip(modes, held.values(), strict=True))
     wrong = "" if _is_new(held) else "; ".join(unusable(bus.protocol, kind, named, modes))
-    data = {"calibration": {name: vars(one) for name, one in named.items()}}
+    data: dict[str, Any] = {"calibration": {name: vars(one) for name, one in named.items()}}
     if wrong:
         fix = f"{FIX}: lerobot-calibrate --help"
         yield CheckResult(AREA, Level.FAIL, wrong, fix, data, port)
@@ -497,10 +496,12 @@ def _calibration(
     if not own:
         near, differs = nearest(all_files([folder]), held)
         if near is not None:
-            found = f"holds no calibration of {folder}; nearest is {arm_of(near)} ({differs})"
-            fix = "Bring the file of this arm here; or, if it was never calibrated: " + command_for(
-                near
-            ).replace("PORT", port)
+            found = f"holds no calibration of {folder}; nearest is {arm_of(near)} ({differs[0]})"
+            fix = "Bring the file of this arm here; or, if it was never calibrated, calibrate it "
+            fix += "under an id that no other arm has: lerobot-calibrate --help"
+            if len(differs) <= len(held) / 2:  # else it is another arm
+                again = command_for(near).replace("PORT", port)
+                fix = f"If it is this arm, calibrate it anew: {again}"
             yield result(Level.FAIL, found, fix)
         return
     file = (of_role or own)[0]
@@ -533,7 +534,7 @@ def _calibration(
         if today.exists():
             today = today.with_stem(f"{today.stem}_former")
         fix = (
-            f"Don't calibrate anew, that moves the zeros under every dataset and policy of this "
+            "Don't calibrate anew, that moves the zeros under every dataset and policy of this "
             f"arm. Bring it over, with the id {today.stem}: {bring_over(file, today)}"
         )
         yield result(Level.FAIL, found, fix)

@@ -217,8 +217,9 @@ def require_calibration(device: Any) -> None:
             f"The {device.name} on {port} isn't calibrated: {device.calibration_fpath} doesn't "
             f"exist.{ids}{_former(device, files)} Run: {command}"
         )
-    ids = {name: motor.id for name, motor in device.bus.motors.items()}
-    wanted = {n: (ids[n], one) for n, one in _ranges(device.calibration).items() if n in ids}
+    motors = device.bus.motors
+    kept = _ranges(device.calibration).items()
+    wanted = {name: (motors[name].id, one) for name, one in kept if name in motors}
     found = differences(wanted, held)
     difference = found[0] if found else "the motors' names differ"
     raise DeviceError(

@@ -276,7 +276,8 @@ def _hands_through(device: Any, arms: Sequence[ConnectedArm]) -> bool:
     """
     if device.name in _THROUGH and type(device).__module__.startswith("lerobot."):
         return True
-    at, wanted, written = {}, {}, {}
+    at: dict[str, float] = {}
+    written: dict[str, Any] = {}
     with contextlib.ExitStack() as restore:
         for n, arm in enumerate(arms):
             bus, names = arm.device.bus, arm.units.names
