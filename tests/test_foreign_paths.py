@@ -273,10 +273,8 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/recipes.py:ablation | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
-finetune/tuning/recipes.py:ablation | options.output_dir / name.replace(' ', '_') | ours
-finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
-finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
+finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
+finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
@@ -298,7 +296,6 @@ scripts/edit.py:_show | target / name | user
 scripts/edit.py:finish | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
