@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
+    "benchmarks/board",
     "core",
     "sim",
     "teleop",
@@ -209,34 +210,34 @@ failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/board/contest.py:contest | folder / one.alias | ours
-finetune/board/contest.py:contest | folder / t.alias | ours
-finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
-finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user | paths
-finetune/board/entries.py:_walk | Path(folder, name) | listed
-finetune/board/entries.py:enter | folder / 'files' / relative_path(name, 'file') | paths
-finetune/board/entries.py:enter | shutil.copyfile(path, target) | paths
-finetune/board/entries.py:stage | root / name | paths
-finetune/board/entries.py:stage | shutil.copyfile(root / name, path) | paths
-finetune/board/entries.py:stage | shutil.rmtree(target, ignore_errors=True) | ours
-finetune/board/entries.py:stage | target / name | paths
-finetune/board/policy_box.py:main | Path(sys.argv[1]) | ours
-finetune/board/programs.py:shown | folder / f'.{take.uid}' | take
-finetune/board/programs.py:shown | folder / take.uid | take
-finetune/board/programs.py:shown | part.rename(target) | take
-finetune/board/programs.py:shown | shutil.copytree(take.folder, part) | take
-finetune/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
-finetune/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
-finetune/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
-finetune/board/serving.py:_kept | how.private / 'results' / entry.user | paths
-finetune/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
-finetune/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
-finetune/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
-finetune/board/serving.py:_programs | how.private / 'attempts' / alias | ours
-finetune/board/serving.py:_programs | how.private / 'staged' / alias | ours
-finetune/board/serving.py:_published | how.private / 'attempts' / alias | ours
-finetune/board/serving.py:public_files | board.glob(pattern) | ours
+benchmarks/board/contest.py:contest | folder / one.alias | ours
+benchmarks/board/contest.py:contest | folder / t.alias | ours
+benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
+benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user | paths
+benchmarks/board/entries.py:_walk | Path(folder, name) | listed
+benchmarks/board/entries.py:enter | folder / 'files' / relative_path(name, 'file') | paths
+benchmarks/board/entries.py:enter | shutil.copyfile(path, target) | paths
+benchmarks/board/entries.py:stage | root / name | paths
+benchmarks/board/entries.py:stage | shutil.copyfile(root / name, path) | paths
+benchmarks/board/entries.py:stage | shutil.rmtree(target, ignore_errors=True) | ours
+benchmarks/board/entries.py:stage | target / name | paths
+benchmarks/board/policy_box.py:main | Path(sys.argv[1]) | ours
+benchmarks/board/programs.py:shown | folder / f'.{take.uid}' | take
+benchmarks/board/programs.py:shown | folder / take.uid | take
+benchmarks/board/programs.py:shown | part.rename(target) | take
+benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
+benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
+finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
+benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
+benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
+benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
+benchmarks/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
+benchmarks/board/serving.py:_programs | how.private / 'attempts' / alias | ours
+benchmarks/board/serving.py:_programs | how.private / 'staged' / alias | ours
+benchmarks/board/serving.py:_published | how.private / 'attempts' / alias | ours
+benchmarks/board/serving.py:public_files | board.glob(pattern) | ours
 finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
 finetune/closed_loop.py:carry_out | folder / name | ours
 finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
@@ -288,7 +289,7 @@ scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
-scripts/benchmark.py:_serve | near / f'{name}_private' | user
+benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours

@@ -419,7 +419,7 @@ POLICIES = (
     Reader(
         "submission",
         "policy",
-        _loaded("gaploop.finetune.board.entries", "look_at_policy"),
+        _loaded("benchmarks.board.entries", "look_at_policy"),
         POLICY,
     ),
     Reader(
