@@ -67,7 +67,8 @@ def add_mechanisms(module: str) -> None:
             f"gaps_module={module} has no MECHANISMS, a tuple of Mechanism objects "
             "(docs/architecture.md, A gap)."
         )
-    for key in sorted({m.key for m in found} & all_mechanisms().keys()):
+    taken = {m.key for m in (*_known_gaps(), DRIVES, *RANDOMISED)}
+    for key in sorted({m.key for m in found} & taken):
         raise UnusableInputError(
             f"gaps_module={module}: there is a mechanism {key} already. Name it otherwise."
         )
@@ -80,6 +81,10 @@ def _gaps() -> tuple[Mechanism, ...]:
     """Return the mechanisms that a gap may be drawn from."""
     for module in filter(None, os.environ.get(MODULES, "").split(",")):
         add_mechanisms(module)
+    return _known_gaps()
+
+
+def _known_gaps() -> tuple[Mechanism, ...]:
     return (*MECHANISMS, *(m for added in _ADDED.values() for m in added))
 
 
