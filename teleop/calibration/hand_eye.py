@@ -149,7 +149,8 @@ class HandEyeResult:
         other = SETUPS[1 - SETUPS.index(self.hand_eye.setup)]
         return (
             "Check the size of the board's squares as printed, that the board could not move, the "
-            f"arm's joint zeros (lerobot-calibrate), and whether the camera is mounted as --setup={other} says."
+            "arm's joint zeros (lerobot-calibrate), and whether the camera is mounted as "
+            f"--setup={other} says."
         )
 
     def outliers(self) -> tuple[tuple[str, float], ...]:
