@@ -402,11 +402,9 @@ FOLDERS = (
     Reader("take", "journal", _journal, ("**/*.*",)),
     Reader("recover", "journal", _recover, ("*/*.*",), changes=True),
     Reader("dp", "dp.zarr", _imported("diffusion_policy"), ZARR),
-    Reader("umi", "umi.zarr.zip", _imported("umi")),
     Reader("pusht", "foreign/pusht.zarr", _imported("diffusion_policy"), ZARR),
     Reader("aloha", "aloha", _imported("aloha"), ("*.hdf5",)),
     Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
-    Reader("robomimic", "robomimic.hdf5", _imported("robomimic")),
     Reader("robosuite", "foreign/low_dim.hdf5", _imported("robomimic")),
     Reader(
         "mcap",
