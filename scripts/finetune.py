@@ -83,7 +83,8 @@ class TunedPolicyOptions(options.PolicyOptions):
     """Which policy to start from, and what becomes of the adapted one."""
 
     push_to_hub: bool = False
-    """Push the adapter afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    """Push the adapter afterwards; see gaploop push --help. Where the Hub is down, the
+    command for later is printed."""
     repo_id: str = ""
     """With push_to_hub: owner and name on the Hub, such as me/pick_place_adapter."""
     private: bool | None = None

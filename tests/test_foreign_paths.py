@@ -140,8 +140,6 @@ datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_units | folder / ranges | user
-datasets/hub/queue.py:_file | default_queue() / f'{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json' | paths
-datasets/hub/queue.py:drop | _file(push).unlink(missing_ok=True) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
