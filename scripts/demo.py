@@ -18,6 +18,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 
@@ -90,7 +91,7 @@ def run(config: DemoConfig) -> int:
     # A bar for each stage on stderr; lines where stderr isn't a terminal.
     stderr, tasks = options.console(stderr=True), dict[str, TaskID]()
     text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
     def say(stage: str, done: int, total: int) -> None:
