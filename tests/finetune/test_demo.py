@@ -123,6 +123,7 @@ def test_the_diagnosis_is_the_same_without_the_truth(demo: DemoResult) -> None:
     assert (journal / TRUTH).exists()
     (journal / TRUTH).unlink()
     takes = list(read_journal(journal))
+    assert loop.twin is not None
     # unlabelled: the automatic labels must not feed back either
     again = reproduced(
         diagnose(takes), takes, loop.twin, "base", loop.folder / "reproduction", n=2, workers=1
