@@ -117,6 +117,35 @@ def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[Ch
     return [CheckResult(AREA, Level.OK, none, data={"hint": fix}, subject="none")]
 
 
+def video_identity(index_or_path: object, root: Path = Path("/")) -> str:
+    """Return by what Linux knows the camera at an index or path; "" where nothing tells.
+
+    That is its serial number, else the USB socket that it is in, behind vendor and product id. Not
+    every maker gives each camera a number of its own, so the socket is part of it all the same.
+    """
+    is_index = str(index_or_path).isdigit()
+    name = f"video{index_or_path}" if is_index else Path(os.path.realpath(str(index_or_path))).name
+    device = root / "sys/class/video4linux" / name / "device"
+    try:
+        found = Path(os.path.realpath(device, strict=True))
+    except OSError:
+        return ""
+    for folder in (found, *found.parents):
+        if (folder / "idVendor").exists():
+            break
+    else:
+        return ""
+
+    def told(what: str) -> str:
+        with contextlib.suppress(OSError):
+            return (folder / what).read_text().strip()
+        return ""
+
+    ids = f"{told('idVendor')}:{told('idProduct')}"
+    serial = told("serial")
+    return f"USB {ids}, serial {serial}" if serial else f"USB {ids} at socket {folder.name}"
+
+
 # --- those that a policy sees with -------------------------------------------------------------
 
 

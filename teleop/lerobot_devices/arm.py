@@ -27,6 +27,7 @@ from gaploop.core.arms import ARMS
 from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
@@ -97,15 +98,19 @@ def arms_of(device: Any) -> list[tuple[str, Any]]:
     return found if joints == set(device.action_features) else []
 
 
-def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
+def open_arm(
+    device: Any, prefix: str, *, limp: bool, identities: Identities | None = None
+) -> ConnectedArm:
     """Open, check and configure one arm.
 
     Args:
         limp: leave every motor without torque, as a follower must begin; a leader keeps what its
             class turned on, such as the spring of a Koch leader's gripper.
+        identities: what the session's devices were before; this one is added.
 
     Raises:
-        DeviceError: what is wrong with the port, the servos or the calibration; torque is off.
+        DeviceError: what is wrong with the port, the servos or the calibration; torque is off,
+            but nothing was written where it is another arm than before.
     """
     protocol = protocol_of(device)
     if protocol is None:
@@ -115,12 +120,15 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
     handler = PollPortHandler(port)
     lerobot_bus.port_handler = handler
     lerobot_bus.sync_reader.port = lerobot_bus.sync_writer.port = handler
+    name, identities = session_name(device, prefix), identities or Identities()
+    identities.check_port(name, port.path)
     port.open()
     motors = list(lerobot_bus.motors.values())
     bus = ServoBus(BusLine(port, protocol), [m.id for m in motors], [m.model for m in motors])
     with contextlib.ExitStack() as undo:
         undo.callback(port.close)
-        undo.callback(let_go, bus)
+        if identities.check_servos(name, bus):
+            undo.callback(let_go, bus)
         check_servos(bus, device)
         handler.openPort()
         try:
@@ -145,6 +153,7 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
         if not limp:
             bus.revive = True
             bus.holding = run([(bus.line, bus.which_hold())])[0]
+        identities.note_servos(name, bus)
         bus.forget_faults()
         undo.pop_all()
     return arm

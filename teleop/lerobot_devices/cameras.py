@@ -21,7 +21,9 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import CameraFrame, Image
+from gaploop.teleop.checks.cameras import video_identity
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.lerobot_devices.identity import Identities
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,13 @@ STOP_S: Final = 2.0
 class LerobotCamera:
     """One LeRobot camera, or DeviceError where it gives no picture. Implements `CameraSource`."""
 
-    def __init__(self, name: str, camera: Any, clock: Clock) -> None:
+    def __init__(
+        self, name: str, camera: Any, clock: Clock, identities: Identities | None = None
+    ) -> None:
         self.name = name
+        self.identity = ""
+        """Serial number or USB socket, by which it is known again; "" where neither is known."""
+        self._identities = identities or Identities()
         self.faults = 0
         self.fault = ""
         """What went wrong last, or empty."""
@@ -62,6 +69,7 @@ class LerobotCamera:
         self.fps: float | None = None
         """Pictures a second that it was asked for or promises, where it says so [Hz]."""
         self._first, self._stop = threading.Event(), threading.Event()
+        self._check_identity()
         try:
             camera.connect()
         except _faults() as error:
@@ -144,9 +152,16 @@ class LerobotCamera:
                 with contextlib.suppress(*_faults()):
                     self._camera.disconnect()
                 try:
+                    self._check_identity()
                     self._camera.connect(warmup=False)
-                except _faults() as again:
+                except (DeviceError, *_faults()) as again:
                     self._note(again)
+
+    def _check_identity(self) -> None:
+        """Raise DeviceError where the camera that has the name now isn't the one of before."""
+        found = camera_identity(self._camera)
+        self._identities.check_camera(self.name, found)
+        self.identity = found
 
     def _note(self, error: BaseException) -> None:
         self.faults += 1
@@ -161,6 +176,13 @@ class LerobotDepth:
     def __init__(self, camera: LerobotCamera) -> None:
         self.name = f"{camera.name}_depth"
         self.frame, self.close = camera.depth_frame, camera.close
+
+
+def camera_identity(camera: Any) -> str:
+    """Return by what a LeRobot camera can be known again, "" where nothing tells."""
+    if serial := getattr(camera, "serial_number", ""):  # RealSense
+        return f"serial {serial}"
+    return video_identity(getattr(camera, "index_or_path", None))
 
 
 def same_picture(one: Image, two: Image) -> bool:

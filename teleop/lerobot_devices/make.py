@@ -25,6 +25,7 @@ from gaploop.teleop.lerobot_devices.faults import (
     is_uncalibrated,
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
+from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.registers import Protocol
 
@@ -36,7 +37,10 @@ SAME_UNITS: Final = 5.0
 
 
 def make_follower(
-    robot_config: Any, station: Station | None = None, clock: Clock | None = None
+    robot_config: Any,
+    station: Station | None = None,
+    clock: Clock | None = None,
+    identities: Identities | None = None,
 ) -> ServoFollower | GenericFollower:
     """Connect the robot that a LeRobot `RobotConfig` describes; its torque is off.
 
@@ -45,6 +49,7 @@ def make_follower(
 
     Args:
         station: joint limits of a robot that has none of its own.
+        identities: what the session's devices were before, where this is a reconnection.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -61,9 +66,9 @@ def make_follower(
     device = _build(make_robot_from_config, config, "robot")
     found = arms_of(device)
     if not found:
-        with _connected(device):
+        with _connected(device, identities):
             return GenericFollower(device, station, clock)
-    with _opened(found, limp=True) as arms:
+    with _opened(found, limp=True, identities=identities) as arms:
         arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):
             return arm
@@ -71,13 +76,17 @@ def make_follower(
 
 
 def make_leader(
-    teleop_config: Any, follower: Follower | None, clock: Clock | None = None
+    teleop_config: Any,
+    follower: Follower | None,
+    clock: Clock | None = None,
+    identities: Identities | None = None,
 ) -> ServoLeader | GenericLeader:
     """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
 
     Args:
         follower: the arm it leads. A leader arm is read in the same exchange as it. None where it
             leads nobody here: its samples are then in its own LeRobot units.
+        identities: what the session's devices were before, where this is a reconnection.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -89,12 +98,12 @@ def make_leader(
     device = _build(make_teleoperator_from_config, teleop_config, "teleop")
     found = arms_of(device)
     if not found:
-        with _connected(device):
+        with _connected(device, identities):
             return GenericLeader(device, follower or OwnUnits(device), clock)
     if isinstance(follower, ServoFollower):
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
     group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
-    with _opened(found, limp=False) as arms, contextlib.ExitStack() as undo:
+    with _opened(found, limp=False, identities=identities) as arms, contextlib.ExitStack() as undo:
         undo.callback(group.remove, [arm.bus for arm in arms])
         leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
         if isinstance(follower, ServoFollower):
@@ -136,7 +145,7 @@ def connected_teleoperator(teleop_config: Any) -> Any:
 
 
 def make_cameras(
-    robot_config: Any, clock: Clock | None = None
+    robot_config: Any, clock: Clock | None = None, identities: Identities | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
     """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
@@ -146,7 +155,7 @@ def make_cameras(
     with contextlib.ExitStack() as undo:
         sources: list[LerobotCamera] = []
         for name, camera in cameras.items():
-            sources.append(LerobotCamera(name, camera, clock))
+            sources.append(LerobotCamera(name, camera, clock, identities))
             undo.callback(sources[-1].close)
         undo.pop_all()
     return (*sources, *(s.depth for s in sources if s.depth is not None))
@@ -162,13 +171,15 @@ def _build(make: Any, config: Any, kind: str) -> Any:
 
 
 @contextlib.contextmanager
-def _connected(device: Any) -> Iterator[None]:
+def _connected(device: Any, identities: Identities | None = None) -> Iterator[None]:
     """Connect a device; disconnect it again if anything goes wrong before the block is left."""
 
     def disconnect() -> None:
         with contextlib.suppress(*LEROBOT_FAULTS):
             device.disconnect()
 
+    if identities is not None and (port := getattr(device.config, "port", None)):
+        identities.check_port(session_name(device), str(port))
     with contextlib.ExitStack() as undo:
         undo.callback(disconnect)
         try:
@@ -187,7 +198,9 @@ def _connected(device: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[ConnectedArm]]:
+def _opened(
+    found: Iterable[tuple[str, Any]], *, limp: bool, identities: Identities | None
+) -> Iterator[list[ConnectedArm]]:
     """Open every arm; if anything goes wrong before the block is left, make all limp and close."""
     with contextlib.ExitStack() as undo:
         arms: list[ConnectedArm] = []
@@ -195,7 +208,7 @@ def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[Co
         for prefix, device in found:
             _check_ports([device.bus.port], paths)
             paths.append(device.bus.port)
-            arms.append(open_arm(device, prefix, limp=limp))
+            arms.append(open_arm(device, prefix, limp=limp, identities=identities))
             undo.callback(arms[-1].close)
             undo.callback(let_go, arms[-1].bus)
         yield arms
