@@ -16,7 +16,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import CameraSource, CountedCamera
 from gaploop.core.types import CameraFrame
-from gaploop.teleop.checks.ports import Access
+from gaploop.teleop.checks.ports import Access, Usb
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos.port import permission_fix, port_holder
 
@@ -117,33 +117,27 @@ def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[Ch
     return [CheckResult(AREA, Level.OK, none, data={"hint": fix}, subject="none")]
 
 
-def video_identity(index_or_path: object, root: Path = Path("/")) -> str:
-    """Return by what Linux knows the camera at an index or path; "" where nothing tells.
-
-    That is its serial number, else the USB socket that it is in, behind vendor and product id. Not
-    every maker gives each camera a number of its own, so the socket is part of it all the same.
-    """
+def video_identity(index_or_path: object, root: Path = Path("/")) -> Usb | None:
+    """Return what Linux knows of the USB camera at an index or path; None where nothing."""
     is_index = str(index_or_path).isdigit()
     name = f"video{index_or_path}" if is_index else Path(os.path.realpath(str(index_or_path))).name
     device = root / "sys/class/video4linux" / name / "device"
     try:
         found = Path(os.path.realpath(device, strict=True))
     except OSError:
-        return ""
+        return None
     for folder in (found, *found.parents):
         if (folder / "idVendor").exists():
             break
     else:
-        return ""
+        return None
 
     def told(what: str) -> str:
         with contextlib.suppress(OSError):
             return (folder / what).read_text().strip()
         return ""
 
-    ids = f"{told('idVendor')}:{told('idProduct')}"
-    serial = told("serial")
-    return f"USB {ids}, serial {serial}" if serial else f"USB {ids} at socket {folder.name}"
+    return Usb(f"{told('idVendor')}:{told('idProduct')}", told("serial"), folder.name)
 
 
 # --- those that a policy sees with -------------------------------------------------------------

@@ -36,7 +36,7 @@ from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
 from gaploop.teleop.servos.survey import present, survey
-from gaploop.teleop.servos.torque import torque_off
+from gaploop.teleop.servos.torque import limit_torque, torque_off
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
@@ -99,7 +99,12 @@ def arms_of(device: Any) -> list[tuple[str, Any]]:
 
 
 def open_arm(
-    device: Any, prefix: str, *, limp: bool, identities: Identities | None = None
+    device: Any,
+    prefix: str,
+    *,
+    limp: bool,
+    identities: Identities | None = None,
+    gripper_torque_pct: float = 100.0,
 ) -> ConnectedArm:
     """Open, check and configure one arm.
 
@@ -107,6 +112,7 @@ def open_arm(
         limp: leave every motor without torque, as a follower must begin; a leader keeps what its
             class turned on, such as the spring of a Koch leader's gripper.
         identities: what the session's devices were before; this one is added.
+        gripper_torque_pct: what the gripper of a limp arm may push with once it holds [%].
 
     Raises:
         DeviceError: what is wrong with the port, the servos or the calibration; torque is off,
@@ -146,6 +152,12 @@ def open_arm(
             raise DeviceError(
                 f"{port.path}: servo {left[0]} doesn't let go of its torque."
                 " Hold the arm and switch its power off."
+            )
+        grips = [m.id for name, m in lerobot_bus.motors.items() if "gripper" in name and limp]
+        if left := run([(bus.line, limit_torque(bus, grips, gripper_torque_pct))])[0]:
+            raise DeviceError(
+                f"{port.path}: servo {left[0]}, the gripper's, doesn't take its torque limit. "
+                "Check its cable, then switch the arm's power off and on."
             )
         # Learn the bus's ways, and what each servo would forget without power.
         run([(bus.line, bus.probe())])

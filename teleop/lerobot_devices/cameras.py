@@ -22,6 +22,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import CameraFrame, Image
 from gaploop.teleop.checks.cameras import video_identity
+from gaploop.teleop.checks.ports import Usb
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
 from gaploop.teleop.lerobot_devices.identity import Identities
 
@@ -51,8 +52,8 @@ class LerobotCamera:
         self, name: str, camera: Any, clock: Clock, identities: Identities | None = None
     ) -> None:
         self.name = name
-        self.identity = ""
-        """Serial number or USB socket, by which it is known again; "" where neither is known."""
+        self.identity: Usb | None = None
+        """By what it is known again; None where nothing tells."""
         self._identities = identities or Identities()
         self.faults = 0
         self.fault = ""
@@ -151,11 +152,14 @@ class LerobotCamera:
                     continue
                 with contextlib.suppress(*_faults()):
                     self._camera.disconnect()
-                try:
-                    self._check_identity()
-                    self._camera.connect(warmup=False)
-                except (DeviceError, *_faults()) as again:
-                    self._note(again)
+                while not self._stop.is_set():
+                    try:
+                        self._check_identity()
+                        self._camera.connect(warmup=False)
+                        break
+                    except (DeviceError, *_faults()) as again:
+                        self._note(again)
+                        self._stop.wait(AGAIN_S)
 
     def _check_identity(self) -> None:
         """Raise DeviceError where the camera that has the name now isn't the one of before."""
@@ -165,7 +169,7 @@ class LerobotCamera:
 
     def _note(self, error: BaseException) -> None:
         self.faults += 1
-        if not self.fault:
+        if first_line(error) != self.fault:
             log.warning("camera %s: %s", self.name, first_line(error))
         self.fault = first_line(error)
 
@@ -178,10 +182,10 @@ class LerobotDepth:
         self.frame, self.close = camera.depth_frame, camera.close
 
 
-def camera_identity(camera: Any) -> str:
-    """Return by what a LeRobot camera can be known again, "" where nothing tells."""
+def camera_identity(camera: Any) -> Usb | None:
+    """Return by what a LeRobot camera can be known again; None where nothing tells."""
     if serial := getattr(camera, "serial_number", ""):  # RealSense
-        return f"serial {serial}"
+        return Usb(type(camera).__name__, str(serial))
     return video_identity(getattr(camera, "index_or_path", None))
 
 

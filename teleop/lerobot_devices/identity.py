@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
+from gaploop.teleop.checks.ports import Usb, usb_ports
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
 from gaploop.teleop.servos.registers import TABLES
@@ -37,44 +38,13 @@ type Kept = Mapping[int, Mapping[str, int]]
 """Servo id to what `KEPT` registers hold."""
 
 
-@dataclass(frozen=True)
-class Usb:
-    """What a USB device says of itself: vendor and product id, and a serial number or ""."""
-
-    ids: str
-    serial: str = ""
-
-    def is_other(self, before: Usb) -> bool:
-        """Say whether it is another device than the one before, as far as that can be told."""
-        return self.ids != before.ids or bool(
-            self.serial and before.serial and self.serial != before.serial
-        )
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        return f"USB {self.ids}, serial {self.serial}" if self.serial else f"USB {self.ids}"
-
-
-def usb_ports() -> dict[str, Usb]:
-    """Return the USB serial ports of this machine, real path to what each is."""
-    from serial.tools import list_ports
-
-    return {
-        os.path.realpath(port.device): Usb(
-            f"{port.vid:04x}:{port.pid:04x}", str(port.serial_number or "")
-        )
-        for port in list_ports.comports()
-        if port.vid is not None
-    }
-
-
 @dataclass
 class Identities:
     """What each device of a session was when it was connected first, by its name in the session."""
 
     usb: dict[str, Usb] = field(default_factory=dict)
     servos: dict[str, Kept] = field(default_factory=dict)
-    cameras: dict[str, str] = field(default_factory=dict)
+    cameras: dict[str, Usb] = field(default_factory=dict)
 
     def check_port(self, name: str, path: str) -> None:
         """Take note of the USB device at a port; DeviceError where it is another than before."""
@@ -120,16 +90,26 @@ class Identities:
         if name not in self.servos:
             self.servos[name] = run([(bus.line, read_kept(bus))])[0]
 
-    def check_camera(self, name: str, found: str) -> None:
-        """Take note of a camera, "" where nothing is known; DeviceError where it is another."""
-        before = self.cameras.setdefault(name, found)
-        if not before or not found or found == before:
+    def check_camera(self, name: str, now: Usb | None) -> None:
+        """Take note of a camera, None where nothing is known; DeviceError where it is another."""
+        if now is None:
             return
-        raise DeviceError(
-            f"Camera {name!r} is another than this session began with: {found}, it was "
-            f"{before}. Plug that in where it was, or end the session and name it by its path in "
-            "/dev/v4l/by-id (index_or_path)."
-        )
+        before = self.cameras.setdefault(name, now)
+        if now.is_other(before):
+            raise DeviceError(
+                f"Camera {name!r} is another than this session began with: {now}, it was {before}. "
+                "Plug that in where it was, or end the session and name it by its path in "
+                "/dev/v4l/by-id (index_or_path)."
+            )
+        if now != before:
+            self.cameras[name] = now
+            log.warning(
+                "Camera %s has the same serial number and is in another USB socket: %s, it was %s. "
+                "Where two cameras share a number, see that it shows the same view.",
+                name,
+                now,
+                before,
+            )
 
 
 def read_kept(bus: ServoBus) -> Script[dict[int, dict[str, int]]]:

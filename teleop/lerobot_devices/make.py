@@ -68,7 +68,8 @@ def make_follower(
     if not found:
         with _connected(device, identities):
             return GenericFollower(device, station, clock)
-    with _opened(found, limp=True, identities=identities) as arms:
+    grip_pct = station.safety.gripper_torque_pct
+    with _opened(found, limp=True, identities=identities, gripper_torque_pct=grip_pct) as arms:
         arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):
             return arm
@@ -199,7 +200,7 @@ def _connected(device: Any, identities: Identities | None = None) -> Iterator[No
 
 @contextlib.contextmanager
 def _opened(
-    found: Iterable[tuple[str, Any]], *, limp: bool, identities: Identities | None
+    found: Iterable[tuple[str, Any]], *, limp: bool, **given: Any
 ) -> Iterator[list[ConnectedArm]]:
     """Open every arm; if anything goes wrong before the block is left, make all limp and close."""
     with contextlib.ExitStack() as undo:
@@ -208,7 +209,7 @@ def _opened(
         for prefix, device in found:
             _check_ports([device.bus.port], paths)
             paths.append(device.bus.port)
-            arms.append(open_arm(device, prefix, limp=limp, identities=identities))
+            arms.append(open_arm(device, prefix, limp=limp, **given))
             undo.callback(arms[-1].close)
             undo.callback(let_go, arms[-1].bus)
         yield arms

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.session import other_cameras
 from gaploop.collect.take import _Watch
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader
+from gaploop.core.take import TakeInfo
 from gaploop.core.types import CameraFrame, FollowerState, LeaderSample, SafeCommand, Tick
 
 FPS, SECONDS = 30, 4
@@ -66,3 +72,19 @@ def test_a_slow_or_frozen_camera_is_told(camera: Camera, rad_s: float, says: str
     said = doubts(camera, rad_s)
     assert says in said
     assert bool(said) == bool(says)
+
+
+def test_a_camera_that_was_another_one_before_is_told(tmp_path: Path) -> None:
+    before = {"width": 4, "height": 4, "fps": 30.0, "codec": "h264"}
+    journal, now = tmp_path / "journal", {"top": {"identity": "USB 046d:0825, serial B"}}
+    assert not list(other_cameras(journal, now))
+    for identity in ("", "USB 046d:0825, serial A"):
+        info = TakeInfo(uuid7(), task="t", joint_names=("a",))
+        spec = before | ({"identity": identity} if identity else {})
+        with JournalWriter(journal, TakeHeader(info, (), {"top": spec}, {})):
+            pass
+        said = list(other_cameras(journal, now))
+        assert bool(said) == bool(identity)
+    assert "Camera top was USB 046d:0825, serial A in the take before" in said[0]
+    now["top"]["identity"] = "USB 046d:0825, serial A"
+    assert not list(other_cameras(journal, now))

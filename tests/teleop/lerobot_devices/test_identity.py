@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,11 @@ from plugin_devices.config import FakeCameraConfig
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.checks.cameras import video_identity
+from gaploop.teleop.checks.ports import Usb
 from gaploop.teleop.emulator import EmulatedBus, koch, so101
 from gaploop.teleop.lerobot_devices import cameras as cameras_module
 from gaploop.teleop.lerobot_devices import identity, make_cameras, make_follower, make_leader
-from gaploop.teleop.lerobot_devices.identity import Identities, Usb
+from gaploop.teleop.lerobot_devices.identity import Identities
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 
@@ -143,33 +145,41 @@ def sysfs(root: Path, number: int, socket: str, **said: str) -> None:
 def test_a_camera_is_known_by_its_serial_number_or_socket(tmp_path: Path) -> None:
     sysfs(tmp_path, 0, "1-2", serial="AB12")
     sysfs(tmp_path, 2, "1-3")
-    assert video_identity(0, tmp_path) == "USB 046d:0825, serial AB12"
-    assert video_identity("/dev/video2", tmp_path) == "USB 046d:0825 at socket 1-3"
+    known = Usb("046d:0825", "AB12", "1-2")
+    assert str(video_identity(0, tmp_path)) == "USB 046d:0825, serial AB12, socket 1-2"
+    assert video_identity("/dev/video2", tmp_path) == Usb("046d:0825", "", "1-3")
     (tmp_path / "by-id").symlink_to("/dev/video0")
-    assert video_identity(tmp_path / "by-id", tmp_path) == "USB 046d:0825, serial AB12"
-    assert video_identity(7, tmp_path) == video_identity(None, tmp_path) == ""
+    assert video_identity(tmp_path / "by-id", tmp_path) == known
+    assert video_identity(7, tmp_path) is video_identity(None, tmp_path) is None
+    assert not Usb("046d:0825", "AB12", "1-4").is_other(known)  # moved: a warning
+    assert Usb("046d:0825", "", "1-4").is_other(Usb("046d:0825", "", "1-2"))
 
 
 def test_camera_0_that_is_another_one_now_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     robot = SimpleNamespace(cameras={"top": FakeCameraConfig(fps=200, width=6, height=4)})
     seen = Identities()
-    now = "USB 046d:0825, serial A"
+    now = Usb("046d:0825", "A", "1-2")
     monkeypatch.setattr(cameras_module, "camera_identity", lambda _: now)
     (camera,) = make_cameras(robot, ManualClock(), seen)
     assert camera.identity == now
     device: FakeCamera = camera._camera
-    now = "USB 046d:0825, serial B"  # replugged: the thread connects it again by itself
+    now = Usb("046d:0825", "B", "1-2")  # replugged: the thread connects it again by itself
     monkeypatch.setattr(cameras_module, "AGAIN_S", 0.01)
     device.dead.set()
     while "serial A" not in camera.fault:
-        pass
+        time.sleep(0.002)
     device.dead.clear()
     assert device.connects == 1
     camera.close()
-    with pytest.raises(DeviceError, match=r"Camera 'top' is another .*serial B, it was .*serial A"):
+    with pytest.raises(
+        DeviceError, match=r"Camera 'top' is another .*serial B, .* it was .*serial A"
+    ):
         make_cameras(robot, ManualClock(), seen)
-    now = "USB 046d:0825, serial A"
+    now = Usb("046d:0825", "A", "1-2")
     (camera,) = make_cameras(robot, ManualClock(), seen)
     camera.close()
+    now = Usb("046d:0825", "A", "1-4")
+    make_cameras(robot, ManualClock(), seen)[0].close()
+    assert "is in another USB socket" in caplog.text
