@@ -313,6 +313,8 @@ teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.ca
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
+teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
+teleop/checks/cameras.py:video_identity.told | folder / what | ours
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/emulator/console.py:carry_out | Path(how[1]) | user
 teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours

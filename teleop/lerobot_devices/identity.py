@@ -31,8 +31,18 @@ KEPT: Final = (
     "Homing_Offset",
     "Min_Position_Limit",
     "Max_Position_Limit",
+    "Return_Delay_Time",
+    "Operating_Mode",
+    "P_Coefficient",
+    "I_Coefficient",
+    "D_Coefficient",
+    "Max_Torque_Limit",
+    "Protection_Current",
+    "Overload_Torque",
+    "PWM_Limit",
 )
-"""Registers that an arm has of its own, and that nothing in a session writes."""
+"""What servos keep without power: what an arm has of its own, and what LeRobot's class sets it up
+with, which tells a follower from a leader of the same calibration."""
 
 type Kept = Mapping[int, Mapping[str, int]]
 """Servo id to what `KEPT` registers hold."""
