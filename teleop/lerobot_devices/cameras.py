@@ -152,12 +152,13 @@ class LerobotCamera:
                     continue
                 with contextlib.suppress(*_faults()):
                     self._camera.disconnect()
+                lost: tuple[type[BaseException], ...] = (DeviceError, *_faults())
                 while not self._stop.is_set():
                     try:
                         self._check_identity()
                         self._camera.connect(warmup=False)
                         break
-                    except (DeviceError, *_faults()) as again:
+                    except lost as again:
                         self._note(again)
                         self._stop.wait(AGAIN_S)
 
