@@ -66,6 +66,10 @@ class Recovered:
     cut_s: float
 
 
+UNWRITTEN: Final = bytes(32)
+"""What is found in blocks that the power was gone for."""
+
+
 @dataclass(frozen=True)
 class RecoveryReport:
     """What was found in a journal.
@@ -223,8 +227,13 @@ def _packets(path: Path) -> int:
     count, last = 0, None
     unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, *DAMAGE)
     with unreadable, open_video_file(path) as container:
+        # H.264 never holds three zero bytes in a row, other coders hardly ever so many; lossless
+        # pictures of nothing do.
+        has_zeros = container.streams.video[0].codec_context.name == "ffv1"
         for packet in container.demux(video=0):
             if not packet.size or packet.is_corrupt or (last is not None and packet.pts <= last):
+                break
+            if not has_zeros and UNWRITTEN in bytes(packet):  # a power cut left a block of zeros
                 break
             count, last = count + 1, packet.pts
     return count
