@@ -33,12 +33,19 @@ from gaploop.datasets.repair.description import (
     read_object,
     rename_features,
 )
+from gaploop.datasets.whole_stats import complete_stats
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
 )
-_REPAIRED: Final = frozenset(("no_gap_columns", "missing_gap_columns", "not_finite"))
-"""Findings that an import may leave: it adds the columns, and looks at chosen rows itself."""
+_REPAIRED: Final = frozenset(
+    (
+        *("no_gap_columns", "missing_gap_columns", "not_finite"),
+        *("missing_stats", "absurd_stats", "wrong_stats"),
+    )
+)
+"""Findings that an import may leave: it adds the columns, looks at chosen rows, and computes
+statistics."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,7 @@ def _import_v3(
         stage = staging.sibling(target, "staging")
         if len(episodes) == info.total_episodes:
             shutil.copytree(info.root, stage)
+            complete_stats(layout.parse_info(stage))
         else:
             chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
             compose([chosen], stage, VideosDone(), reencode=True)

@@ -34,6 +34,7 @@ from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
 from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.whole_stats import complete_stats
 
 DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -142,8 +143,6 @@ def upgrade(
     """
     from lerobot.datasets.feature_utils import get_hf_features_from_features
 
-    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
-
     old = read_v2(root)
     features = {
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
@@ -155,7 +154,6 @@ def upgrade(
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []
     sums: dict[tuple[int, str], Checksums] = {}
-    stats: list[dict[str, Any]] = []
     cameras = old.info.video_keys if videos else ()
     new_info, first = replace(old.info, root=target), 0
     files = v3_files.DataFiles(new_info)
@@ -185,7 +183,6 @@ def upgrade(
             if all(name in line for name in columns.EPISODE_COLUMNS):
                 row |= {name: line[name] for name in columns.EPISODE_COLUMNS}
             kept.append((episode, row))
-            stats.append(own)
             advance()
     if not kept:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
@@ -208,13 +205,13 @@ def upgrade(
     }
     (target / layout.INFO).parent.mkdir(parents=True)
     write_json(target / layout.INFO, info)
-    write_json(target / layout.STATS, aggregated(stats))
     v3_files.write_tasks(target, dict(sorted(old.tasks.items())))
     rows = [row for _, row in kept]
     whole = all("gap_uid" in row for row in rows)
     names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
     arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
     v3_files.write_episodes(target, pa.Table.from_arrays(arrays, names))
+    complete_stats(layout.parse_info(target))
     if (root / layout.LABELS).is_file():
         (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
