@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import existing_folder, read_json, regular_file
+from gaploop.core.files import existing_folder, read_json, refuse_lfs_pointers, regular_file
 from gaploop.core.paths import plain_name, refuse_links_out, relative_path
 from gaploop.core.take import TakeInfo, frames_per_second
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -157,6 +157,7 @@ def read_info(root: Path) -> DatasetInfo:
 def parse_info(root: Path) -> DatasetInfo:
     """Read `meta/info.json` where somebody has looked at the folder's links: `check`, `repair`."""
     existing_folder(root, "Dataset")
+    refuse_lfs_pointers(root)
     if not is_dataset(root):
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")

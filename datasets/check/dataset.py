@@ -11,7 +11,14 @@ import numpy as np
 
 from gaploop.core import errors, journal_format, labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, read_json, sha256
+from gaploop.core.files import (
+    existing_folder,
+    fetch_hint,
+    lfs_pointers,
+    pointers_text,
+    read_json,
+    sha256,
+)
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
@@ -43,6 +50,8 @@ def check(
     for path in links_out(root):
         text = "It is a link that leads out of the folder: not followed, and never pushed."
         findings.error("link_out", path.relative_to(root), text, link_fix(path))
+    if not findings.items and (pointers := lfs_pointers(root)):
+        findings.error("lfs_pointer", root.name, pointers_text(pointers, root), fetch_hint(root))
     if findings.items:
         return findings.items
     if layout.is_dataset(root):

@@ -306,7 +306,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     scan = scanner.result()
     for (name, feature), rows in scan.not_finite.items():
         text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
-        findings.error("not_finite", f"{name}: {feature}", text)
+        findings.error("not_finite", f"{name}: {feature}", text, findings.repair("--drop=true"))
     if complete and scan.rows != info.total_frames:
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)

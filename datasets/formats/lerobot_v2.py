@@ -24,7 +24,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.files import (
+    parse_json,
+    read_content,
+    read_json,
+    refuse_lfs_pointers,
+    write_json,
+)
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, v3_files, video
@@ -94,6 +100,7 @@ def read_v2(root: Path) -> OldDataset:
         UnusableInputError: one is missing or damaged, or a name or link leads out of the folder.
     """
     refuse_links_out(root)
+    refuse_lfs_pointers(root)
     where = root / layout.INFO
     raw = read_json(where)
     try:
