@@ -160,6 +160,10 @@ def parse_info(root: Path) -> DatasetInfo:
     refuse_lfs_pointers(root)
     if not is_dataset(root):
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
+        if data_files(root):
+            raise UnusableInputError(
+                f"{root} {what}. Make it anew: gaploop repair {shlex.quote(str(root))} --yes"
+            )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
     value, where = read_json(root / INFO), root / INFO
     try:
@@ -193,7 +197,7 @@ def parse_info(root: Path) -> DatasetInfo:
         reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
             f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
-            f"anew: gaploop repair {shlex.quote(str(root))}"
+            f"anew: gaploop repair {shlex.quote(str(root))} --yes"
         ) from None
 
 

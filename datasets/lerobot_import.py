@@ -29,6 +29,7 @@ from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import (
     RepairDraft,
+    best_match,
     checked_rename,
     read_object,
     rename_features,
@@ -122,7 +123,8 @@ def import_dataset(
 
 def _require_state(features: Collection[str], root: Path) -> None:
     if columns.STATE not in features:
-        theirs = "state" if "state" in features else "THEIRS"
+        free = [n for n in features if n not in columns.AUTOMATIC and n != columns.ACTION]
+        theirs = "state" if "state" in features else best_match(columns.STATE, free) or "THEIRS"
         raise UnusableInputError(
             f"{root} has no {columns.STATE}. Name the feature that holds it: "
             f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(features)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,15 @@ def publish_takes(
         staging.recover(root)
         known: set[str] = set()
         if layout.is_dataset(root):
-            known = {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
+            rows = layout.episode_rows(root)
+            lacking = [n for n in columns.EPISODE_COLUMNS if rows and n not in rows[0]]
+            if lacking and columns.TAKE in layout.read_info(root).features:
+                raise UnusableInputError(
+                    f"{root / layout.EPISODES} has lost {', '.join(lacking[:3])}, as by an edit "
+                    f"tool. Bring it back: gaploop repair {shlex.quote(str(root))} "
+                    f"--labels_from={shlex.quote(str(journal))} --yes"
+                )
+            known = {str(row.get("gap_uid") or "") for row in rows} - {""}
         said = labels.current(labels.read(journal / journal_format.LABELS))
         present, skipped = 0, Counter[str]()
         folders: list[tuple[Path, TakeHeader]] = []
@@ -142,11 +151,11 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        rows, refused = _write(stage, repo_id, folders, said, on_take, hook)
-        uids = tuple(str(row["gap_uid"]) for row in rows)
-        if rows or layout.is_dataset(root):
+        added, refused = _write(stage, repo_id, folders, said, on_take, hook)
+        uids = tuple(str(row["gap_uid"]) for row in added)
+        if added or layout.is_dataset(root):
             transfer.publish_events(journal, stage, new, folders)
-            episodes_table.materialise(stage, dict(enumerate(rows, first)))
+            episodes_table.materialise(stage, dict(enumerate(added, first)))
             hook("columns written")
             truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH
             if truth.exists():

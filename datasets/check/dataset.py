@@ -61,7 +61,8 @@ def check(
             check_journal(root, findings)
     elif (root / "meta").exists() or (root / "data").exists():
         text = f"{layout.INFO} is missing; without it nothing can load the dataset."
-        findings.error("missing_info", layout.INFO, text)
+        fix = "" if layout.data_files(root) else "Restore data/ and meta/ from a copy."
+        findings.error("missing_info", layout.INFO, text, fix)
     else:
         what = "is empty" if not any(root.iterdir()) else "holds neither a dataset nor takes"
         raise UnusableInputError(
@@ -85,6 +86,8 @@ def check_dataset(
         fix = layout.convert(root) if is_v2(root) else ""
         if "stored as Lance" in text:
             fix = "Check the dataset that it was converted from."
+        elif not fix and not layout.data_files(root):
+            fix = "There are no data files: restore data/ from a copy, or name a dataset's folder."
         findings.error("bad_info", layout.INFO, text, fix)
         return
     findings.episodes = info.total_episodes
@@ -124,8 +127,9 @@ def check_dataset(
             videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
             gaps.check_gaps(info, table, scan, consents, findings)
-    with findings.guard(layout.STATS):
-        stats.check_stats(info, scan, findings)
+    if info.total_episodes or scan is not None:
+        with findings.guard(layout.STATS):
+            stats.check_stats(info, scan, findings)
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."

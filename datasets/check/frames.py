@@ -285,7 +285,9 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                     continue
                 near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
                 hint = f" There is a column {near[0]}: was it renamed?" if near else ""
-                fix = "" if near else "Restore it from a copy."
+                # One that is missing and one too many: repair takes them for the same.
+                paired = len(unknown) == len(set(stored) - set(schema.names)) == 1
+                fix = "" if near or paired else "Restore it from a copy."
                 findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
             if unknown:
                 text = (

@@ -190,8 +190,11 @@ def _check_file(
     if short:
         needed = max(first + c.frames for first, c in spans)
         text = f"{index.frames} pictures for {needed} rows of {key}: a wrong picture or none."
-        everything = len(short) >= findings.episodes
-        fix = _without_videos(info) if everything else findings.repair("--drop=true")
+        fix = findings.repair("--drop=true")
+        if sum(c.frames for c in clips) == index.frames:
+            fix = ""  # all pictures are there, and only their places are wrong
+        elif len(short) >= findings.episodes:
+            fix = _without_videos(info)
         findings.about(short, "video_too_short", name, text, fix)
         return False
     over = [b[1].episode for a, b in itertools.pairwise(spans) if a[0] + a[1].frames > b[0]]

@@ -183,8 +183,12 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     description.repair_info(draft)
     cut = rows.salvage_files(draft)
     if not layout.data_files(draft.root):
+        held = description.read_object(draft.root / layout.INFO).get("total_episodes")
+        if version and held == 0 and not draft.lost:
+            return  # a recording that never had an episode
         raise UnusableInputError(
-            f"{name}: no row of its data files can be read. Restore data/ from a copy."
+            f"{name}: there is no data file of which a row can be read. Restore data/ from a copy; "
+            "without one it is no dataset."
         )
     description.repair_info(draft)
     if options.rename:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from failure_analysis_makers import make_plan, repeated, scene_picture, successes, take
 
-from gaploop.core.take import Take
+from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
@@ -103,7 +103,8 @@ def test_a_plan_says_what_to_measure_where_nothing_was_seen() -> None:
 
 def test_every_tier_is_named_in_json_and_report(tmp_path: Path) -> None:
     scene = np.tile([0.3, 0.2, 0.0, 0.5, 0.2, 1.0, 0.0], (300, 1))
-    full = [replace(t, frames=replace(t.frames, environment_state=scene)) for t in failures()]
+    seen = {"environment_state": scene, "environment_names": TRACKED_SCENE}
+    full = [replace(t, frames=replace(t.frames, **seen)) for t in failures()]
     columns = [replace(t, telemetry=Telemetry(np.empty(0), {})) for t in failures()]
     other = usual(station="other")
     for takes, tier in ((columns, Tier.LEROBOT), (failures(), Tier.TELEMETRY), (full, Tier.SCENE)):
