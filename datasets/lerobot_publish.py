@@ -21,7 +21,7 @@ from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.differences import Profile, require_same
+from gaploop.datasets.differences import Profile, profile, require_same
 from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -134,8 +134,9 @@ def publish_takes(
             folders = [pair for pair in folders if pair[1].info.uid not in withheld]
         report = PublishReport((), present, dict(skipped), withheld=withheld)
         shapes = [Profile.of_take(header) for _, header in folders]
-        if layout.is_dataset(root):
-            shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
+        if folders and layout.is_dataset(root):
+            held = layout.read_info(root)
+            shapes.insert(0, profile(held, layout.read_episodes(held)))
         for shape in shapes:
             if shape.fps != int(shape.fps):
                 raise UnusableInputError(

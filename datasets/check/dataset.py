@@ -21,7 +21,7 @@ from gaploop.core.files import (
 )
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
+from gaploop.datasets.check import episodes, frames, gaps, motion, stats, units, videos
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.findings import Findings
 from gaploop.datasets.formats.lerobot_v2 import is_v2
@@ -127,6 +127,7 @@ def check_dataset(
             videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
             gaps.check_gaps(info, table, scan, consents, findings)
+            units.check_units(table, scan, findings)
     if info.total_episodes or scan is not None:
         with findings.guard(layout.STATS):
             stats.check_stats(info, scan, findings)

@@ -20,6 +20,8 @@ from gaploop.core.arms import ARM_MODELS, CELL_ARMS, model_of
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.types import FloatArray
+from gaploop.datasets.check.findings import numbers
+from gaploop.datasets.check.units import plainly_radians
 
 UNITS: Final[Mapping[str, str]] = {
     "degrees": "deg", "radians": "rad", "normalized": "m100_100", "unknown": "unknown",
@@ -63,6 +65,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
                 f"--units={stated}, but take {take.info.uid} states its joints in {other}. "
                 "Leave --units out, or fix the take: gaploop edit retag."
             )
+    _require_one_unit(takes)
     if said:
         return said
     silent = []
@@ -93,6 +96,28 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "
         "SO-100 and SO-101) or --units=normalized; --units=unknown goes on without joints."
     )
+
+
+def _require_one_unit(takes: Sequence[Take]) -> None:
+    """Refuse takes of one folder in several units: what is usual of one isn't of the others."""
+    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop harmonise."
+    stated: dict[str, list[str]] = {}
+    for take in takes:
+        name = take.info.uid if take.episode is None else f"episode {take.episode}"
+        if take.info.units not in ("", "unknown"):
+            stated.setdefault(take.info.units, []).append(name)
+    if len(stated) > 1:
+        listed = "; ".join(f"{unit}: {numbers(found)}" for unit, found in stated.items())
+        raise UnusableInputError(f"These takes are in several units ({listed}). {fix}")
+    silent = [t for t in takes if _is_silent(t) and np.isfinite(t.frames.state).all()]
+    if len({t.info.joint_names for t in silent}) != 1:
+        return
+    low, high = (np.array([f(t.frames.state, axis=0) for t in silent]) for f in (np.min, np.max))
+    if odd := [silent[i] for i in plainly_radians(low, high)]:
+        listed = numbers([t.info.uid if t.episode is None else t.episode for t in odd])
+        raise UnusableInputError(
+            f"Episodes {listed} look like radians, the others like degrees. {fix}"
+        )
 
 
 def in_units(take: Take, units: str) -> Take:
