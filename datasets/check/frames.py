@@ -322,6 +322,8 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
         return ""
     if dtype == "image":
         return "" if pa.types.is_struct(kind) else f"Images are stored as {kind}."
+    if isinstance(kind, pa.BaseExtensionType):  # of Hugging Face, for matrices
+        kind = kind.storage_type
     depth = 0
     while (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

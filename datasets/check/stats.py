@@ -268,7 +268,7 @@ def _check_episode_stats(
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
         entry = stats.get(key)
-        if not isinstance(entry, dict):
+        if key in moments or not isinstance(entry, dict):
             continue
         counts = np.concatenate([t["count"][:, :1] for t in tables])
         low = np.concatenate([t["min"] for t in tables]).min(axis=0)
