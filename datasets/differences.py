@@ -82,8 +82,8 @@ def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
     found = sorted({e.info.units for e in episodes if e.info.units})
     if len(found) > 1:
         raise UnusableInputError(
-            f"{info.root} holds takes in several units ({', '.join(found)}). Split it by units "
-            "with gaploop edit split, and convert a part with gaploop harmonise."
+            f"{info.root} holds takes in several units ({', '.join(found)}). Which, and what to do "
+            f"about it: gaploop check {info.root}"
         )
     return "".join(found)
 

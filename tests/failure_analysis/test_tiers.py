@@ -33,6 +33,7 @@ from gaploop.failure_analysis.tiers import (
     Tier,
     without_telemetry,
 )
+from gaploop.failure_analysis.views.view import TakeView
 
 DIMENSIONS = [d.value for d in GapDimension]
 
@@ -180,3 +181,13 @@ def test_weak_evidence_leads_and_names_nothing() -> None:
     leading = found["station"]["leading"]
     assert leading == "actuator_response"
     assert found["station"]["posterior"][leading] < 0.7
+
+
+def test_seven_numbers_are_no_tracked_scene() -> None:
+    """A 7-joint arm's state, copied by import, was taken for one: "lies 119283 mm from the target",
+    25 of 35 takes misplaced."""
+    scene = np.tile([0.3, 0.2, 0.0, 0.5, 0.2, 1.0, 0.0], (300, 1))
+    [take, *_] = failures()
+    for names, tracks in ((TRACKED_SCENE, True), (TRACKED_SCENE[::-1], False), ((), False)):
+        frames = replace(take.frames, environment_state=scene, environment_names=names)
+        assert (TakeView(replace(take, frames=frames), images=False).scene is not None) == tracks
