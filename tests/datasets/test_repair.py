@@ -415,7 +415,7 @@ def test_git_lfs_pointers_are_recognised_first_by_every_command(
         ["import", str(root), f"--output_dir={tmp_path}/out"],
         ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
         ["diagnose", str(root), f"--output_dir={tmp_path}/out"],
-        ["finetune", f"--dataset.root={root}", f"--output_dir={tmp_path}/out"],
+        ["finetune", "--policy.path=base", f"--real=[{root}]", f"--output_dir={tmp_path}/out"],
         ["edit", "delete", str(root), "--episodes=0", f"--output_dir={tmp_path}/out"],
     ):
         assert main(words) in (1, 2)

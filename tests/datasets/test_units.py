@@ -89,7 +89,7 @@ def test_radians_are_told_only_where_it_is_certain() -> None:
     low = -high
     rad = np.where(np.arange(6) > 3, np.pi / 180, 1.0)[:, None]
     assert plainly_radians(low * rad, high * rad) == [4, 5]
-    idle = np.where(np.arange(6) > 3, 0.01, 1.0)[:, None]  # of an arm that rests at 0 degrees
+    idle = np.where(np.arange(6) > 3, 0.002, 1.0)[:, None]  # of an arm that rests at 0 degrees
     for scale in (1.0, np.pi / 180, idle, rad * idle):
         assert plainly_radians(low * scale, high * scale) == []
     one = np.where(np.arange(6) == 2, 0.02, 1.0)  # only one of its joints moves as little
