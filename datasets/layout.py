@@ -38,6 +38,10 @@ MOST_FPS: Final = 1000.0
 MOST_AXES: Final = 5
 LONGEST_AXIS: Final = 1 << 20
 """Entries of a vector, or pixels of a side."""
+MANY_ROWS: Final = 1_000_000
+"""Rows of a file that may be as well packed as they like."""
+ROWS_PER_BYTE: Final = 4
+"""More than that are no signals: 20 rows of a robot take a kilobyte."""
 LONGEST_EPISODE: Final = 1 << 31
 """Frames of one episode."""
 FOREIGN: Final = uuid.UUID("6f2f1e0a-5f0f-5c53-9a53-1d6f5e3f9b10")
@@ -305,7 +309,24 @@ def read_table(path: Path, names: list[str] | None = None, filters: Any = None) 
     somebody who labels puts a new file in its place meanwhile.
     """
     with pa.OSFile(str(path)) as file:
+        require_plausible(pq.read_metadata(file), path)
+        file.seek(0)
         return pq.read_table(file, columns=names, filters=filters, partitioning=None)
+
+
+def require_plausible(metadata: pq.FileMetaData, path: Path) -> None:
+    """Refuse a Parquet file that claims more rows than a recording of its size can hold.
+
+    What repeats one value takes next to no room, and filling memory with it takes minutes.
+
+    Raises:
+        UnusableInputError: it does.
+    """
+    rows, size = metadata.num_rows, path.stat().st_size
+    if rows > MANY_ROWS and rows > ROWS_PER_BYTE * size:
+        raise UnusableInputError(
+            f"{path} claims {rows} rows in {size} bytes: no recording. Restore it from a copy."
+        )
 
 
 def episode_files(root: Path) -> list[Path]:

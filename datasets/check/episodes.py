@@ -181,6 +181,7 @@ def _read_episode_table(root: Path) -> EpisodeTable:
         if lacking:
             raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
         with pq.ParquetFile(path) as file:
+            layout.require_plausible(file.metadata, path)
             for _ in file.iter_batches(_BATCH):  # LeRobot reads the statistics, too
                 pass
         tables.append(layout.read_table(path, wanted))

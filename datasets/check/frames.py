@@ -245,6 +245,7 @@ def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
     """Yield a Parquet file's rows, `BATCH_ROWS` at a time, only the columns `names`."""
     with pq.ParquetFile(path) as file:
+        layout.require_plausible(file.metadata, path)
         present = [n for n in file.schema_arrow.names if n in names]
         for batch in file.iter_batches(BATCH_ROWS, columns=present):
             yield pa.Table.from_batches([batch])

@@ -90,6 +90,12 @@ def salvage_files(draft: RepairDraft) -> set[Path]:
     for path in layout.data_files(draft.root):
         name = path.relative_to(draft.root)
         try:
+            metadata = pq.read_metadata(path)
+        except DAMAGE:
+            pass
+        else:
+            layout.require_plausible(metadata, path)
+        try:
             with pq.ParquetFile(path) as file:
                 for _ in file.iter_batches(BATCH_ROWS):
                     pass
