@@ -40,7 +40,7 @@ LONGEST_AXIS: Final = 1 << 20
 """Entries of a vector, or pixels of a side."""
 MANY_ROWS: Final = 1_000_000
 """Rows of a file that may be as well packed as they like."""
-ROWS_PER_BYTE: Final = 4
+ROWS_PER_BYTE: Final = 0.5
 """More than that are no signals: 20 rows of a robot take a kilobyte."""
 LONGEST_EPISODE: Final = 1 << 31
 """Frames of one episode."""
@@ -314,17 +314,21 @@ def read_table(path: Path, names: list[str] | None = None, filters: Any = None) 
         return pq.read_table(file, columns=names, filters=filters, partitioning=None)
 
 
+class ImplausibleError(UnusableInputError):
+    """A Parquet file claims more than it can hold."""
+
+
 def require_plausible(metadata: pq.FileMetaData, path: Path) -> None:
     """Refuse a Parquet file that claims more rows than a recording of its size can hold.
 
     What repeats one value takes next to no room, and filling memory with it takes minutes.
 
     Raises:
-        UnusableInputError: it does.
+        ImplausibleError: it does.
     """
     rows, size = metadata.num_rows, path.stat().st_size
     if rows > MANY_ROWS and rows > ROWS_PER_BYTE * size:
-        raise UnusableInputError(
+        raise ImplausibleError(
             f"{path} claims {rows} rows in {size} bytes: no recording. Restore it from a copy."
         )
 

@@ -301,7 +301,8 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False
-            findings.error("unreadable", name, f"It can't be read: {reason(error)}")
+            fix = "Restore it from a copy." if isinstance(error, layout.ImplausibleError) else ""
+            findings.error("unreadable", name, f"It can't be read: {reason(error)}", fix)
     for column, kinds in types.items():
         if len(kinds) > 1:
             text = f"Column {column} is {' and '.join(sorted(kinds))} in different files."
