@@ -133,6 +133,7 @@ def test_lerobot_drops_a_teams_own_columns_and_gaploop_keeps_them(tmp_path: Path
 
 
 def test_statistics_are_those_that_lerobot_adds_up(foreign: Path, tmp_path: Path) -> None:
+    """But for the quantiles, of which it takes the mean: see test_statistics.py."""
     assert (
         main(["edit", "keep", str(foreign), "--episodes=1:", f"--output_dir={tmp_path}/out"]) == 0
     )
@@ -149,8 +150,8 @@ def test_statistics_are_those_that_lerobot_adds_up(foreign: Path, tmp_path: Path
     ours = json.loads((tmp_path / "out" / layout.STATS).read_text())
     assert set(ours) == set(theirs)
     for feature, stats in theirs.items():
-        for stat, value in stats.items():
-            np.testing.assert_allclose(ours[feature][stat], value, rtol=1e-12)
+        for stat in ("min", "max", "mean", "std", "count"):
+            np.testing.assert_allclose(ours[feature][stat], stats[stat], rtol=1e-4, atol=1e-6)
 
 
 def test_recording_goes_on_with_plain_lerobot_after_an_edit(foreign: Path, tmp_path: Path) -> None:
