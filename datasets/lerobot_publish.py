@@ -135,8 +135,8 @@ def publish_takes(
         report = PublishReport((), present, dict(skipped), withheld=withheld)
         shapes = [Profile.of_take(header) for _, header in folders]
         if folders and layout.is_dataset(root):
-            held = layout.read_info(root)
-            shapes.insert(0, profile(held, layout.read_episodes(held)))
+            there = layout.read_info(root)
+            shapes.insert(0, profile(there, layout.read_episodes(there)))
         for shape in shapes:
             if shape.fps != int(shape.fps):
                 raise UnusableInputError(

@@ -8,6 +8,7 @@ episodes' statistics are joined, each standing for the distribution that its qua
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
@@ -42,7 +44,9 @@ def complete_stats(info: DatasetInfo) -> bool:
     """
     table = _with_pictures(info)
     path = info.root / layout.STATS
-    before = read_json(path) if path.is_file() else {}
+    before: Any = {}
+    with contextlib.suppress(UnusableInputError):  # missing or torn
+        before = read_json(path)
     before = before if isinstance(before, dict) else {}
     stats = {key: value for key, value in before.items() if key in info.features}
     for key, shape in numeric_shapes(info).items():

@@ -127,10 +127,9 @@ def _of_last_axis(
     """
     if width != shape[-1] or width == moments.low.shape[1]:
         return moments, rows
-    parts = (x.reshape(len(x), -1, width) for x in moments)
-    joins = (np.min, np.max, np.sum, np.sum)
-    joined = (join(part, axis=1) for join, part in zip(joins, parts, strict=True))
-    return RunMoments(*joined), rows * (moments.low.shape[1] // width)
+    low, high, total, squares = (x.reshape(len(x), -1, width) for x in moments)
+    joined = RunMoments(low.min(axis=1), high.max(axis=1), total.sum(axis=1), squares.sum(axis=1))
+    return joined, rows * (moments.low.shape[1] // width)
 
 
 def _check_quantiles(
@@ -166,7 +165,8 @@ def _check_quantiles(
     for key, rows in total.items():
         early = upto[key] < (level - RANK) * rows - 1
         late = below[key] > (level + RANK) * rows + 1
-        odd = [name for name, off in zip(QUANTILES, (early | late).any(axis=1), strict=True) if off]
+        off = np.asarray((early | late).any(axis=1)).tolist()
+        odd = [name for name, is_off in zip(QUANTILES, off, strict=True) if is_off]
         if odd:
             name = odd[-1]
             at = int(np.argmax((early | late)[list(QUANTILES).index(name)]))
