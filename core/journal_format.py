@@ -307,6 +307,7 @@ def _frames(table: pa.Table, header: TakeHeader) -> Frames:
             for camera in header.cameras
             if f"cam_age.{camera}" in table.column_names
         },
+        environment_names=header.environment_state_names,
     )
 
 

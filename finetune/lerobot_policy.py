@@ -451,6 +451,7 @@ def load_driver(folder: Path, device: str, task: str) -> LerobotDriver:
         )
         if adapter.is_adapter(folder):
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(folder)))
+    act.refuse_not_finite(policy, folder)
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))

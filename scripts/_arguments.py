@@ -247,7 +247,9 @@ def _config(
     fields = {spec.name.rstrip("_"): spec.name for spec in dataclasses.fields(config_class)}
     nested = {fields.get(name, name): value for name, value in nested.items()}
     try:
-        return draccus.decode(config_class, nested)
+        config = draccus.decode(config_class, nested)
+        vars(config)["given"] = nested  # see `options.is_given`
+        return config
     except DraccusException as error:
         raise _readable(error, nested, options) from None
 

@@ -128,8 +128,12 @@ def run(config: ImportConfig) -> int:
     if name in LAYOUTS:
         return _layout(config, name, source, target)
     if name == "lerobot":
-        total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
-        chosen = parse_episodes(config.episodes, total) if config.episodes else None
+        old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
+        every = range(read_info(source).total_episodes) if old is None else old
+        total, chosen = len(every), None
+        if config.episodes:
+            named = parse_episodes(config.episodes, max(every, default=-1) + 1)
+            chosen = [e for e in named if e in every] or named
         options = ImportOptions(
             chosen, config.drop_videos, **_words(config), rename=config.rename_map
         )

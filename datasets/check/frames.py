@@ -263,6 +263,7 @@ def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
     """Yield a Parquet file's rows, `BATCH_ROWS` at a time, only the columns `names`."""
     with pq.ParquetFile(path) as file:
+        layout.require_plausible(file.metadata, path)
         present = [n for n in file.schema_arrow.names if n in names]
         for batch in file.iter_batches(BATCH_ROWS, columns=present):
             yield pa.Table.from_batches([batch])
@@ -303,7 +304,9 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                     continue
                 near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
                 hint = f" There is a column {near[0]}: was it renamed?" if near else ""
-                fix = "" if near else "Restore it from a copy."
+                # One that is missing and one too many: repair takes them for the same.
+                paired = len(unknown) == len(set(stored) - set(schema.names)) == 1
+                fix = "" if near or paired else "Restore it from a copy."
                 findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
             if unknown:
                 text = (
@@ -316,7 +319,8 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False
-            findings.error("unreadable", name, f"It can't be read: {reason(error)}")
+            fix = "Restore it from a copy." if isinstance(error, layout.ImplausibleError) else ""
+            findings.error("unreadable", name, f"It can't be read: {reason(error)}", fix)
     for column, kinds in types.items():
         if len(kinds) > 1:
             text = f"Column {column} is {' and '.join(sorted(kinds))} in different files."
@@ -324,7 +328,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     scan = scanner.result()
     for (name, feature), rows in scan.not_finite.items():
         text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
-        findings.error("not_finite", f"{name}: {feature}", text)
+        findings.error("not_finite", f"{name}: {feature}", text, findings.repair("--drop=true"))
     if complete and scan.rows != info.total_frames:
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)
@@ -338,6 +342,8 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
         return ""
     if dtype == "image":
         return "" if pa.types.is_struct(kind) else f"Images are stored as {kind}."
+    if isinstance(kind, pa.BaseExtensionType):  # of Hugging Face, for matrices
+        kind = kind.storage_type
     depth = 0
     while (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

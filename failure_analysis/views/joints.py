@@ -24,6 +24,8 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.units import joint_units, named
+from gaploop.datasets.check.findings import numbers
+from gaploop.datasets.check.units import plainly_radians
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import is_dataset
 
@@ -65,6 +67,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
                 "Leave --units out, or fix the takes: gaploop edit retag DIR --episodes=0:"
                 f'{len(takes)} --set=\'{{"units": "{named(said)}"}}\' --yes.'
             )
+    _require_one_unit(takes)
     if said:
         return said
     silent = []
@@ -117,6 +120,28 @@ def remember_units(root: Path, stated: str) -> None:
         ])  # fmt: skip
     except (GaploopError, OSError) as error:
         log.warning("--units=%s has to be given again next time: %s", stated, error)
+
+
+def _require_one_unit(takes: Sequence[Take]) -> None:
+    """Refuse takes of one folder in several units: what is usual of one isn't of the others."""
+    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop harmonise."
+    stated: dict[str, list[str]] = {}
+    for take in takes:
+        name = take.info.uid if take.episode is None else f"episode {take.episode}"
+        if take.info.units not in ("", "unknown"):
+            stated.setdefault(take.info.units, []).append(name)
+    if len(stated) > 1:
+        listed = "; ".join(f"{unit}: {numbers(found)}" for unit, found in stated.items())
+        raise UnusableInputError(f"These takes are in several units ({listed}). {fix}")
+    silent = [t for t in takes if _is_silent(t) and np.isfinite(t.frames.state).all()]
+    if len({t.info.joint_names for t in silent}) != 1:
+        return
+    low, high = (np.array([f(t.frames.state, axis=0) for t in silent]) for f in (np.min, np.max))
+    if odd := [silent[i] for i in plainly_radians(low, high)]:
+        listed = numbers([t.info.uid if t.episode is None else t.episode for t in odd])
+        raise UnusableInputError(
+            f"Episodes {listed} look like radians, the others like degrees. {fix}"
+        )
 
 
 def in_units(take: Take, units: str) -> Take:
