@@ -372,7 +372,8 @@ class ArmDevices(SessionDevices):
         if self._lost or self.monitor is None:
             return Loop(lost=self._lost, limp=True, found=self._is_found)
         snapshot = self.control.snapshot()
-        return self.monitor.loop(snapshot.tripped, snapshot)
+        loop = self.monitor.loop(snapshot.tripped, snapshot)
+        return replace(loop, alignment=self.filter.alignment)
 
     # -- connections ------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ looks for a way in straight pieces of joint space that stays in the box, by rais
 goes it as slowly as it aligns; where there is none, it holds and says what is in the way and what
 to do. A leader that is outside the box is met at the nearest pose inside.
 
-The search is spread over the turns of the control loop, `LOOKS` poses a turn, so that it costs none
-of them much, and the same search always has the same result. While the arm can't move, a turn
+The search is spread over the turns of the control loop, `LOOKS_S` poses a second, so that none of
+them costs much, and the same search always has the same result. While the arm can't move, a turn
 costs nothing.
 """
 
@@ -23,8 +23,10 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 
-LOOKS: Final = 8
-"""Poses looked at in a turn: a fifth of a millisecond."""
+LOOKS_S: Final = 2000.0
+"""Poses looked at in a second; at 200 Hz that is a quarter of a millisecond a turn."""
+MOST_LOOKS: Final = 16000
+"""A search that has looked at so many poses gives up."""
 BLOCKED_S: Final = 1.0
 """The box is in the way when it shortened every step for so long and the arm came no nearer [s]."""
 NEARER_RAD: Final = 0.02
@@ -228,13 +230,13 @@ def nearest_inside(room: Room, q_rad: FloatArray) -> Search[FloatArray | None]:
 
 
 class Alignment:
-    """Brings one arm to its leader. In each turn `aim`, then `came`.
+    """Brings one arm to its leader. In each turn, every `period_s` [s], `aim` and then `came`.
 
     Every pose is of the arm's joints [rad], as `Room.points_m` wants them.
     """
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, room: Room, period_s: float) -> None:
+        self._room, self._looks = room, max(1, round(LOOKS_S * period_s))
         self.says = ""
         """What it does, or what is in the way and what to do; "" on the straight way."""
         self.begin()
@@ -245,7 +247,7 @@ class Alignment:
         self._search: Search[list[FloatArray] | None] | None = None
         self._way: list[FloatArray] = []
         self._sought_for: Sequence[float] | None = None
-        self._searches = 0
+        self._searches = self._looks_left = 0
         self._tried: Sequence[float] | None = None
         self._rests = False
         self._left_rad, self._since_s = math.inf, math.nan
@@ -257,12 +259,15 @@ class Alignment:
         """
         self._rests = False
         if self._search is not None:
-            for _ in range(LOOKS):
-                try:
+            try:
+                for _ in range(self._looks):
                     next(self._search)
-                except StopIteration as end:
-                    self._found(end.value)
-                    break
+                self._looks_left -= self._looks
+                if self._looks_left < 0:
+                    self._then = self._then or self._no_way(np.array(at), np.array(wanted))
+                    self._found(None)
+            except StopIteration as end:
+                self._found(end.value)
             return at
         if self._way and _apart(wanted, self._sought_for or wanted, LEADS_RAD):
             self.begin()
@@ -313,6 +318,7 @@ class Alignment:
         if self._searches < SEARCHES:
             self._searches += 1
             self.says, self._then = SEEKS, ""
+            self._looks_left = MOST_LOOKS
             self._search = self._look_for(np.array(at), np.array(wanted))
         else:
             self.says = self._then = self._then or self._no_way(np.array(at), np.array(wanted))

@@ -129,7 +129,7 @@ class SafetyFilter:
             )
         self.limits, self.guards = limits, tuple(guards)
         rooms = [(guard, guard.room(bounds[guard.joints])) for guard in self.guards]
-        self._alignments = [(guard, Alignment(room)) for guard, room in rooms if room]
+        self._alignments = [(guard, Alignment(room, period_s)) for guard, room in rooms if room]
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
         self._bounds: list[tuple[float, float]] = [(low, high) for low, high in bounds.tolist()]
         self._period_s = period_s

@@ -53,6 +53,7 @@ class Loop:
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
+        alignment: what the arm does about a workspace box in its way to its leader, or "".
     """
 
     control_hz: float = math.nan
@@ -66,6 +67,7 @@ class Loop:
     found: bool = False
     faults: tuple[str, ...] = ()
     behind_s: float = 0.0
+    alignment: str = ""
 
 
 @dataclass(frozen=True)
