@@ -30,9 +30,11 @@ MOST_LOOKS: Final = 16000
 BLOCKED_S: Final = 1.0
 """The box is in the way when it shortened every step for so long and the arm came no nearer [s]."""
 NEARER_RAD: Final = 0.02
-"""The joints together come nearer when they do so by this much [rad]."""
-STIRS_RAD: Final = 0.02
-"""An arm that can't move tries again when its leader has moved by this much [rad]."""
+SLIDES_RAD: Final = 0.005
+"""By this much the joints together come nearer, or at least slide along a face [rad]."""
+SLIDES_S: Final = 0.03
+STIRS_RAD: Final = 0.03
+"""An arm that slid no more for so long [s] rests until its leader has moved by this much [rad]."""
 ELSEWHERE_RAD: Final = 0.1
 """A leader that has moved by this much [rad] is worth another search."""
 LEADS_RAD: Final = 0.5
@@ -251,6 +253,7 @@ class Alignment:
         self._tried: Sequence[float] | None = None
         self._rests = False
         self._left_rad, self._since_s = math.inf, math.nan
+        self._slid_rad, self._slid_s = math.inf, math.nan
 
     def aim(self, at: Sequence[float], wanted: Sequence[float], most_rad: float) -> Sequence[float]:
         """Return where to go from `at` in this turn; the leader is at `wanted`.
@@ -259,6 +262,7 @@ class Alignment:
         """
         self._rests = False
         if self._search is not None:
+            self._rests = True
             try:
                 for _ in range(self._looks):
                     next(self._search)
@@ -284,13 +288,12 @@ class Alignment:
 
     def came(
         self,
-        was: Sequence[float],
         at: Sequence[float],
         wanted: Sequence[float],
         shortened: bool,
         now_s: float,
     ) -> bool:
-        """Take in where the arm came from `was`; return whether the box is why.
+        """Take in that the arm came to `at` at `now_s` [s]; return whether the box is why.
 
         Args:
             shortened: the box shortened the step.
@@ -299,11 +302,12 @@ class Alignment:
             return True
         goal = self._way[0] if self._way else wanted
         left_rad = float(sum(abs(q - a) for q, a in zip(goal, at, strict=True)))
-        if shortened and not self._way and not _apart(was, at, 0.0):
-            self._tried = wanted
-        if not shortened and not self._rests:
-            self._tried = None
-            if not self._way:
+        if not self._rests:
+            if self._tried is not None or left_rad < self._slid_rad - SLIDES_RAD or not shortened:
+                self._tried, self._slid_rad, self._slid_s = None, left_rad, now_s
+            elif not self._way and now_s - self._slid_s >= SLIDES_S:
+                self._tried = wanted
+            if not (shortened or self._way):
                 self.says = ""
         if not (shortened or self._rests) or left_rad < self._left_rad - NEARER_RAD:
             self._left_rad, self._since_s = left_rad, now_s

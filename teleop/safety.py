@@ -311,8 +311,8 @@ class SafetyFilter:
                 goals[joint] = q
         sent, reasons = self._towards(goals, part)
         for guard, alignment in self._alignments:
-            before, at, own = ([q[j] for j in guard.joints] for q in (was, self._at, target))
-            if alignment.came(before, at, own, guard.shortened, self._now_s):
+            at, own = ([q[j] for j in guard.joints] for q in (self._at, target))
+            if alignment.came(at, own, guard.shortened, self._now_s):
                 reasons |= SafetyReason.WORKSPACE
         self._caught_up = not _apart(self._at, target, CAUGHT_UP_RAD)
         return sent, reasons
