@@ -169,7 +169,8 @@ def find_way(room: Room, start: FloatArray, goal: FloatArray) -> Search[list[Flo
             if not free:
                 cost[i, j] = cost[j, i] = np.inf
         while chain := _shortest(cost):
-            yield
+            # It takes as long as so many looks.
+            yield from itertools.repeat(None, 1 + len(nodes) // 16)
             # The ends are where the arm has least room. From there a piece is soon found out.
             pieces = list(itertools.pairwise(chain))
             for i, j in sorted(pieces, key=lambda piece: 0 not in piece and 1 not in piece):
