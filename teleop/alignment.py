@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 
@@ -97,7 +98,7 @@ class Room:
     def outside_m(self, points: FloatArray, margin_m: float = 0.0) -> FloatArray:
         """Return how far points are outside on each axis [m]: below 0 at the lower face."""
         low, high = self.low_m + margin_m, self.high_m - margin_m
-        return np.minimum(points - low, 0.0) + np.maximum(points - high, 0.0)
+        return np.asarray(np.minimum(points - low, 0.0) + np.maximum(points - high, 0.0))
 
     def clear_m(self, points: FloatArray) -> float:
         """Return how far the point nearest to a face is from it [m]; below 0 outside."""
@@ -189,7 +190,7 @@ def find_way(room: Room, start: FloatArray, goal: FloatArray) -> Search[list[Flo
 def _shortest(cost: FloatArray) -> list[int]:
     """Return the shortest chain of nodes from 0 to 1 (Bellman and Ford), [] where there is none."""
     here, nodes = cost[0].copy(), np.arange(len(cost))
-    before = np.zeros(len(cost), dtype=np.intp)
+    before: NDArray[np.intp] = np.zeros(len(cost), dtype=np.intp)
     while True:
         over = here[:, None] + cost
         best = over.argmin(axis=0)
