@@ -31,6 +31,7 @@ from gaploop.scripts._campaign import Campaign, telling_set_ups
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
+from gaploop.teleop.checks.cameras import MORE_PICTURES
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.sensors import check_sensors
 
@@ -215,13 +216,22 @@ def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) ->
     return embedded_rig(**_arms.robot_arguments(robot), conditions=there, fps=fps)
 
 
-def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
-    """Return, and warn of, what the encoder couldn't do in time.
+def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
+    """Return, and warn of, what cameras and the encoder couldn't do in time.
 
     Returns:
-        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s].
+        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s];
+        `doubts`: lines about cameras that were slow or frozen.
     """
     takes = tuple(takes)
+    doubts = [words for take in takes for words in take.doubts]
+    if doubts:
+        log.warning(
+            "In %d of %d takes a camera was slow or frozen: rows repeat the picture before. %s",
+            sum(bool(take.doubts) for take in takes),
+            len(takes),
+            MORE_PICTURES,
+        )
     dropped = sum(take.dropped for take in takes)
     behind_s = max((take.behind_s for take in takes), default=0.0)
     if dropped:
@@ -236,4 +246,5 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
             "other programs, or use fewer or smaller pictures.",
             behind_s,
         )
-    return {"dropped": dropped, "most_behind_s": round(behind_s, 2)}
+    doubts = list(dict.fromkeys(doubts))
+    return {"dropped": dropped, "most_behind_s": round(behind_s, 2), "doubts": doubts}
