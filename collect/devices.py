@@ -385,8 +385,8 @@ class ArmDevices(SessionDevices):
         if self._lost or self.monitor is None:
             return Loop(lost=self._lost, limp=True, found=self._is_found)
         snapshot = self.control.snapshot()
-        slow = tuple(self._slow().values())
-        return replace(self.monitor.loop(snapshot.tripped, snapshot), slow=slow)
+        loop = self.monitor.loop(snapshot.tripped, snapshot)
+        return replace(loop, alignment=self.filter.alignment, slow=tuple(self._slow().values()))
 
     # -- connections ------------------------------------------------------------------------
 

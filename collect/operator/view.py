@@ -54,6 +54,7 @@ class Loop:
         found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
         slow: what to say of cameras that give fewer pictures than they should.
+        alignment: what the arm does about a workspace box in its way to its leader, or "".
     """
 
     control_hz: float = math.nan
@@ -68,6 +69,7 @@ class Loop:
     faults: tuple[str, ...] = ()
     behind_s: float = 0.0
     slow: tuple[str, ...] = ()
+    alignment: str = ""
 
 
 @dataclass(frozen=True)

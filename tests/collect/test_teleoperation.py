@@ -233,7 +233,7 @@ def test_an_arm_that_cannot_get_back_into_its_box_says_so(
             return fell and all(abs(joint.v_rad_s) < 0.01 for joint in joints)
 
     until(has_fallen)
-    operator = Operator((ProgramMode.RUNNING, "workspace box blocks the way", "q"))
+    operator = Operator((ProgramMode.RUNNING, "workspace box", "q"))
     assert drive(connect, operator).why == "quit"
 
 
