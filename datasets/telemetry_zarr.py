@@ -29,6 +29,8 @@ from gaploop.datasets.layout import explained
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
+_SAME_S: Final = 1e-6
+"""A turn of the loop that records a frame stamps both within this [s]."""
 LARGEST_ARRAY: Final = 2 << 30
 """An hour of 30 channels at 1 kHz is 0.9 GB [bytes]."""
 ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
@@ -124,6 +126,18 @@ def read_telemetry(path: Path) -> Telemetry:
                 columns[name] = np.ascontiguousarray(column)
                 units[name] = str(notes.get("unit", ""))
         return Telemetry(t_s, {n: columns[n] for n in order}, {n: units[n] for n in order})
+
+
+def cut_telemetry(source: Path, target: Path, start_s: float, end_s: float, zero_s: float) -> None:
+    """Write a record from `start_s` on to before `end_s`, with times counted from `zero_s` [s].
+
+    Nothing is written where nothing falls into it.
+    """
+    whole = read_telemetry(source)
+    kept = (whole.t_s >= start_s - _SAME_S) & (whole.t_s < end_s - _SAME_S)
+    if kept.any():
+        columns = {name: values[kept] for name, values in whole.columns.items()}
+        write_telemetry(target, Telemetry(whole.t_s[kept] - zero_s, columns, whole.units))
 
 
 def telemetry_rows(path: Path) -> int:

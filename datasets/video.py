@@ -191,6 +191,30 @@ def _in_order(packets: list[Any]) -> VideoPart:
     return VideoPart(packets, shown, max(k - place for k, place in enumerate(shown)))
 
 
+def cut_points(source: Path, fps: float) -> tuple[frozenset[int], frozenset[int]]:
+    """Return at which pictures a part can begin, and before which it can end, without decoding.
+
+    Pictures are counted from the start of the file.
+
+    Raises:
+        DamagedVideoError: it can't be read.
+    """
+    with open_video(source) as container, reading(source):
+        stream = container.streams.video[0]
+        packets = [p for p in container.demux(stream) if p.size and p.pts is not None]
+        places = [round(p.pts * stream.time_base * fps) for p in packets]
+        keys = [p.is_keyframe for p in packets]
+    starts, ends, newest = set(), set(), -1
+    later = list(itertools.accumulate(reversed(places), min))[::-1]  # the first shown from here on
+    for place, is_key, first in zip(places, keys, later, strict=True):
+        if newest < first:  # nothing on either side needs the other's pictures
+            ends.add(newest + 1)
+            if is_key and place == first:
+                starts.add(place)
+        newest = max(newest, place)
+    return frozenset(starts), frozenset(ends | {newest + 1})
+
+
 def check_packets(packets: list[Any], frames: int, source: Path) -> None:
     """Refuse packets that aren't one per frame, in the order in which they are shown."""
     if len(packets) != frames:

@@ -23,6 +23,7 @@ from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import batches, matrix, numeric_features
 from gaploop.datasets.check.stats import QUANTILES
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import with_columns, write_episodes
@@ -66,6 +67,36 @@ def complete_stats(info: DatasetInfo) -> bool:
         return False
     write_json(path, stats)
     return True
+
+
+def renew_episode_stats(info: DatasetInfo, changed: Sequence[int]) -> None:
+    """Compute anew what `meta/episodes` states of these episodes, in the columns that it has.
+
+    Of depth maps, nothing is computed.
+
+    Raises:
+        UnusableInputError: a file can't be read.
+    """
+    from gaploop.datasets.lerobot_stats import of_images, of_rows  # here: it imports torch
+
+    read = [layout.read_parquet(path) for path in layout.episode_files(info.root)]
+    table = pa.concat_tables(read, promote_options="permissive")
+    names = [n for n in table.column_names if n.startswith("stats/")]
+    place = {index: row for row, index in enumerate(table["episode_index"].to_pylist())}
+    cells = {name: table[name].to_pylist() for name in names}
+    reader = EpisodeReader(info, numeric_shapes(info))
+    for episode in layout.read_episodes(info, changed):
+        found = of_rows(reader.rows_of(episode), info)
+        for key in info.picture_keys:
+            depth = (info.features[key].get("info") or {}).get("is_depth_map")
+            pictures = pictures_of(info, episode, key)
+            if pictures is not None and not depth and f"stats/{key}/mean" in cells:
+                found[key] = of_images(pictures(), episode.length)
+        for key, stats in found.items():
+            for stat, value in stats.items():
+                if (name := f"stats/{key}/{stat}") in cells:
+                    cells[name][place[episode.index]] = value.tolist()
+    write_episodes(info.root, with_columns(table, cells))
 
 
 def numeric_shapes(info: DatasetInfo) -> dict[str, tuple[int, ...]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
+from gaploop.datasets.columns import STATE
 from gaploop.datasets.edit.retag import tag_events
 from gaploop.datasets.edit.splits import by_field, by_share
 from gaploop.datasets.labels.store import open_labelled
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from gaploop.scripts.merge import MergeConfig
 
 POSITIONAL: Final = ("action", "dataset.root")
-ACTIONS: Final = ("delete", "keep", "split", "retag")
+ACTIONS: Final = ("delete", "keep", "split", "trim", "correct", "retag")
 UNCHANGED: Final = (
     "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one with --yes."
 )
@@ -41,13 +43,16 @@ gaploop edit delete recordings/pick --episodes='[3, 7]' --yes
 gaploop edit keep   recordings/pick --where='outcome==success' --output_dir=recordings/good
 gaploop edit split  recordings/pick --fraction=0.8 --seed=1 --output_dir=recordings/parts
 gaploop edit split  recordings/pick --by=lighting --output_dir=recordings/by_light
+gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
+gaploop edit correct recordings/pick --episodes='0:10' --subtract='{"elbow_flex.pos": 17.0}' --yes
+gaploop edit correct recordings/pick --episodes='[4]' --swap='[top, wrist]' --yes
 gaploop edit retag  recordings/pick --episodes='0:10' --set='{"station": "bench_3"}' --yes
 """
 
 
 @dataclass
 class EditConfig:
-    """Delete, keep, split or re-tag the takes of a dataset; labels and telemetry follow.
+    """Delete, keep, split, trim, correct or re-tag takes of a dataset; labels and telemetry follow.
 
     The result goes to --output_dir, or takes the dataset's place with --yes; --dry_run only shows
     what would change. Killed at any instant, the dataset is the old one or the new one. Rows keep
@@ -57,13 +62,17 @@ class EditConfig:
 
     split writes one dataset for each part below --output_dir, and never puts takes of one
     session into two parts: --fraction draws whole sessions.
+
+    trim leaves out frames at the ends of takes in which neither state nor action moves; pauses in
+    between stay. correct subtracts what joints read too much, and swaps cameras whose pictures
+    went under each other's names.
     """
 
     action: str = ""
-    """delete, keep, split or retag."""
+    """delete, keep, split, trim, correct or retag."""
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
     episodes: str = ""
-    """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest."""
+    """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
     """Which episodes, by what is known of them, such as 'outcome==failure and lighting==dim'."""
     fraction: float | None = None
@@ -76,6 +85,14 @@ class EditConfig:
     """split: which takes a fraction draws."""
     shared_sessions: bool = False
     """split: let takes of one session be in several parts."""
+    margin_s: float = 0.2
+    """trim: idle time that stays at each end [s]."""
+    subtract: dict[str, Any] = field(default_factory=dict)
+    """correct: entry to what it reads too much, such as '{"elbow_flex.pos": 17.0}'."""
+    feature: str = STATE
+    """correct: whose entries; action shifts what was sent, gap.sent, too."""
+    swap: list[str] = field(default_factory=list)
+    """correct: two cameras whose pictures are under each other's names, '[top, wrist]'."""
     set: dict[str, Any] = field(default_factory=dict)
     """retag: tag to value, such as '{"station": "bench_3", "conditions": {"lighting": "lamp"}}'."""
     author: str = ""
@@ -93,7 +110,7 @@ class EditConfig:
     consents: Path | None = None
     """The consent register; $GAPLOOP_CONSENTS or the default one unless given."""
     json: bool = False
-    """Print one JSON object: {"changed", "parts", "left_out", "notes", "videos"}."""
+    """Print one JSON object: {"changed", "parts", "left_out", "notes", "videos"}; trim: "ends"."""
 
 
 def run(config: EditConfig) -> int:
@@ -110,11 +127,85 @@ def run(config: EditConfig) -> int:
             shared = config.shared_sessions
             plan = plan_split(piece, parts, _deciding_options(config), named=named, shared=shared)
             return finish(config, plan, required_output(config), True)
+        confirmed = config.yes or config.output_dir is not None
+        if config.action == "trim":
+            return trim(config, piece, confirmed)
         these = _chosen(config, piece)
+        if config.action == "correct":
+            plan = plan_correction(config, piece, these)
+            return finish(config, plan, config.output_dir, confirmed)
         kept = these if config.action == "keep" else piece.chosen - these
         plan = plan_choice(f"edit {config.action}", piece, kept, _deciding_options(config))
-        confirmed = config.yes or config.output_dir is not None
         return finish(config, plan, config.output_dir, confirmed)
+
+
+def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
+    """Show what would be left out at the ends of takes, and leave it out if that is confirmed."""
+    from gaploop.datasets.edit.actions import EditPlan
+    from gaploop.datasets.edit.trim import changes, find_idle
+    from gaploop.datasets.lineage import spans
+
+    if not 0 <= config.margin_s < math.inf:
+        raise UnusableInputError(f"--margin_s={config.margin_s:g} must be 0 or more.")
+    every = not config.episodes and not config.where
+    chosen = piece.chosen if every else _chosen(config, piece)
+    trims = find_idle(piece, chosen, config.margin_s, config.reencode)
+    cut, fps = [t for t in trims if t.left_out], piece.info.fps
+    total = sum(t.episode.length for t in trims)
+    gone = sum(t.left_out for t in trims)
+    notes = [f"{gone} of {total} frames are left out, {gone / fps:.1f} s, of {len(cut)} takes."]
+    if idle := [t.episode.index for t in trims if t.never_moves]:
+        notes.append(
+            f"Nothing ever moves in these, which stay as they are: episodes {spans(idle)}."
+        )
+    ends = [
+        {
+            "episode": t.episode.index,
+            "frames": t.episode.length,
+            "first": t.first,
+            "end": t.end,
+            "start_s": round(t.first / fps, 3),
+            "end_s": round((t.episode.length - t.end) / fps, 3),
+        }
+        for t in cut
+    ]
+    if not config.json and ends:
+        table = Table(show_edge=False, pad_edge=False)
+        for column in ("episode", "frames", "stay", "left out at start [s]", "at end [s]"):
+            table.add_column(column, justify="right")
+        for row in ends:
+            seconds = (f"{row[k]:.2f}" if row[k] else "-" for k in ("start_s", "end_s"))
+            span = f"{row['first']}:{row['end']}"
+            table.add_row(str(row["episode"]), str(row["frames"]), span, *seconds)
+        options.console().print(table)
+    piece = replace(piece, changes=changes(piece, trims))
+    plan = EditPlan("edit trim", {"": (piece,)}, _deciding_options(config), notes=tuple(notes))
+    if not cut and config.output_dir is None:  # nothing to change
+        return finish(replace(config, dry_run=True), plan, None, False, {"ends": ends})
+    return finish(config, plan, config.output_dir, confirmed, {"ends": ends})
+
+
+def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[int]) -> EditPlan:
+    """Plan what `correct` changes in the chosen episodes."""
+    from gaploop.datasets.edit import correct
+    from gaploop.datasets.edit.actions import EditPlan
+    from gaploop.datasets.lineage import spans
+
+    if not config.subtract and not config.swap:
+        raise UnusableInputError(
+            """Correct what? Give --subtract='{"elbow_flex.pos": 17.0}' or --swap='[top, wrist]'."""
+        )
+    changes = correct.changes(piece, chosen, config.subtract, config.feature, config.swap)
+    where, notes = f"in episodes {spans(chosen)}", []
+    if config.subtract:
+        less = ", ".join(f"{value:g} from {name}" for name, value in config.subtract.items())
+        notes.append(
+            f"{config.feature}: subtracts {less}, {where}. Telemetry stays as it was read."
+        )
+    if config.swap:
+        notes.append(f"Swaps the pictures of {' and '.join(config.swap)} {where}.")
+    parts = {"": (replace(piece, changes=changes),)}
+    return EditPlan("edit correct", parts, _deciding_options(config), notes=tuple(notes))
 
 
 def required_output(config: EditConfig | MergeConfig) -> Path:
@@ -149,7 +240,9 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
 def _deciding_options(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
-    names = ("episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode")
+    names = ["episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode"]
+    names += ["subtract", "swap"] + (["feature"] if config.subtract else [])
+    names += ["margin_s"] if config.action == "trim" else []
     given = {name: getattr(config, name) for name in names if getattr(config, name)}
     return given | ({"seed": config.seed} if config.fraction or config.splits else {})
 
@@ -193,10 +286,17 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
     return {n: parse_episodes(str(i), len(piece.held)) for n, i in shares.items()}, True
 
 
-def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None, go: bool) -> int:
+def finish(
+    config: EditConfig | MergeConfig,
+    plan: EditPlan,
+    output: Path | None,
+    go: bool,
+    more: Mapping[str, Any] | None = None,
+) -> int:
     """Show a plan, and carry it out unless that is a dry run or nobody said where to (`go`).
 
-    It goes to the folder `output`, or takes the place of the plan's only dataset.
+    It goes to the folder `output`, or takes the place of the plan's only dataset. `more` is put
+    into the JSON answer.
     """
     from gaploop.datasets.edit.actions import carry_out
 
@@ -226,6 +326,7 @@ def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None
             "shared_sessions": list(plan.shared_sessions),
             "notes": list(plan.notes),
             "videos": None,
+            **(more or {}),
         }
         if done is not None:
             videos = {"files_whole": done.whole, "takes_cut": done.cut}

@@ -194,6 +194,7 @@ def carry_out(
                     **inputs[piece.info.root],
                     "episodes": lineage.spans(piece.chosen),
                     "takes": len(piece.chosen),
+                    **_changed(piece),
                 }
                 for piece in pieces
             ]
@@ -207,6 +208,19 @@ def carry_out(
         hook("staged")
         staging.commit(stage, target, hook)
     return done
+
+
+def _changed(piece: DatasetPiece) -> dict[str, Any]:
+    """Return which episodes were changed, and which frames of them stayed, `first:end`."""
+    frames = {str(i): c.frames for i, c in piece.changes.items() if c.frames is not None}
+    return {
+        **({"changed": lineage.spans(piece.changes)} if piece.changes else {}),
+        **(
+            {"frames": {i: f"{first}:{end}" for i, (first, end) in frames.items()}}
+            if frames
+            else {}
+        ),
+    }
 
 
 DUPLICATES: Final = ("refuse", "first")

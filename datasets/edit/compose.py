@@ -1,9 +1,10 @@
-"""One LeRobot v3 dataset out of chosen episodes of others, without decoding and without LeRobot.
+"""One LeRobot v3 dataset out of chosen episodes of others, without decoding.
 
 Rows, statistics per episode, columns of other tools, labels, telemetry and every other file come
 along; what is left out is in no file of the result. A video file all of whose episodes are chosen
 is taken as it is. Others are cut packet by packet, so that nothing of the episodes left out stays
-in a file.
+in a file. An episode may be changed on its way: frames at its ends left out, values shifted,
+cameras exchanged; its statistics are computed anew.
 """
 
 from __future__ import annotations
@@ -20,31 +21,108 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
-from gaploop.datasets import episodes_table, layout, staging, v3_files
+from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import gap_row, with_gap_columns
-from gaploop.datasets.frames import EpisodeReader
+from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import complete_stats, renew_episode_stats
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one episode on its way into a new dataset.
+
+    Attributes:
+        frames: the first that stays, and the one behind the last; None for all.
+        time_s: when these two were recorded, since the take began [s].
+        subtract: feature to what is subtracted from its entries, shape (width,).
+        cameras: feature of a camera to the feature that its pictures have been under.
+    """
+
+    frames: tuple[int, int] | None = None
+    time_s: tuple[float, float] = (-np.inf, np.inf)
+    subtract: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    cameras: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """The first frame that stays."""
+        return self.frames[0] if self.frames else 0
+
+    @property
+    def start_s(self) -> float:
+        """By how much the take begins later [s]."""
+        return self.time_s[0] if self.first else 0.0
+
+    def of_episode(self, episode: EpisodeRow) -> EpisodeRow:
+        """Return an episode's row as it will be."""
+        if self.frames is None:
+            return episode
+        later_ns = round(self.start_s * 1e9) if episode.info.t0_ns else 0
+        t0_ns = episode.info.t0_ns + later_ns
+        row = {**episode.row, **({"gap_t0_ns": t0_ns} if "gap_t0_ns" in episode.row else {})}
+        length = self.frames[1] - self.frames[0]
+        return replace(episode, length=length, info=replace(episode.info, t0_ns=t0_ns), row=row)
+
+    def of_rows(self, rows: pa.Table, info: DatasetInfo) -> pa.Table:
+        """Return an episode's rows as they will be."""
+        if self.frames is not None:
+            rows = rows.slice(self.first, self.frames[1] - self.first)
+        if self.first:  # what doesn't change stays as it was, bit by bit
+            count = np.arange(len(rows))
+            values = {"frame_index": count, "timestamp": count / info.fps}
+            if columns.TIME in rows.column_names:
+                values[columns.TIME] = rows[columns.TIME].to_numpy() - self.start_s
+            rows = v3_files.with_columns(rows, values)
+        for feature, by in self.subtract.items():
+            old = to_numpy(rows[feature])
+            flat = (old.reshape(-1, len(by)).astype(np.float64) - by).astype(old.dtype).reshape(-1)
+            place = rows.schema.get_field_index(feature)
+            kind, new = rows.schema.types[place], pa.array(flat)
+            if pa.types.is_fixed_size_list(kind):
+                new = pa.FixedSizeListArray.from_arrays(new, type=kind)
+            elif pa.types.is_list(kind):
+                new = pa.ListArray.from_arrays(np.arange(len(rows) + 1) * len(by), new)
+            rows = rows.set_column(place, rows.schema.field(place), new.cast(kind))
+        before = rows
+        for new_key, old_key in self.cameras.items():
+            for to, source in ((new_key, old_key), _age_columns(new_key, old_key)):
+                if to in before.column_names and source in before.column_names:
+                    place = before.schema.get_field_index(to)
+                    rows = rows.set_column(place, before.schema.field(place), before[source])
+        return rows
+
+
+def _age_columns(*keys: str) -> tuple[str, ...]:
+    return tuple(columns.age_column(key.removeprefix(columns.IMAGES)) for key in keys)
+
+
+UNCHANGED: Final = Change()
 
 
 @dataclass(frozen=True)
 class DatasetPiece:
-    """Some episodes of one dataset: all that it has, in order, and the indices of those meant."""
+    """Some episodes of one dataset: all that it has, in order, and the indices of those meant.
+
+    `changes` is episode index to what becomes of it.
+    """
 
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
     chosen: frozenset[int]
+    changes: Mapping[int, Change] = field(default_factory=dict)
 
     @classmethod
     def whole(cls, root: Path) -> DatasetPiece:
@@ -61,12 +139,16 @@ class DatasetPiece:
 
     def only(self, chosen: Collection[int]) -> DatasetPiece:
         """Return the piece with just these episodes."""
-        return DatasetPiece(self.info, self.held, frozenset(chosen))
+        return replace(self, chosen=frozenset(chosen))
+
+    def change(self, episode: EpisodeRow) -> Change:
+        """Return what becomes of an episode."""
+        return self.changes.get(episode.index, UNCHANGED)
 
     @property
     def episodes(self) -> tuple[EpisodeRow, ...]:
-        """The chosen episodes, in order."""
-        return tuple(e for e in self.held if e.index in self.chosen)
+        """The chosen episodes, in order, as they will be."""
+        return tuple(self.change(e).of_episode(e) for e in self.held if e.index in self.chosen)
 
     @property
     def tagged(self) -> bool:
@@ -111,8 +193,11 @@ def compose(
                 info = piece.info
                 reader = EpisodeReader(info, [n for n in info.features if n not in info.video_keys])
                 tasks = read_tasks(info.root / layout.TASKS)
-                for episode in piece.episodes:
-                    place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
+                for episode in (e for e in piece.held if e.index in piece.chosen):
+                    rows = piece.change(episode).of_rows(reader.rows_of(episode), info)
+                    if episode.index in piece.changes:
+                        placed.changed.append(len(placed.rows))
+                    place = files.append(_renumbered(rows, tasks, placed))
                     placed.rows[-1] |= place
                     on_episode()
         hook("rows written")
@@ -137,7 +222,10 @@ def compose(
                     if not all(isinstance(n, dict) and n.get(word) == value for n in notes):
                         spec["info"][word] = None
         write_json(stage / layout.INFO, described)
-        complete_stats(layout.parse_info(stage))
+        new_info = layout.parse_info(stage)
+        if placed.changed:
+            renew_episode_stats(new_info, placed.changed)
+        complete_stats(new_info)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         truth: dict[bytes, None] = {}  # what is known about the takes besides
         for number, piece in enumerate(pieces):
@@ -145,7 +233,10 @@ def compose(
             for episode in piece.episodes:
                 source = telemetry_path(root, episode.info.uid)
                 target = telemetry_path(stage, episode.info.uid)
-                if source.exists():
+                change = piece.change(episode)
+                if source.exists() and change.frames is not None:
+                    cut_telemetry(source, target, *change.time_s, change.start_s)
+                elif source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (staging.link_or_copy if link else shutil.copy2)(source, target)
             lines = read_content(root / TRUTH).split(b"\n") if (root / TRUTH).exists() else []
@@ -179,12 +270,14 @@ class Placed:
         rows: per episode, the columns of `meta/episodes` that say so.
         tasks: instruction to its new task index.
         task_indices: per episode, its rows' new task indices, shape (length,).
+        changed: new numbers of the episodes whose rows or pictures aren't what they were.
         moved: per episode, by how much these numbers of its rows have grown.
     """
 
     rows: list[dict[str, int]] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     task_indices: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
     moved: dict[str, list[int]] = field(default_factory=lambda: {"index": [], "episode_index": []})
     frames: int = 0
 
@@ -206,7 +299,7 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
         placed.moved[name].append(now - int(rows[name][0].as_py()) if n else 0)
     placed.frames += n
     ends = {"dataset_from_index": first, "dataset_to_index": placed.frames}
-    placed.rows.append({"episode_index": new, **ends})
+    placed.rows.append({"episode_index": new, "length": n, **ends})
     numbers = {"index": np.arange(first, first + n), "episode_index": np.full(n, new)}
     return v3_files.with_columns(rows, {**numbers, "task_index": tasks})
 
@@ -299,9 +392,12 @@ def _write_videos(
             for piece in pieces:
                 files: dict[Path, list[tuple[int, EpisodeRow, float]]] = {}  # new index, start [s]
                 for episode in piece.episodes:
-                    path, start_s = video_of(piece.info, episode.row, key)
+                    change = piece.change(episode)
+                    source = change.cameras.get(key, key)
+                    path, start_s = video_of(piece.info, episode.row, source)
+                    start_s += change.first / info.fps
                     if path is None:
-                        what = f"episode {episode.index} doesn't state where its {key} is."
+                        what = f"episode {episode.index} doesn't state where its {source} is."
                         raise damaged(piece.info.root, what)
                     if not path.exists():
                         raise UnusableInputError(
@@ -311,9 +407,13 @@ def _write_videos(
                         )
                     files.setdefault(path, []).append((new, episode, start_s))
                     new += 1
-                held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
+                held = Counter(
+                    video_of(piece.info, e.row, k)[0] for e in piece.held for k in info.video_keys
+                )
+                trimmed = {k for k, change in piece.changes.items() if change.frames is not None}
                 for path, clips in files.items():
-                    if len(clips) == held[path]:
+                    as_it_was = trimmed.isdisjoint(e.index for _, e, _ in clips)
+                    if as_it_was and len(clips) == held[path]:
                         ends = (round(s * info.fps) + e.length for _, e, s in clips)
                         needed, there = max(ends), count_frames(path)
                         if there < needed:

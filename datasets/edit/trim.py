@@ -1,0 +1,154 @@
+"""Idle frames at the ends of episodes: found from state and action, and left out.
+
+A policy learns from them to stand still. Nothing moves in them: every entry of state and action
+stays within what it wavers by itself around where it begins (or ends). Pauses in between stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets import columns
+from gaploop.datasets.edit.compose import Change, DatasetPiece
+from gaploop.datasets.frames import FrameTable, load_frames
+from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.video import cut_points
+
+SIGMAS: Final = 5.0
+STEPS: Final = 2.5
+"""Standard deviations of an entry's noise, and steps of its encoder, that are no motion."""
+SHARE: Final = 0.005
+"""Share of what an entry covers in the dataset that is no motion: an arm settles, or sags."""
+MOST: Final = 0.03
+"""Noise and steps are no more than this share of what the widest entry covers."""
+_QUARTER: Final = 0.3186
+"""A quarter of normal numbers is nearer to 0 than this many standard deviations."""
+
+type Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trim:
+    """What would stay of one episode: frames [first, end); none is left out of an idle one."""
+
+    episode: EpisodeRow
+    first: int
+    end: int
+    never_moves: bool = False
+
+    @property
+    def left_out(self) -> int:
+        """How many frames go."""
+        return self.episode.length - (self.end - self.first)
+
+
+def find_idle(
+    piece: DatasetPiece, chosen: Collection[int], margin_s: float, exact: bool = False
+) -> list[Trim]:
+    """Return what would stay of each chosen episode.
+
+    Args:
+        margin_s: idle time kept at each end [s]: motion begins before it shows in the numbers.
+        exact: pictures may be encoded again. Otherwise, so that none is, an episode begins at a
+            key frame at or before the margin, and ends where its videos can be cut.
+
+    Raises:
+        UnusableInputError: neither state nor action, or a damaged file.
+    """
+    info = piece.info
+    names = [n for n in (columns.STATE, columns.ACTION) if n in info.features]
+    if not names:
+        raise UnusableInputError(
+            f"{info.root} has neither {columns.STATE} nor {columns.ACTION}: whether anything "
+            "moves can't be told."
+        )
+    table = load_frames(info.root, names)
+    values = np.concatenate(
+        [np.asarray(table.columns[n], np.float64).reshape(len(table), -1) for n in names], axis=1
+    )
+    parts = np.cumsum([table.columns[n].reshape(len(table), -1).shape[1] for n in names])[:-1]
+    still = np.concatenate([_still(part, table) for part in np.split(values, parts, axis=1)])
+    margin = math.ceil(margin_s * info.fps - 1e-6)
+    points: dict[object, tuple[frozenset[int], frozenset[int]]] = {}
+    found = []
+    for episode in (e for e in piece.held if e.index in chosen):
+        own = values[table.rows_of(episode.index)]
+        starts, ends = _moved(own, still), _moved(own[::-1], still)
+        if starts is None or ends is None:
+            found.append(Trim(episode, 0, episode.length, never_moves=True))
+            continue
+        first, end = max(0, starts - margin), min(episode.length, len(own) - ends + margin)
+        if not exact and (first or end < episode.length):
+            can_start, can_end = set(range(first + 1)), set(range(end, episode.length + 1))
+            for key in info.video_keys:
+                path, start_s = video_of(info, episode.row, key)
+                if path is None or not path.exists():
+                    continue  # who writes it says so
+                if path not in points:
+                    points[path] = cut_points(path, info.fps)
+                here = round(start_s * info.fps)
+                can_start &= {place - here for place in points[path][0]}
+                can_end &= {place - here for place in points[path][1]}
+            first, end = max(can_start, default=0), min(can_end, default=episode.length)
+        found.append(Trim(episode, first, end))
+    return found
+
+
+def _still(values: Floats, table: FrameTable) -> Floats:
+    """Return by how much each entry of a feature may be off and not have moved, shape (width,).
+
+    Args:
+        values: of all frames, shape (n, width).
+    """
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    span, widest = high - low, float(np.max(high - low))
+    same = np.diff(table.episode_index) == 0
+    steps = np.abs(np.diff(values, axis=0))[same]
+    steps[~(steps > 1e-5 * span)] = np.inf
+    step = np.min(steps, axis=0, initial=np.inf)
+    step[np.isinf(step)] = 0.0
+    # Differences of differences are noise, as far as anything is: motion is smooth.
+    bends = np.abs(np.diff(values, n=2, axis=0))[same[1:] & same[:-1]]
+    bends = bends if len(bends) else np.zeros((1, values.shape[1]))
+    noise = np.nanquantile(bends, 0.25, axis=0) / _QUARTER / math.sqrt(6.0)
+    own = np.maximum(SIGMAS * noise, STEPS * step)
+    return np.maximum(np.minimum(own, MOST * widest), SHARE * span)
+
+
+def _moved(values: Floats, still: Floats) -> int | None:
+    """Return the first frame in which an entry has left where it began, for two frames or more.
+
+    None where none does. A single frame is a torn reading. A value that is no number moves.
+    """
+    about = np.median(values[:5], axis=0)
+    away = ~(np.abs(values - about) <= still)
+    places = np.flatnonzero((away[1:] & away[:-1]).any(axis=1))
+    return int(places[0]) if len(places) else None
+
+
+def changes(piece: DatasetPiece, trims: Collection[Trim]) -> dict[int, Change]:
+    """Return what becomes of the episodes of which something is left out."""
+    info = piece.info
+    cut = [t for t in trims if t.left_out]
+    name = columns.TIME if columns.TIME in info.features else ""
+    table = load_frames(info.root, [name], [t.episode.index for t in cut]) if name and cut else None
+    found = {}
+    for trim in cut:
+        n = trim.episode.length
+        t_s = np.arange(n) / info.fps
+        if table is not None:
+            t_s = table.columns[name][table.rows_of(trim.episode.index)].reshape(-1)
+        edges = (
+            float(t_s[trim.first]) if trim.first else -math.inf,
+            float(t_s[trim.end]) if trim.end < n else math.inf,
+        )
+        found[trim.episode.index] = Change((trim.first, trim.end), edges)
+    return found
