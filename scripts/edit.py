@@ -154,6 +154,11 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
     total = sum(t.episode.length for t in trims)
     gone = sum(t.left_out for t in trims)
     notes = [f"{gone} of {total} frames are left out, {gone / fps:.1f} s, of {len(cut)} takes."]
+    if more := [t.more for t in trims if t.more]:
+        notes.append(
+            f"{len(more)} takes begin up to {max(more) / fps:.2f} s earlier than they could, at a "
+            "key frame; --reencode=true encodes their pictures again and leaves that out, too."
+        )
     if idle := [t.episode.index for t in trims if t.never_moves]:
         notes.append(
             f"Nothing ever moves in these, which stay as they are: episodes {spans(idle)}."

@@ -37,12 +37,17 @@ type Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trim:
-    """What would stay of one episode: frames [first, end); none is left out of an idle one."""
+    """What would stay of one episode: frames [first, end); all of one that never moves.
+
+    Attributes:
+        more: idle frames beyond the margin that stay because the videos can't be cut there.
+    """
 
     episode: EpisodeRow
     first: int
     end: int
     never_moves: bool = False
+    more: int = 0
 
     @property
     def left_out(self) -> int:
@@ -86,6 +91,7 @@ def find_idle(
             found.append(Trim(episode, 0, episode.length, never_moves=True))
             continue
         first, end = max(0, starts - margin), min(episode.length, len(own) - ends + margin)
+        fewest = end - first
         if not exact and (first or end < episode.length):
             can_start, can_end = set(range(first + 1)), set(range(end, episode.length + 1))
             for key in info.video_keys:
@@ -98,7 +104,7 @@ def find_idle(
                 can_start &= {place - here for place in points[path][0]}
                 can_end &= {place - here for place in points[path][1]}
             first, end = max(can_start, default=0), min(can_end, default=episode.length)
-        found.append(Trim(episode, first, end))
+        found.append(Trim(episode, first, end, more=end - first - fewest))
     return found
 
 
