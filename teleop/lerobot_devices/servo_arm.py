@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from gaploop.teleop.servos.exchange import Script, run
 from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
-from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.servos.torque import DAMPED, torque_off, torque_on
 from gaploop.teleop.stopping import undisturbed
 
 FRESH_S: Final = 0.1
@@ -113,15 +114,24 @@ class ServoArms:
         return names
 
     @undisturbed()
-    def torque_off(self) -> None:
+    def torque_off(self, *, damped: bool = False) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Args:
+            damped: let their motors brake what moves the joints, where they can.
 
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
         """
         self._holding = False
         self._may_hold |= any(bus.holding for bus in self.buses)
-        left = self.named(self.group.each(self.buses, torque_off))
+        found = self.group.each(self.buses, functools.partial(torque_off, damped=damped))
+        if damped:  # what can't brake lets go plainly
+            found = [
+                run([(bus.line, torque_off(bus, ids))])[0] if ids else ids
+                for bus, ids in zip(self.buses, found, strict=True)
+            ]
+        left = self.named(found)
         if left:
             words = self.may_hold_words if self._may_hold else self.limp_words
             raise DeviceError(words.format(", ".join(left)))
@@ -181,12 +191,35 @@ class ServoFollower(ServoArms):
             raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
         self.set_goals(ticks, if_holding=lambda: self._holding)
 
+    @property
+    def damps(self) -> bool:
+        """Whether its servos can brake a joint that they let go of."""
+        return any(DAMPED[bus.protocol] for bus in self.buses)
+
+    def release(self, joints: Collection[int]) -> None:
+        """Take torque off some joints alone, damped where they can: the others hold on.
+
+        Raises:
+            DeviceError: names those that didn't confirm it.
+        """
+        left = []
+        with self.group.held:
+            for bus, span in zip(self.buses, self.spans, strict=True):
+                ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
+                bus.released.update(ids)
+                found = run([(bus.line, torque_off(bus, ids, damped=True))])[0] if ids else ()
+                left.append(found)
+        if names := self.named(left):
+            raise DeviceError(self.may_hold_words.format(", ".join(names)))
+
     def torque_on(self) -> None:
         """Hold the arm where it is: goals to the measured positions, then torque on.
 
         Raises:
             DeviceError: names the joints that don't take it; torque is off again.
         """
+        for bus in self.buses:
+            bus.released.clear()
         left = self.group.each(self.buses, torque_on)
         if not any(left):
             self._holding = True
