@@ -377,8 +377,12 @@ class ControlThread:
         self._watchdog.estopped = True
 
     def clear(self) -> None:
-        """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        self._clearing = self._safety.tripped
+        """End a trip, which is the operator's word: torque comes on where the arm then stands.
+
+        Heeded where the arm is limp, or held; on its way down it goes on.
+        """
+        if self._mode in (LoopMode.TRIPPED, LoopMode.HELD):
+            self._clearing = self._safety.tripped
 
     def leave(self) -> None:
         """Take a person's word to end, such as Ctrl-C: `stop`; given again, let go of the arm."""
@@ -387,6 +391,7 @@ class ControlThread:
 
     def stop(self) -> None:
         """End the loop after its turn; then the arm is lowered."""
+        self._leaves.count = max(self._leaves.count, 1)
         self._stopping = True
         self._watchdog.told_to_stop = True
 
