@@ -256,6 +256,7 @@ class _Script:
         self._leader, self._start_s, self._clock = leader, start_s, clock
         self._left = list(schedule.presses)
         self._pressed = ""
+        self._kinds = set[str]()
         self._pressed_s = -1.0
         self.ends_s: float | None = None
         """When driving ended: the first trip, press or error [s]."""
@@ -285,7 +286,7 @@ class _Script:
             self.again_s = now_s
             (control.estop if self._pressed == "estop" else control.leave)()
         held_s = now_s - max(self._pressed_s, self._start_s)
-        if mode == "held" and held_s > HOLD_S + (again or 0.0) and self._pressed != "leave":
+        if mode == "held" and held_s > HOLD_S + (again or 0.0):
             self._press("leave", now_s)
         if now_s >= self._start_s + DRIVE_S and mode == "running" and self._pressed != "leave":
             self._press("leave", now_s)
@@ -295,10 +296,10 @@ class _Script:
         if kind == "raise":
             self._leader.raises = True
         else:
-            first = not self._pressed
             (self._control.estop if kind == "estop" else self._control.leave)()
-            if not first and kind == self._pressed and self.again_s is None:
+            if kind in self._kinds and self.again_s is None:
                 self.again_s = now_s
+            self._kinds.add(kind)
             self._pressed, self._pressed_s = kind, now_s
         if self.ends_s is None:
             self.ends_s = now_s
