@@ -78,7 +78,7 @@ BENCHES: Final = {
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
-    "faults": "torque off after every trip: random faults on emulated arms",
+    "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
     "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
     "detection": "failures of three policy classes told at equal elapsed time, live",
