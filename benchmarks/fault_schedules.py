@@ -191,8 +191,9 @@ def run(
         descent: what becomes of the arm; `TorqueOffAtOnce` for how it was.
     """
     with contextlib.ExitStack() as stack:
-        stack.callback(setattr, control_module, "Descent", Descent)
-        control_module.Descent = descent
+        module: Any = control_module
+        stack.callback(setattr, module, "Descent", Descent)
+        module.Descent = descent
         clock, buses = stack.enter_context(shared_time())
         follower_bus, follower, leader = stack.enter_context(_pair(schedule, clock, buses))
         rates, station = Rates.near(50.0, CONTROL_HZ), Station("emulated")

@@ -1,4 +1,4 @@
-"""How sessions end: random faults and presses on emulated arms that have weight, held to the law."""
+"""How sessions end: random faults and presses on emulated arms with weight, held to the law."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def table(result: Mapping[str, Any]) -> str:
     """Return the figures as lines: median and worst of each case."""
     bad = result["violations"]
     lines = [
-        f"{result['schedules']} random schedules on emulated arms with weight: {len(bad)} violations "
-        'of the law (docs/teleoperation.md, "However it ends").',
+        f"{result['schedules']} random schedules on emulated arms with weight: {len(bad)} "
+        'violations of the law (docs/teleoperation.md, "However it ends").',
         "| case | schedules | drop [cm] | peak [rad/s] | time to rest [s] | let go after [ms] |",
         "|---|---|---|---|---|---|",
     ]

@@ -675,9 +675,10 @@ class TripWatch:
         if any(status):
             if any(bits & ~NO_REPLY for bits in status):
                 cause |= SafetyReason.HARDWARE_ERROR
-                self.lets_go |= any(bits & REBOOTED for bits in status)
                 own = ~(NO_REPLY | REBOOTED | SUPPLY)
                 faulty = frozenset(k for k, bits in enumerate(status) if bits & own)
+                # One that reports an error has shut itself down: it didn't restart.
+                self.lets_go |= any(bits & REBOOTED and not bits & own for bits in status)
             silent = [bool(bits & NO_REPLY) for bits in status]
             heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
             if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
