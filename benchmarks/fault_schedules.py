@@ -353,11 +353,11 @@ def _judge(schedule: Schedule, script: _Script, watch: _Watch, said: str) -> Sch
     arm = slice(0, q.shape[1] - 1)
     fast = speed[:, arm].max(axis=1)
     # The arm comes to a stand from what it was doing first.
-    settled = times >= ends_s + 0.4
+    in_charge = driven[:, arm].any(axis=1)
+    settled = (times >= ends_s + 0.4) | ~in_charge
     peak = float(fast[settled].max(initial=0.0))
     tip = watch.tip_m(q)
     falls = np.concatenate([[0.0], np.maximum(tip[:-1] - tip[1:], 0.0)])
-    in_charge = driven[:, arm].any(axis=1)
     counts = settled & ((fast > LOWER_RAD_S + SPEED_TOLERANCE_RAD_S) | ~in_charge)
     drop = float(falls[counts].sum())
     moves = np.flatnonzero((fast > 0.02) | in_charge)
