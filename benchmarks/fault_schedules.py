@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import tempfile
 import time
@@ -270,11 +271,15 @@ class _Script:
         """When what tripped asked to let go."""
         self.trip = SafetyReason.NONE
         self.ill: frozenset[int] = frozenset()
+        self.held_s = math.inf
+        """When an e-stop began to hold the arm."""
         self.is_over = False
 
     def turn(self) -> None:
         now_s, control, safety = self._clock.now_s(), self._control, self._safety
         mode = control.snapshot().mode.value
+        if mode == "held":
+            self.held_s = min(self.held_s, now_s)
         while self._left and now_s >= self._start_s + self._left[0][0] and mode != "tripped":
             self._press(self._left.pop(0)[1], now_s)
         if safety.tripped:
@@ -396,7 +401,7 @@ def _judge(schedule: Schedule, script: _Script, watch: _Watch, said: str) -> Sch
         if first_off < ill_off - 1e-6:
             violations.append("others were released before the servo that is ill")
     if case == "4":
-        held = settled & (times < script._pressed_s)
+        held = (times >= script.held_s + 0.3) & (times < script._pressed_s)
         if held.any():
             turned = float(np.abs(q[held] - q[held][0])[:, arm].max())
             grown = float((np.abs(load[held]) - np.abs(load[held][0]))[:, arm].max())
