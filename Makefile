@@ -45,9 +45,7 @@ machine: $(STAMP)
 	@$(BIN)/python .ci/check_setup.py
 
 demo: setup
-	@$(BIN)/gaploop demo --output_dir=outputs/demo; code=$$?; \
-	if [ -f outputs/demo/report.html ]; then echo "Report: $(CURDIR)/outputs/demo/report.html"; fi; \
-	exit $$code
+	@$(BIN)/gaploop demo --output_dir=outputs/demo
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)

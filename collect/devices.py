@@ -27,6 +27,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.protocols import (
     CameraSource,
+    CountedCamera,
     Follower,
     Leader,
     SceneTracker,
@@ -37,6 +38,7 @@ from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
+from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S
@@ -255,6 +257,7 @@ class ArmDevices(SessionDevices):
         self._is_watched, self._patience_s = is_watched, patience_s
         self._clear_hint, self._max_s = clear_hint, max_s
         self._lost, self._is_found = "", False
+        self._said_slow = set[str]()
         self._agreed = threading.Event()
         self._wire(connect())
 
@@ -368,7 +371,17 @@ class ArmDevices(SessionDevices):
         for camera in self.arms.cameras:
             if self.arms.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
                 return stale_camera(camera.name)
+        for name, words in self._slow().items():
+            if name not in self._said_slow:
+                self._said_slow.add(name)
+                log.warning("%s. %s", words, MORE_PICTURES)
         return ""
+
+    def _slow(self) -> dict[str, str]:
+        """Return what to say of cameras that give fewer pictures than they should, by name."""
+        counted = [c for c in self.arms.cameras if isinstance(c, CountedCamera)]
+        found = {c.name: too_slow(c, c.rate_hz(), self.rates.fps) for c in counted}
+        return {name: words for name, words in found.items() if words}
 
     # -- what the operator does to them -----------------------------------------------------
 
@@ -391,7 +404,8 @@ class ArmDevices(SessionDevices):
         if self._lost or self.monitor is None:
             return Loop(lost=self._lost, limp=True, found=self._is_found)
         snapshot = self.control.snapshot()
-        return self.monitor.loop(snapshot.tripped, snapshot)
+        loop = self.monitor.loop(snapshot.tripped, snapshot)
+        return replace(loop, alignment=self.filter.alignment, slow=tuple(self._slow().values()))
 
     # -- connections ------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ class Rig:
             size = {"width": picture.shape[1], "height": picture.shape[0]}
             codec = DEPTH_CODEC if picture.dtype == np.uint16 else CODEC
             cameras[camera.name] = {**size, "fps": self.fps, "codec": codec}
+            if identity := getattr(camera, "identity", None):  # of which device, to know it again
+                cameras[camera.name]["identity"] = str(identity)
         return TakeHeader(info, tuple(names), cameras, columns)
 
 

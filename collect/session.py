@@ -12,11 +12,11 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.campaign import Quota, counts, held, plan_quotas, still_missing
 from gaploop.collect.encoder import Encoder
@@ -27,7 +27,7 @@ from gaploop.collect.take import Attendant, TakeResult, run_take
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
-from gaploop.core.errors import DeviceError, LostError, TrippedError
+from gaploop.core.errors import DeviceError, LostError, TrippedError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import RANDOMISED, Outcome, TakeKind
@@ -115,6 +115,22 @@ FAULTS_IN_A_ROW: Final = 3
 """A session ends when this many takes in a row couldn't be recorded."""
 
 
+def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Say which cameras were others when the journal's newest take was recorded.
+
+    `cameras` are those of a take's header now.
+    """
+    with contextlib.suppress(UnusableInputError):  # said where it is read for what it holds
+        for folder in journal_format.take_folders(journal)[-1:]:
+            for name, before in journal_format.read_header(folder).cameras.items():
+                was, now = before.get("identity"), cameras.get(name, {}).get("identity")
+                if was and now and was != now:
+                    yield (
+                        f"Camera {name} was {was} in the take before, and is {now} now. See that "
+                        "it shows the same view, and calibrate it again where it has moved."
+                    )
+
+
 class _Session:
     """The state of `record_takes`: takes that are over, their seals, and what was asked of whom."""
 
@@ -155,6 +171,8 @@ class _Session:
         # Have the encoder chosen and running before somebody waits for the first take.
         if cameras := rig.header(self.spec.task).cameras:
             self._encoder.start(self._encoder.named(cameras))
+            for line in () if self.attempts else other_cameras(self.spec.journal, cameras):
+                log.warning("%s", line)
         first = len(self.results)
 
         def sealed() -> int:

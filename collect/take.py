@@ -11,16 +11,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.core.protocols import Leader, TakeSink
-from gaploop.core.types import Observation, SafetyReason, Tick
+from gaploop.core.protocols import CountedCamera, Leader, TakeSink
+from gaploop.core.types import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
+from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, OnFrame, run_loop
 from gaploop.teleop.stopping import CleanupStep, one_line
 
@@ -52,6 +55,7 @@ class TakeResult:
         dropped: pictures that the encoder couldn't take.
         behind_s: the longest time whose pictures waited to be encoded [s].
         sealing: the seal, where it is done behind the next take; it raises what went wrong.
+        doubts: what is wrong with pictures that were recorded all the same, a line for each camera.
     """
 
     uid: str
@@ -62,6 +66,7 @@ class TakeResult:
     dropped: int = 0
     behind_s: float = 0.0
     sealing: Future[Path] | None = field(default=None, compare=False)
+    doubts: tuple[str, ...] = ()
 
 
 class _Watch:
@@ -71,11 +76,36 @@ class _Watch:
         self._judge = rig.judge if until_success else None
         self._since_s: dict[str, float] = {}
         self.over = self.stale = ""
+        self._fps = rig.fps
+        self._cameras = [c for c in rig.cameras if isinstance(c, CountedCamera)]
+        self._given = [camera.pictures for camera in self._cameras]
+        self._shown: dict[str, tuple[float, FloatArray]] = {}
+        """Camera to since when its picture is the same [s], and where the arm then was [rad]."""
+        self._frozen: dict[str, str] = {}
+
+    def doubt(self, duration_s: float) -> dict[str, str]:
+        """Return what is wrong with cameras' pictures, by name, in a take of `duration_s` [s]."""
+        slow = {
+            camera.name: too_slow(camera, (camera.pictures - given) / duration_s, self._fps)
+            for camera, given in zip(self._cameras, self._given, strict=True)
+            if duration_s >= MEASURE_S
+        }
+        return {name: words for name, words in (slow | self._frozen).items() if words}
 
     def tick(self, tick: Tick) -> None:
         for name, picture in tick.frames.items():
             if tick.state.t_s - picture.t_capture_s > STALE_CAMERA_S:
                 self.stale = stale_camera(name)
+        for camera in self._cameras if tick.policy_frame else ():
+            q_rad, now_s = tick.state.position_rad, tick.state.t_s
+            since_s, from_rad = self._shown.get(camera.name, (math.nan, q_rad))
+            if camera.same_since_s != since_s:
+                self._shown[camera.name] = camera.same_since_s, q_rad
+            elif now_s - since_s > FROZEN_S and np.abs(q_rad - from_rad).max() > FROZEN_RAD:
+                self._frozen[camera.name] = (
+                    f"Camera {camera.name} gave the same picture to the last bit for more than "
+                    f"{FROZEN_S:g} s, while the arm moved: it hangs, or shows nothing"
+                )
         if self._judge is not None and tick.policy_frame:
             success = self._judge() is Outcome.SUCCESS
             self._over_after("success held", success, tick.t_s, SUCCESS_HELD_S)
@@ -183,9 +213,16 @@ def run_take(
         outcome = (rig.judge() if judged else None) or Outcome.UNLABELLED
         ends = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
         reason = over or ends.get(end.reason, end.reason.value)
-    result = TakeResult("", outcome, reason, end.duration_s, end.frames)
+    doubts = watch.doubt(end.duration_s)
+    for words in doubts.values():
+        log.warning("%s.", words)
+    result = TakeResult(
+        "", outcome, reason, end.duration_s, end.frames, doubts=tuple(doubts.values())
+    )
     if writer is None:
         return result
+    for camera, words in doubts.items():
+        writer.event(end.duration_s, journal_format.PICTURES, camera=camera, why=words)
     uid = writer.header.info.uid
     sealing = None
     if outcome is Outcome.INTERRUPTED:

@@ -25,10 +25,6 @@ from gaploop.teleop.stopping import one_line
 FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
 AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader's pose."
-STUCK: Final = (
-    "The workspace box blocks the way to the leader's pose. Lead another way round; or press q, "
-    "lift the arm into the box by hand, and start again."
-)
 UNWELL: Final = SafetyReason.HARDWARE_ERROR
 """After this, too, but the operator says when: the view shows how the servo is until then."""
 
@@ -231,10 +227,7 @@ class TeleopSession:
             return ""
         if not safety.catching_up:
             return ""
-        latest = self._statistics.latest
-        if latest is not None and latest.command.reasons & SafetyReason.WORKSPACE:
-            return STUCK
-        return "Coming slowly to the leader's pose."
+        return safety.alignment or "Coming slowly to the leader's pose."
 
     def _trip_message(self, clear: str = "") -> str:
         trips = self._statistics.figures().trips

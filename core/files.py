@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import stat
 import tempfile
 import time
@@ -25,6 +26,10 @@ VIDEO_FORMATS: Final = "mov,mp4,matroska,webm"
 """What FFmpeg may take a video for: LeRobot writes MP4, journals hold Matroska."""
 DEEPEST: Final = 64
 """Nesting of JSON and YAML; a policy's configuration, the deepest there is, has about ten."""
+LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
+"""How a file begins that stands for another one, which Git LFS has yet to fetch."""
+LARGEST_POINTER: Final = 1024
+"""By Git LFS's specification [bytes]."""
 MOST_DIGITS: Final = 40
 """Digits of a whole number; 64 bits have 20."""
 
@@ -78,7 +83,55 @@ def regular_file(path: Path) -> Path:
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
         raise UnusableInputError(f"{path} is {what}, not a file. Put the file in its place.")
+    if is_lfs_pointer(path):
+        raise UnusableInputError(
+            f"{path} is a Git LFS pointer, not the file itself. {fetch_hint(path.parent)}"
+        )
     return path
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Say whether a regular file only stands for one that Git LFS has yet to fetch."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_POINTER:
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(LFS_POINTER)) == LFS_POINTER
+
+
+def lfs_pointers(root: Path) -> list[Path]:
+    """Return the files in a folder that only stand for others, in order; not hidden ones."""
+    found = []
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        for path in (Path(folder, name) for name in files):
+            with contextlib.suppress(OSError):  # gone meanwhile, or a link to nothing
+                if is_lfs_pointer(path):
+                    found.append(path)
+    return sorted(found)
+
+
+def refuse_lfs_pointers(root: Path) -> None:
+    """Raise UnusableInputError for a dataset that Git LFS, or a download, has yet to complete."""
+    if pointers := lfs_pointers(root):
+        raise UnusableInputError(f"{root}: {pointers_text(pointers, root)} {fetch_hint(root)}")
+
+
+def pointers_text(pointers: Sequence[Path], root: Path) -> str:
+    """Say which files are only pointers."""
+    return (
+        f"{len(pointers)} of its files are Git LFS pointers, not the files themselves, such as "
+        f"{pointers[0].relative_to(root)}."
+    )
+
+
+def fetch_hint(folder: Path) -> str:
+    """Return what fetches the files that Git LFS pointers stand for."""
+    where = shlex.quote(str(folder))
+    return (
+        f"Fetch them: git -C {where} lfs pull; or, from the Hub: hf download REPO "
+        f"--repo-type=dataset --local-dir={where}"
+    )
 
 
 def open_video_file(path: Path) -> Any:

@@ -46,6 +46,8 @@ _TEXTS: Final = tuple(f.name for f in fields(TakeInfo) if f.type == "str")
 DROPPED: Final = "dropped"
 BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
+PICTURES: Final = "pictures"
+"""Event at the end of a take with a slow or frozen camera: {"camera": …, "why": …}."""
 INTERRUPTED: Final = "interrupted"
 """Event of a take that was cut off: {"why": …}."""
 
@@ -305,6 +307,7 @@ def _frames(table: pa.Table, header: TakeHeader) -> Frames:
             for camera in header.cameras
             if f"cam_age.{camera}" in table.column_names
         },
+        environment_names=header.environment_state_names,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,21 @@ class CameraSource(Protocol):
 
     def frame(self) -> CameraFrame:
         """Return the newest picture without waiting."""
+
+
+@runtime_checkable
+class CountedCamera(CameraSource, Protocol):
+    """A camera that counts what it gives."""
+
+    fps: float | None
+    """Pictures a second that were asked of it, where that is known [Hz]."""
+    pictures: int
+    """How many it has given so far."""
+    same_since_s: float
+    """Since when every picture has been the newest one to the last bit, by its capture [s]."""
+
+    def rate_hz(self) -> float:
+        """Return how many pictures a second it gave lately [Hz]; NaN before that can be told."""
 
 
 class SensorSource(Protocol):

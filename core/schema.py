@@ -58,7 +58,9 @@ class _Loader(yaml.SafeLoader):
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 
-    def construct_yaml_int(self, node: Any) -> int:
+    def construct_yaml_int(self, node: Any) -> Any:
+        if str(node.value).isdigit() and len(node.value) > 1 and node.value[0] == "0":
+            return str(node.value)  # a serial number; YAML 1.1 would read it as octal
         if len(str(node.value)) > MOST_DIGITS:
             raise _wrong("a whole number of too many digits", node)
         return int(super().construct_yaml_int(node))

@@ -41,6 +41,8 @@ class SafetyLimits:
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's
             ordinary lag in fast motion is more than this, but then it moves.
+        gripper_torque_pct: a gripper pushes with at most this much of what its servo can
+            [% of its torque, current or PWM limit].
     """
 
     velocity_rad_s: float = ranged(3.0, 0.01, 20.0)
@@ -55,6 +57,7 @@ class SafetyLimits:
     lost_servo_s: float = ranged(0.1, 0.01, 2.0)
     following_rad: float = ranged(0.15, 0.05, 1.0)
     following_s: float = ranged(0.3, 0.1, 10.0)
+    gripper_torque_pct: float = ranged(50.0, 5.0, 100.0)
 
 
 type Interval = tuple[float, float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,18 @@ class TakeInfo:
         return self.domain is Domain.SIM and RANDOMISED not in self.conditions
 
 
+TRACKED_SCENE: Final = (
+    "object_azimuth_rad",
+    "object_radius_m",
+    "object_yaw_rad",
+    "target_azimuth_rad",
+    "target_radius_m",
+    "visible",
+    "domain",
+)
+"""Entries of `observation.environment_state` where it is a tracked scene; others are as wide."""
+
+
 @dataclass(frozen=True)
 class Frames:
     """The policy-rate record; every array has one row per frame.
@@ -80,6 +92,7 @@ class Frames:
         intervention: a person had taken over, bool, shape (n,).
         safety: `SafetyReason` bits, shape (n,).
         camera_age_s: camera to age of its picture [s], shape (n,).
+        environment_names: of the entries of `environment_state`; () where nobody names them.
     """
 
     t_s: FloatArray
@@ -90,6 +103,7 @@ class Frames:
     intervention: NDArray[np.bool_]
     safety: NDArray[np.int64]
     camera_age_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    environment_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.t_s)

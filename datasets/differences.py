@@ -48,12 +48,14 @@ class Profile:
     Attributes:
         where: names its origin in messages.
         units: of state and action, such as `deg`; "" where no take states any.
+        robot: its type.
         features: feature to (dtype, shape, names of its entries); pictures have no names.
     """
 
     where: str
     fps: float
     units: str
+    robot: str
     features: Mapping[str, tuple[str, tuple[int, ...], tuple[str, ...]]]
 
     @classmethod
@@ -65,14 +67,14 @@ class Profile:
                 dtype, shape = str(spec.get("dtype")), spec.get("shape") or ()
                 names = () if dtype in PICTURES else info.names(name)
                 features[name] = dtype, tuple(map(int, shape)), names
-        return cls(f"dataset {info.root}", info.fps, units, features)
+        return cls(f"dataset {info.root}", info.fps, units, info.robot_type, features)
 
     @classmethod
     def of_take(cls, header: TakeHeader) -> Profile:
         """Return the profile that a take has once published."""
         info, table = header.info, columns.take_features(header)
         published = DatasetInfo(Path(), info.fps, table, info.robot_type, 0, 0)
-        return replace(cls.of_dataset(published), where=f"take {info.uid}")
+        return replace(cls.of_dataset(published, info.units), where=f"take {info.uid}")
 
 
 def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
@@ -80,8 +82,8 @@ def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
     found = sorted({e.info.units for e in episodes if e.info.units})
     if len(found) > 1:
         raise UnusableInputError(
-            f"{info.root} holds takes in several units ({', '.join(found)}). Split it by units "
-            "with gaploop edit split, and convert a part with gaploop harmonise."
+            f"{info.root} holds takes in several units ({', '.join(found)}). Which, and what to do "
+            f"about it: gaploop check {info.root}"
         )
     return "".join(found)
 
@@ -96,12 +98,14 @@ def differences(a: Profile, b: Profile, learned: bool = True) -> Iterator[Datase
 
     Args:
         learned: only what policies are fed counts, pictures however they are stored and numbers of
-            whatever type.
+            whatever type, of whatever robot.
     """
     if a.fps != b.fps:
         yield DatasetDifference("fps", "fps", a.fps, b.fps)
     if a.units != b.units and a.units and b.units:
         yield DatasetDifference("units", "units", a.units, b.units)
+    if a.robot != b.robot and not learned:
+        yield DatasetDifference("robot_type", "robot_type", a.robot, b.robot)
     for name in dict.fromkeys((*b.features, *a.features)):
         if learned and not name.startswith(LEARNED):
             continue
@@ -124,6 +128,8 @@ def require_same(a: Profile, b: Profile, fix: str) -> None:
         message, have, want = found.message, found.have, found.want
         if found.what == "fps":
             message = f"it has {have:g} fps, not {want:g}"
+        elif found.what == "units":
+            message = f"its state and action are in {have}, not {want}"
         elif found.aspect == "names":
             message = f"{found.what} has {len(have)} joints ({', '.join(have)}), not {len(want)} "
             message += f"({', '.join(want)})"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import existing_folder, read_json, regular_file
+from gaploop.core.files import existing_folder, read_json, refuse_lfs_pointers, regular_file
 from gaploop.core.paths import plain_name, refuse_links_out, relative_path
 from gaploop.core.take import TakeInfo, frames_per_second
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -38,6 +38,10 @@ MOST_FPS: Final = 1000.0
 MOST_AXES: Final = 5
 LONGEST_AXIS: Final = 1 << 20
 """Entries of a vector, or pixels of a side."""
+MANY_ROWS: Final = 1_000_000
+"""Rows of a file that may be as well packed as they like."""
+ROWS_PER_BYTE: Final = 0.5
+"""More than that are no signals: 20 rows of a robot take a kilobyte."""
 LONGEST_EPISODE: Final = 1 << 31
 """Frames of one episode."""
 FOREIGN: Final = uuid.UUID("6f2f1e0a-5f0f-5c53-9a53-1d6f5e3f9b10")
@@ -157,8 +161,13 @@ def read_info(root: Path) -> DatasetInfo:
 def parse_info(root: Path) -> DatasetInfo:
     """Read `meta/info.json` where somebody has looked at the folder's links: `check`, `repair`."""
     existing_folder(root, "Dataset")
+    refuse_lfs_pointers(root)
     if not is_dataset(root):
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
+        if data_files(root):
+            raise UnusableInputError(
+                f"{root} {what}. Make it anew: gaploop repair {shlex.quote(str(root))} --yes"
+            )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
     value, where = read_json(root / INFO), root / INFO
     try:
@@ -192,7 +201,7 @@ def parse_info(root: Path) -> DatasetInfo:
         reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
             f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
-            f"anew: gaploop repair {shlex.quote(str(root))}"
+            f"anew: gaploop repair {shlex.quote(str(root))} --yes"
         ) from None
 
 
@@ -300,7 +309,28 @@ def read_table(path: Path, names: list[str] | None = None, filters: Any = None) 
     somebody who labels puts a new file in its place meanwhile.
     """
     with pa.OSFile(str(path)) as file:
+        require_plausible(pq.read_metadata(file), path)
+        file.seek(0)
         return pq.read_table(file, columns=names, filters=filters, partitioning=None)
+
+
+class ImplausibleError(UnusableInputError):
+    """A Parquet file claims more than it can hold."""
+
+
+def require_plausible(metadata: pq.FileMetaData, path: Path) -> None:
+    """Refuse a Parquet file that claims more rows than a recording of its size can hold.
+
+    What repeats one value takes next to no room, and filling memory with it takes minutes.
+
+    Raises:
+        ImplausibleError: it does.
+    """
+    rows, size = metadata.num_rows, path.stat().st_size
+    if rows > MANY_ROWS and rows > ROWS_PER_BYTE * size:
+        raise ImplausibleError(
+            f"{path} claims {rows} rows in {size} bytes: no recording. Restore it from a copy."
+        )
 
 
 def episode_files(root: Path) -> list[Path]:

@@ -29,16 +29,24 @@ from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import (
     RepairDraft,
+    best_match,
     checked_rename,
     read_object,
     rename_features,
 )
+from gaploop.datasets.whole_stats import complete_stats
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
 )
-_REPAIRED: Final = frozenset(("no_gap_columns", "missing_gap_columns", "not_finite"))
-"""Findings that an import may leave: it adds the columns, and looks at chosen rows itself."""
+_REPAIRED: Final = frozenset(
+    (
+        *("no_gap_columns", "missing_gap_columns", "not_finite"),
+        *("missing_stats", "absurd_stats", "wrong_stats"),
+    )
+)
+"""Findings that an import may leave: it adds the columns, looks at chosen rows, and computes
+statistics."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,8 @@ def import_dataset(
 
 def _require_state(features: Collection[str], root: Path) -> None:
     if columns.STATE not in features:
-        theirs = "state" if "state" in features else "THEIRS"
+        free = [n for n in features if n not in columns.AUTOMATIC and n != columns.ACTION]
+        theirs = "state" if "state" in features else best_match(columns.STATE, free) or "THEIRS"
         raise UnusableInputError(
             f"{root} has no {columns.STATE}. Name the feature that holds it: "
             f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(features)}."
@@ -156,6 +165,7 @@ def _import_v3(
         stage = staging.sibling(target, "staging")
         if len(episodes) == info.total_episodes:
             shutil.copytree(info.root, stage)
+            complete_stats(layout.parse_info(stage))
         else:
             chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
             compose([chosen], stage, VideosDone(), reencode=True)

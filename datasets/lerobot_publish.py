@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.differences import Profile, require_same
+from gaploop.datasets.differences import Profile, profile, require_same
 from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -99,7 +100,15 @@ def publish_takes(
         staging.recover(root)
         known: set[str] = set()
         if layout.is_dataset(root):
-            known = {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
+            rows = layout.episode_rows(root)
+            lacking = [n for n in columns.EPISODE_COLUMNS if rows and n not in rows[0]]
+            if lacking and columns.TAKE in layout.read_info(root).features:
+                raise UnusableInputError(
+                    f"{root / layout.EPISODES} has lost {', '.join(lacking[:3])}, as by an edit "
+                    f"tool. Bring it back: gaploop repair {shlex.quote(str(root))} "
+                    f"--labels_from={shlex.quote(str(journal))} --yes"
+                )
+            known = {str(row.get("gap_uid") or "") for row in rows} - {""}
         said = labels.current(labels.read(journal / journal_format.LABELS))
         present, skipped = 0, Counter[str]()
         folders: list[tuple[Path, TakeHeader]] = []
@@ -125,8 +134,9 @@ def publish_takes(
             folders = [pair for pair in folders if pair[1].info.uid not in withheld]
         report = PublishReport((), present, dict(skipped), withheld=withheld)
         shapes = [Profile.of_take(header) for _, header in folders]
-        if layout.is_dataset(root):
-            shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
+        if folders and layout.is_dataset(root):
+            there = layout.read_info(root)
+            shapes.insert(0, profile(there, layout.read_episodes(there)))
         for shape in shapes:
             if shape.fps != int(shape.fps):
                 raise UnusableInputError(
@@ -142,11 +152,11 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        rows, refused = _write(stage, repo_id, folders, said, on_take, hook)
-        uids = tuple(str(row["gap_uid"]) for row in rows)
-        if rows or layout.is_dataset(root):
+        added, refused = _write(stage, repo_id, folders, said, on_take, hook)
+        uids = tuple(str(row["gap_uid"]) for row in added)
+        if added or layout.is_dataset(root):
             transfer.publish_events(journal, stage, new, folders)
-            episodes_table.materialise(stage, dict(enumerate(rows, first)))
+            episodes_table.materialise(stage, dict(enumerate(added, first)))
             hook("columns written")
             truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH
             if truth.exists():

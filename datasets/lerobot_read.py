@@ -96,6 +96,7 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
                 for name, values in table.columns.items()
                 if name.startswith(columns.CAMERA_AGE)
             },
+            environment_names=info.names(columns.ENVIRONMENT),
         )
     return Take(
         info=episode.info,

@@ -1,21 +1,21 @@
-"""Statistics as LeRobot computes them, of one episode and of all."""
+"""Statistics of one episode, as LeRobot computes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
+from lerobot.datasets.compute_stats import get_feature_stats
 from numpy.typing import NDArray
 
 from gaploop.core.types import Image
-from gaploop.datasets.check.frames import matrix, numeric_features
-from gaploop.datasets.columns import AUTOMATIC
+from gaploop.datasets.check.frames import matrix
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import VideoRange, sample_pictures
+from gaploop.datasets.whole_stats import numeric_shapes
 
 PICTURES: Final = 10
 """Pictures of an episode that enter its image statistics."""
@@ -26,12 +26,14 @@ type Stats = dict[str, NDArray[Any]]
 
 
 def of_rows(table: pa.Table, info: DatasetInfo) -> dict[str, Stats]:
-    """Return statistics, in float64, of the numbers in one episode's rows, of shape (width,)."""
+    """Return statistics, in float64, of the numbers in one episode's rows, of their last axis."""
     found: dict[str, Stats] = {}
-    for name, width in {**numeric_features(info), **dict.fromkeys(AUTOMATIC, 1)}.items():
+    for name, shape in numeric_shapes(info).items():
         if name in table.column_names:
-            stats = get_feature_stats(matrix(table[name], width), axis=0, keepdims=False)
+            values = matrix(table[name], int(np.prod(shape))).reshape(-1, shape[-1])
+            stats = get_feature_stats(values, axis=0, keepdims=False)
             found[name] = {n: np.asarray(value).reshape(-1) for n, value in stats.items()}
+            found[name]["count"] = np.array([len(table)])
     return found
 
 
@@ -59,12 +61,3 @@ def of_key_frames(path: Path) -> Stats:
     step = max(1, max(pictures.shape[2:]) // PIXELS)
     stats = get_feature_stats(pictures[:, :, ::step, ::step], axis=(0, 2, 3), keepdims=False)
     return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
-
-
-def aggregated(parts: Sequence[Mapping[str, Stats]]) -> dict[str, dict[str, Any]]:
-    """Return `stats.json` of episodes with these statistics, as lists."""
-    whole = aggregate_stats([{k: dict(v) for k, v in part.items()} for part in parts])
-    return {
-        key: {name: np.asarray(value).tolist() for name, value in stats.items()}
-        for key, stats in whole.items()
-    }

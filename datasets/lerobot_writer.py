@@ -27,6 +27,7 @@ from gaploop.core.take import Images
 from gaploop.datasets import layout
 from gaploop.datasets.lerobot_stats import of_key_frames
 from gaploop.datasets.v3_files import DataFiles, VideoFiles, file_number, table_of
+from gaploop.datasets.whole_stats import complete_stats
 
 
 class _TakeVideos:
@@ -157,6 +158,7 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
                     self._meta.update_video_info(key)
                     write_info(self._meta.info, self._meta.root)
         super().finalize()
+        complete_stats(layout.parse_info(self._meta.root))
 
 
 def open_writer(

@@ -30,6 +30,11 @@ TICKS_PER_FRAME: Final = 512
 MAX_FILE_BYTES: Final = 200 * 1024 * 1024
 """A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
 
+SAME_S: Final = 1e-4
+"""Times of a picture that differ less are the same to LeRobot (`tolerance_s`)."""
+RATES_DIFFER: Final = 0.1
+"""Share by which the mean rate of a video of uneven rate may differ from its rows'."""
+
 type Encoding = tuple[str, dict[str, str], str]
 """FFmpeg's encoder, its options, and its pixel format."""
 ENCODERS: Final[dict[str, Encoding]] = {
@@ -90,9 +95,10 @@ class VideoWriter:
             stream = container.streams.video[0]
             if start_s is None:
                 with reading(source):
-                    packets = [p for p in container.demux(stream) if p.size]
-                check_packets(packets, frames, source)
-                part = VideoPart(packets, range(frames), 0)
+                    packets = [p for p in container.demux(stream) if p.size and p.pts is not None]
+                if len(packets) != frames:
+                    check_packets(packets, frames, source)
+                part = _in_order(packets)
             else:
                 part = find_part(container, start_s, frames, self._rate, source)
             fits = part.delay <= self._delay and self._kind == _kind(stream)
@@ -173,8 +179,15 @@ def find_part(
             f"{source} can't be cut at {float(end * stream.time_base):g} s: pictures on both sides "
             "need each other."
         )
-    places = {pts: k for k, pts in enumerate(times)}
-    shown = [places[p.pts] for p in packets]
+    return _in_order(packets)
+
+
+def _in_order(packets: list[Any]) -> VideoPart:
+    """Return packets as they are decoded, with the order in which they are shown."""
+    order = sorted(range(len(packets)), key=lambda k: packets[k].pts)
+    shown = [0] * len(packets)
+    for place, k in enumerate(order):
+        shown[k] = place
     return VideoPart(packets, shown, max(k - place for k, place in enumerate(shown)))
 
 
@@ -350,6 +363,15 @@ class VideoIndex:
             return 0.0
         step_s = float(np.median(np.diff(self.times_s)))
         return 1 / step_s if step_s > 0 else 0.0
+
+    def is_uneven(self, fps: float) -> bool:
+        """Say whether pictures are shown at other times than k / fps, though about as often."""
+        times_s = self.times_s
+        if times_s is None or len(times_s) < 2 or not times_s[-1] > times_s[0]:
+            return False
+        rate_hz = (len(times_s) - 1) / (times_s[-1] - times_s[0])
+        off_s = np.abs(times_s - np.arange(len(times_s)) / fps).max()
+        return bool(off_s > SAME_S and abs(rate_hz - fps) <= RATES_DIFFER * fps)
 
 
 def video_index(path: Path, whole: bool = True) -> VideoIndex:

@@ -5,7 +5,8 @@ loop that was stopped goes on where it was, and the thread of ids can be followe
 failed takes → diagnosis → plan → takes → policy → verdict.
 
 What no command does is shown in the simulation: the cell is rolled out in again without the gap
-that the diagnosis blames, as if somebody had seen to it.
+that the diagnosis names, as if somebody had seen to it. Only the simulation knows how to take out
+just that, so it isn't counted.
 
 The "real" cell here is the embedded one with injected gaps, so everything that this module
 finds is sim-to-sim.
@@ -162,16 +163,18 @@ class LoopResult:
     """What came of one loop.
 
     Attributes:
-        done: what was done about it, in words; "nothing" where nothing was found.
+        twin: None where the station wasn't probed.
+        done: what was done about it, in words.
         after: the policy that came of it on the same scenes; or the base there, where the cell was
             changed instead. None where nothing was done.
         lineage: stage to the ids and folders it left.
+        is_counted: commands or takes did it; what the simulation put right isn't counted.
         run_folder: where the policy was made, in `folder`; "" where none was.
     """
 
     target: TargetCell
     folder: Path
-    twin: Twin
+    twin: Twin | None
     diagnosis: Diagnosis
     plan: Plan
     before: Evaluation
@@ -181,6 +184,7 @@ class LoopResult:
     verdict: Verdict | None
     lineage: Mapping[str, Any]
     run_folder: str = ""
+    is_counted: bool = True
 
 
 def close_the_gap(
@@ -192,18 +196,22 @@ def close_the_gap(
     nominal: Evaluation,
     budget: LoopBudget = LoopBudget(),
     seed: int = 0,
+    probe: bool = True,
     say: Say = silent,
 ) -> LoopResult:
     """Run the loop on one target cell, in `folder`; stages already there are not run again.
 
     Args:
+        probe: measure the cell, and reproduce its failures in its twin; takes alone judge without.
         nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     n = budget.evaluated
     before = measured(folder / "before.json", base, target, n, "base", say)
-    twin = measured_twin(target, folder, say)
-    about = offers.PlanContext(folder, str(base), twin, folder / TWIN, target.task)
+    twin = measured_twin(target, folder, say) if probe else None
+    about = offers.PlanContext(
+        folder, str(base), twin, folder / TWIN if twin else None, target.task
+    )
     diagnosis = roll_out_and_diagnose(
         target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
     )
@@ -211,13 +219,14 @@ def close_the_gap(
     lineage: dict[str, Any] = {
         "base": policy_id(base),
         "failed": [take.uid for take in diagnosis.takes],
-        "twin": ", ".join(twin.mechanisms) or "nothing differs",
+        **({"twin": ", ".join(twin.mechanisms) or "nothing differs"} if twin else {}),
         "diagnosis": diagnosis.id,
         "plan": plan.id,
     }
     found = (target, folder, twin, diagnosis, plan, before)
     if not plan.items:
-        return LoopResult(*found, "nothing", None, None, None, lineage)
+        why = "nothing: no cause was named" if diagnosis.takes else "nothing: nothing failed"
+        return LoopResult(*found, why, None, None, None, lineage)
     made = carry_out(
         plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
     )
@@ -226,7 +235,8 @@ def close_the_gap(
         fixed = target.without(blamed)
         after = measured(folder / "after.json", base, fixed, n, "base", say)
         kept, verdict = nominal, compare(before, after)
-        done = f"{blamed.value.replace('_', ' ')} put right as a person would, in simulation"
+        words = blamed.value.replace("_", " ")
+        done = f"{words} put right in the simulation, which knows what was injected: not counted"
     else:
         done, policy = made.done, made.policy
         after = measured(folder / "after.json", policy, target, n, "new", say)
@@ -240,7 +250,7 @@ def close_the_gap(
         lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     run_folder = made.run.name if made else ""
-    return LoopResult(*found, done, after, kept, verdict, lineage, run_folder)
+    return LoopResult(*found, done, after, kept, verdict, lineage, run_folder, made is not None)
 
 
 @dataclass(frozen=True)
@@ -267,7 +277,7 @@ def carry_out(
     *,
     base: str | Path,
     sim: Sequence[Path],
-    twin: Twin,
+    twin: Twin | None,
     budget: LoopBudget = LoopBudget(steps=TRACKED_SPECS["lora"].steps),
     seed: int = 0,
     say: Say = silent,
@@ -280,11 +290,11 @@ def carry_out(
     Args:
         target: where an operator records.
         folder: the run folder; what it holds of these remedies isn't done again.
-        twin: where demonstrations are simulated; its file lies in `folder`.
+        twin: where demonstrations are simulated; its file lies in `folder`. None: not measured.
         budget: how many takes a twin gets, and optimiser steps.
     """
     remedies = {item.remedy: item.dimension for item in reversed(plan.items)}
-    known = dict(twin.values()) or NOTHING
+    known = (dict(twin.values()) if twin else {}) or NOTHING
     cells: list[tuple[str, str, TargetCell, Sequence[Quota]]] = []
     if plan.takes:
         wanted = f"{plan.takes} takes collected"
@@ -309,9 +319,8 @@ def carry_out(
         learn_from([folder / name for name in recorded], run, base, sim, budget.steps, seed, say)
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
-    if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values(
-        (*offers.READ, *offers.LIGHT, offers.DELAY)
-    ):
+    told = twin.values((*offers.READ, *offers.LIGHT, offers.DELAY)) if twin else {}
+    if not remedies.keys() & {"recalibrate", "compensate"} or not told:
         return None
     run = folder / "recalibrated"
     say("Recalibrating", 0, 1)

@@ -86,10 +86,11 @@ class MemoryTake:
         telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
         rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
         if rows:
-            names = [f.name for f in fields(Frames)[:-1]]  # a row's are called the same
+            names = [f.name for f in fields(Frames)[:-2]]  # a row's are called the same
             arrays: dict[str, Any] = {n: np.array([getattr(r, n) for r in rows]) for n in names}
             ages = {c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s}
-            frames = Frames(**arrays, camera_age_s=ages)
+            tracked = rig.header("").environment_state_names
+            frames = Frames(**arrays, camera_age_s=ages, environment_names=tracked)
         return Take(info, outcome, frames, telemetry)
 
 

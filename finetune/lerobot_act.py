@@ -192,8 +192,23 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
         )
         told = [at for at in (processors, folder) if at and (at / SIDECAR).exists()]
         signature = signature_of(told[0] if told else folder, config)
+    refuse_not_finite(policy, folder)
     policy.eval()
     return ActBundle(policy, before, after, signature)
+
+
+def refuse_not_finite(policy: torch.nn.Module, folder: Path) -> None:
+    """Refuse a policy with NaN or infinite weights: all that it would say is NaN.
+
+    Raises:
+        UnusableInputError: the first tensor with such a number.
+    """
+    for name, weights in policy.named_parameters():
+        if weights.is_floating_point() and not torch.isfinite(weights).all():
+            raise UnusableInputError(
+                f"{folder}: NaN or infinite numbers in the weights {name}. Use an earlier "
+                "checkpoint, or train it again."
+            )
 
 
 @contextlib.contextmanager

@@ -209,7 +209,9 @@ def load(folder: Path, device: str = "cpu") -> act.ActBundle:
     except act.FAULTS as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(f"{folder} can't be loaded ({reason}). Train it again.") from None
-    return replace(bundle, policy=merged(model))
+    policy = merged(model)
+    act.refuse_not_finite(policy, folder)
+    return replace(bundle, policy=policy)
 
 
 def merged(model: Any) -> Any:

@@ -51,7 +51,11 @@ PACKAGED: Final = {
 """Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
-RUN_PARTS: Final = ("adapter", "policy", "merged")
+RUN_PARTS: Final = (
+    "adapter", "policy", "merged", "checkpoints/last/pretrained_model", "last/pretrained_model",
+    "pretrained_model",
+)  # fmt: skip
+"""Where a run folder keeps its policy: ours, and what lerobot-train writes."""
 WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
@@ -229,13 +233,15 @@ def resolve(path: str | Path) -> Path:
             f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
             "Hub, such as me/pick_place, or 'base' or 'base_vision'."
         )
-    for candidate in (folder, *(folder / name for name in RUN_PARTS)):
+    # Copied without links, a run of lerobot-train has no "last": its newest checkpoint then.
+    steps = sorted(folder.glob("checkpoints/[0-9]*/pretrained_model"), reverse=True)
+    for candidate in (folder, *(folder / name for name in RUN_PARTS), *steps):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
             refuse_odd_files(candidate)
             return candidate
     raise UnusableInputError(
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
-        "--output_dir of gaploop pretrain or finetune, a LeRobot policy folder, or 'base'."
+        "--output_dir of gaploop pretrain, train or finetune, a LeRobot policy folder, or 'base'."
     )
 
 
@@ -363,8 +369,8 @@ class LerobotDriver(ActPolicy):
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
-                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Give the "
-                "cameras these names in --robot.cameras."
+                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Run it where "
+                "the cameras have these names, or choose a policy that sees these."
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         inputs = self.bundle.preprocessor(made)
@@ -445,6 +451,7 @@ def load_driver(folder: Path, device: str, task: str) -> LerobotDriver:
         )
         if adapter.is_adapter(folder):
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(folder)))
+    act.refuse_not_finite(policy, folder)
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))

@@ -135,16 +135,9 @@ class LeRobotProbe:
         self._ask(observation)
         return self._chunk
 
-    def _ask(self, observation: Observation) -> None:
-        if observation is self._asked:
-            return
-        given = {STATE: torch.tensor(observation.state, dtype=torch.float32)[None]}
-        if observation.environment_state is not None:
-            scene = torch.tensor(observation.environment_state, dtype=torch.float32)
-            given[ENVIRONMENT] = scene[None]
-        for name, image in observation.images.items():
-            pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
-            given[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
+    def lacks(self, observation: Observation) -> str:
+        """Return in words what the policy needs and an observation doesn't hold; "" if nothing."""
+        given = _tensors(observation)
         unlike = []
         for key, feature in (self._policy.config.input_features or {}).items():
             known = given.get(key)
@@ -153,12 +146,18 @@ class LeRobotProbe:
                     unlike.append(key)
             elif key in (STATE, ENVIRONMENT) and tuple(known.shape[1:]) != tuple(feature.shape):
                 unlike.append(f"{key} of shape {tuple(feature.shape)}")
-        if unlike:
-            there = ", ".join(f"{key} of shape {tuple(v.shape[1:])}" for key, v in given.items())
+        there = ", ".join(f"{key} of shape {tuple(v.shape[1:])}" for key, v in given.items())
+        return f"the policy needs {', '.join(unlike)}; they hold {there}" if unlike else ""
+
+    def _ask(self, observation: Observation) -> None:
+        if observation is self._asked:
+            return
+        if why := self.lacks(observation):
             raise UnusableInputError(
-                f"The policy needs {', '.join(unlike)}; the take holds {there}. Name the policy "
-                "that drove these takes."
+                f"These takes can't be shown to the policy: {why}. Name the policy that drove "
+                "them, or leave the policy out."
             )
+        given = _tensors(observation)
         self._layers.clear()
         with torch.inference_mode():
             now = {
@@ -194,6 +193,17 @@ class LeRobotProbe:
             if side * side == output.shape[1]:
                 output = output.transpose(1, 2).reshape(len(output), -1, side, side)
         self._keep_layer(module, inputs, output)
+
+
+def _tensors(observation: Observation) -> Tensors:
+    given = {STATE: torch.tensor(observation.state, dtype=torch.float32)[None]}
+    if observation.environment_state is not None:
+        scene = torch.tensor(observation.environment_state, dtype=torch.float32)
+        given[ENVIRONMENT] = scene[None]
+    for name, image in observation.images.items():
+        pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
+        given[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
+    return given
 
 
 def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json
+from gaploop.core.files import read_json, regular_file
 from gaploop.core.paths import plain_name
 
 CONFIG: Final = "config.json"
@@ -75,11 +75,13 @@ DISCOVER: Final = "--policy.discover_packages_path=PACKAGE"
 
 
 def refuse_odd_files(folder: Path) -> None:
-    """Refuse a policy folder whose JSON isn't of the kind that everything which reads it expects.
+    """Refuse a policy folder whose files aren't of the kind that everything which reads it expects.
 
     Raises:
         UnusableInputError: the file, and what is wrong in it.
     """
+    for path in sorted(folder.rglob("*.safetensors")):
+        regular_file(path)  # reading a pipe would never end
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
         if path.name in (CONFIG, ADAPTER_CONFIG, SIDECAR) and not isinstance(value, dict):

@@ -11,7 +11,7 @@ from gaploop.core.journal_format import read_journal
 from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.types import Image
-from gaploop.core.vocabulary import DIMENSIONS, GapDimension
+from gaploop.core.vocabulary import DIMENSIONS
 from gaploop.failure_analysis.report import figures
 from gaploop.failure_analysis.report.page import (
     Section,
@@ -27,7 +27,7 @@ from gaploop.failure_analysis.report.page import text as paragraph
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
 from gaploop.failure_analysis.station import words as plain
 from gaploop.finetune.closed_loop import LoopResult
-from gaploop.finetune.demo import ABSTAINED, DemoResult, accuracy, confusion
+from gaploop.finetune.demo import DemoResult
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
 from gaploop.sim.gaps import draw_gaps
@@ -78,24 +78,6 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
             advice = table(head, rows, numbers=(1,))
         sections.append(section(f"Cell {name}: diagnosis and plan", lead, [advice]))
         sections.append(evidence_section(loop.diagnosis, pictures, CARDS))
-    if result.sweep:
-        injected = confusion(result.sweep)
-        right, named, every = accuracy(injected)
-        counts = {(r, c): n for r, row in injected.items() for c, n in row.items()}
-        columns = [*(d.value for d in GapDimension), ABSTAINED]
-        grid = figures.count_grid(list(injected), columns, counts, ("diagnosed", "injected"))
-        png = figure_png(grid)
-        (folder / "confusion.png").write_bytes(png)
-        lead = (
-            f"{len(result.sweep)} more cells were drawn, one gap each; {every} of the base "
-            f"policy's rollouts in them failed. Of these {named} were named, {right} of them "
-            "rightly."
-        )
-        caption = (
-            "Failed takes. Mechanism, direction and severity are drawn; rules, nothing learned."
-        )
-        drawn = figure(png, caption, 900)
-        sections.append(section("Injected against diagnosed", lead, [drawn]))
     stages = []
     for name, loop in _named(result):
         for key, (stage, file) in STAGES.items():
@@ -107,7 +89,8 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
                     ids = ", ".join(f"…{uid[-12:]}" for uid in ids[:SHOWN_IDS]) + more
                 stages.append((name, stage, ids, f"{loop.folder.name}/{there}"))
         if loop.verdict:
-            answer = f"{loop.verdict.verdict.value}: names all of the above"
+            counted = "" if loop.is_counted else " (not counted)"
+            answer = f"{loop.verdict.verdict.value}{counted}: names all of the above"
             stages.append((name, "verdict", answer, f"{loop.folder.name}/verdict.json"))
     lead = "Each stage names the one before by id; the files lie beside this page."
     lineage = table(("cell", "stage", "id", "file"), stages)
@@ -115,13 +98,12 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
     limits = (
         "Nothing here was measured on a real robot. The cells, their gaps and the demonstrator "
         "are simulated; the policy sees joints and tracked poses, not pixels. One training seed.",
-        f"To repeat it: gaploop demo --seed={result.seed} --output_dir=DIR. The same seed draws "
-        "the same gaps and scenes.",
+        f"To repeat it: gaploop demo{_seeded(result)} --output_dir=DIR: the same gaps and scenes.",
     )
     sections.append(section("What this does not show", "", list(map(paragraph, limits))))
     path = folder / "report.html"
     title = "Closing the gap, sim-to-sim"
-    write_atomically(path, page(title, sections, subtitle=f"gaploop demo, seed {result.seed}"))
+    write_atomically(path, page(title, sections, subtitle=f"gaploop demo{_seeded(result)}"))
     return path
 
 
@@ -157,20 +139,29 @@ def loop_words(loop: LoopResult) -> tuple[str, ...]:
     """Return what came of a loop, in the order of `COLUMNS`."""
     return (
         injected_words(loop),
-        ", ".join(map(plain, loop.twin.mechanisms)) or "nothing differs",
+        ", ".join(map(plain, loop.twin.mechanisms)) or "nothing differs"
+        if loop.twin
+        else "not probed",
         diagnosed_words(loop),
         "; ".join(map(_advice, loop.plan.items)) or "nothing to do",
         loop.done,
         rate_words(loop.before),
         rate_words(loop.after) if loop.after else "—",
         rate_words(loop.nominal_after) if loop.nominal_after else "—",
-        loop.verdict.verdict.value if loop.verdict else "nothing done",
+        (loop.verdict.verdict.value if loop.is_counted else "not counted")
+        if loop.verdict
+        else "nothing done",
     )
 
 
 def better_words(result: DemoResult) -> str:
     """Return how the demo ended."""
-    return "Better in both cells." if result.better else "Not shown to be better in both cells."
+    told = []
+    for (name, loop), better in zip(_named(result), result.better, strict=True):
+        shown = "is not shown to be better" if loop.is_counted else "isn't counted"
+        shown = "got better" if better else shown
+        told.append(f"Cell {name} {shown}")
+    return f"{', '.join(told)}."
 
 
 def success_figure(result: DemoResult) -> Any:
@@ -217,7 +208,7 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
     n = result.nominal.trials
     caption = f"Success over {n} rollouts each, on the same scenes; 95 % Wilson intervals."
     rows = [(name, *loop_words(loop)) for name, loop in _named(result)]
-    verdicts = [loop.verdict for loop in result.loops if loop.verdict]
+    verdicts = [loop.verdict for loop in result.loops if loop.verdict and loop.is_counted]
     lead = better_words(result)
     blocks = [notice(SIM_TO_SIM)]
     blocks += [
@@ -241,6 +232,10 @@ def _advice(item: PlanItem) -> str:
     if item.remedy == "collect":
         return "roll out more first"
     return plain(item.remedy)
+
+
+def _seeded(result: DemoResult) -> str:
+    return "" if result.seed is None else f" --seed={result.seed}"
 
 
 def _named(result: DemoResult) -> list[tuple[str, LoopResult]]:

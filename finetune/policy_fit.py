@@ -140,7 +140,7 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     ]
     if facts.units and facts.units != seen.units:
         fix = "Train on takes of this arm, or choose the units it was trained with."
-        if {facts.units, seen.units} <= {"deg", "m100_100"}:
+        if {facts.units, seen.units} <= {"deg", "m100_100"} and seen.domain is Domain.REAL:
             fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
         faults.append(_bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix))
     if abs(facts.fps - seen.fps) > 1e-6:
@@ -151,12 +151,16 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
         if have is None:
             known = ", ".join(seen.cameras) or "none"
             fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
+            if seen.domain is not Domain.REAL:
+                fix = f"Choose a policy that sees {known}: the cell's cameras have fixed names."
             faults.append(_bad(f"the policy sees camera {name}; the arm has {known}", fix))
         elif have != size:
             is_alike = size[0] * have[1] == size[1] * have[0]
             found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
             found += f"{size[1]}x{size[0]}"
             fix = f"Set width: {size[1]} and height: {size[0]} in --robot.cameras."
+            if seen.domain is not Domain.REAL:
+                fix = f"Set --robot.image_size={size[0]}."
             level = Level.WARN if is_alike else Level.FAIL
             faults.append(CheckResult(FEATURES, level, found, fix))
     if facts.needs_scene and seen.domain is Domain.REAL:
@@ -164,7 +168,7 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
         faults.append(_bad(found, "Train one on what the arm records."))
     elif facts.needs_scene and not seen.cameras:
         found = "the policy needs the tracked scene, and there is no camera"
-        faults.append(_bad(found, "See gaploop emulate --cameras, then --robot.cameras."))
+        faults.append(_bad(found, "Give it the cell's camera: gaploop emulate --cameras."))
     if faults:
         return faults
     cameras = ", ".join(facts.cameras) or ("the tracked scene" if facts.needs_scene else "none")

@@ -9,7 +9,7 @@ from pathlib import Path
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
-from gaploop.failure_analysis.views.joints import in_units, units_of
+from gaploop.failure_analysis.views.joints import in_units, remember_units, units_of
 from gaploop.finetune.evaluate import category, condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 
@@ -44,6 +44,7 @@ def recorded(
         takes.append(take)
     open_ended = [t for t in takes if t.outcome is Outcome.FAILURE and not t.failure_mode]
     told = units_of(open_ended, units)
+    remember_units(folder, units)
     for number, take in enumerate(takes):
         info = take.info
         if info.kind is not TakeKind.ROLLOUT:

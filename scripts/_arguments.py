@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import draccus
-import yaml
 from draccus.utils import DecodingError, DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.core.schema import load_yaml
+from gaploop.core.schema import load_yaml, parse_yaml
 
 CONFIG_PATH: Final = "config_path"
 _TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
@@ -248,7 +247,9 @@ def _config(
     fields = {spec.name.rstrip("_"): spec.name for spec in dataclasses.fields(config_class)}
     nested = {fields.get(name, name): value for name, value in nested.items()}
     try:
-        return draccus.decode(config_class, nested)
+        config = draccus.decode(config_class, nested)
+        vars(config)["given"] = nested  # see `options.is_given`
+        return config
     except DraccusException as error:
         raise _readable(error, nested, options) from None
 
@@ -343,8 +344,8 @@ def _value(option: Option, text: str) -> Any:
     if option.is_list and not text.lstrip().startswith("["):
         return [text]
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text, f"--{option.name}")
+    except UnusableInputError:
         raise UnusableInputError(
             f"--{option.name}={text} can't be read. Write it as --{option.name}={option.metavar}"
         ) from None

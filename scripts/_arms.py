@@ -24,6 +24,7 @@ from gaploop.teleop.realtime import PacedClock
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
     from gaploop.sim.cell import SimCell
+    from gaploop.teleop.lerobot_devices.identity import Identities
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +115,13 @@ def connect(
     *,
     with_cameras: bool = False,
     inputs: LeaderInputs | None = None,
+    identities: Identities | None = None,
 ) -> Arms:
     """Connect the devices that LeRobot's configs describe; all or none.
 
     Args:
         inputs: the usual speeds and forces unless given.
+        identities: what they were when they were connected before; filled in.
 
     Raises:
         DeviceError: a device doesn't answer, or isn't what it should be.
@@ -129,23 +132,28 @@ def connect(
     title = f"{_name(robot)} ← {_name(teleop)}"
     with contextlib.ExitStack() as undo:
         cell = cell_of(robot) if robot.type == EMBEDDED else None
-        follower, clock = follower_of(robot, station, cell)
+        follower, clock = follower_of(robot, station, cell, identities)
         undo.callback(follower.close)
         expert: Leader | None = None
         if cell is not None:
             from gaploop.sim.relay import scripted
 
             expert = scripted(cell, robot.seed)
-        leader = leader_of(teleop, follower, station, clock, expert=expert, inputs=inputs)
+        leader = leader_of(
+            teleop, follower, station, clock, expert=expert, inputs=inputs, identities=identities
+        )
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
-        cameras = cameras_of(robot, clock, station) if with_cameras else ()
+        cameras = cameras_of(robot, clock, station, identities) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
 
 
 def follower_of(
-    robot: Any, station: Station, cell: SimCell | None = None
+    robot: Any,
+    station: Station,
+    cell: SimCell | None = None,
+    identities: Identities | None = None,
 ) -> tuple[Follower, Clock]:
     """Connect a robot without anybody who leads it; the clock is the time it lives on.
 
@@ -164,7 +172,7 @@ def follower_of(
     from gaploop.teleop.lerobot_devices import make_follower
 
     clock = PacedClock()
-    return make_follower(robot, station, clock), clock
+    return make_follower(robot, station, clock, identities), clock
 
 
 def leader_of(
@@ -175,6 +183,7 @@ def leader_of(
     *,
     expert: Leader | None = None,
     inputs: LeaderInputs | None = None,
+    identities: Identities | None = None,
 ) -> Leader:
     """Connect who leads a follower; a leader with a window belongs to the thread that calls.
 
@@ -203,7 +212,7 @@ def leader_of(
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
-        leader = make_leader(teleop, follower, clock)
+        leader = make_leader(teleop, follower, clock, identities)
     elif expert is not None:
         leader = expert
     else:
@@ -308,7 +317,9 @@ def robot_of(config: Any) -> Any:
     )
 
 
-def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource, ...]:
+def cameras_of(
+    robot: Any, clock: Clock, station: Station, identities: Identities | None = None
+) -> tuple[CameraSource, ...]:
     """Connect a robot's cameras, the one that shows the scene first; none of the embedded cell.
 
     Raises:
@@ -322,4 +333,5 @@ def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource
 
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""
-    return tuple(sorted(make_cameras(robot, clock), key=lambda camera: camera.name != first))
+    cameras = make_cameras(robot, clock, identities)
+    return tuple(sorted(cameras, key=lambda camera: camera.name != first))

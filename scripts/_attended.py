@@ -170,6 +170,9 @@ class ArmConnector(contextlib.ExitStack):
         super().__init__()
         self._job = job
         self._kept: tuple[Leader, Standing] | None = None
+        from gaploop.teleop.lerobot_devices.identity import Identities
+
+        self._identities = Identities()
 
     def connect(self) -> Arms:
         """Connect everything, torque off; all or nothing.
@@ -180,11 +183,11 @@ class ArmConnector(contextlib.ExitStack):
         """
         config, station, driver = self._job.config, self._job.station, self._job.driver
         with contextlib.ExitStack() as undo:
-            follower, clock = _arms.follower_of(config.robot, station)
+            follower, clock = _arms.follower_of(config.robot, station, identities=self._identities)
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock) if self._job.leads else None
             undo.callback(disconnect, leader)
-            cameras = _arms.cameras_of(config.robot, clock, station)
+            cameras = _arms.cameras_of(config.robot, clock, station, self._identities)
             undo.callback(disconnect, *cameras)
             sensors = connect_sensors(config.sensors)
             undo.callback(disconnect, *sensors)
@@ -208,7 +211,14 @@ class ArmConnector(contextlib.ExitStack):
                 self._kept = kept, standing
             self._kept[1].now = follower
             return _KeptOpen(self._kept[0])
-        leader = _arms.leader_of(teleop, follower, job.station, clock, inputs=job.leader_inputs)
+        leader = _arms.leader_of(
+            teleop,
+            follower,
+            job.station,
+            clock,
+            inputs=job.leader_inputs,
+            identities=self._identities,
+        )
         if job.driver is None:
             return leader
         from gaploop.teleop.lerobot_devices.aligning import aligning

@@ -30,6 +30,7 @@ from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._sessions import (
     SessionJob,
     check_session,
+    go_on_with,
     record_alone,
     session_figures,
     spec_of,
@@ -53,6 +54,7 @@ def roll_out(config: Any) -> int:
     lag_share(config.smoothing.exponential_s, 1.0)
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
+    go_on_with(config, root, journal)
     policy, id_ = _policy(config)
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale

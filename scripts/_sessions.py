@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -25,12 +26,15 @@ from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import layout
-from gaploop.datasets.differences import Profile, require_same
+from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.differences import Profile, known_units, profile, require_same
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import Campaign, telling_set_ups
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
+from gaploop.teleop.checks.cameras import MORE_PICTURES
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.sensors import check_sensors
 
@@ -126,13 +130,83 @@ def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journa
         with contextlib.closing(make_rig(quota.conditions)) as rig:
             new = replace(Profile.of_take(rig.header("")), where="the robot as set up here")
         if layout.is_dataset(root):
-            have = Profile.of_dataset(layout.read_info(root))
+            info = layout.read_info(root)
+            have = profile(info, layout.read_episodes(info))
             require_same(have, new, "Record to another folder with --dataset.root.")
         for folder in journal_format.take_folders(journal)[:1]:
             have = Profile.of_take(journal_format.read_header(folder))
             require_same(have, new, "Record to another folder with --journal.")
     writable_folder(root.parent, "Folder", "--dataset.root")
     writable_folder(journal.parent, "Folder", "--journal")
+
+
+def go_on_with(config: Any, root: Path, journal: Path) -> None:
+    """Take from the dataset that takes are added to what the options leave open.
+
+    Those are the rate, the units, the sizes of pictures and the task; `check_targets` refuses what
+    differs. A journal without a dataset stands for one.
+
+    Raises:
+        UnusableInputError: a task that the dataset doesn't hold, unless it is meant to be new.
+    """
+    sizes: dict[str, tuple[int, int]] = {}  # width, height
+    if layout.is_dataset(root):
+        info = layout.read_info(root)
+        fps, units = info.fps, known_units(layout.read_episodes(info), info)
+        tasks = read_tasks(root / layout.TASKS) if (root / layout.TASKS).is_file() else []
+        for key in info.picture_keys:
+            height, width, *_ = info.features[key]["shape"]
+            sizes[key.removeprefix(IMAGES)] = (width, height)
+    elif folders := journal_format.take_folders(journal):
+        headers = [journal_format.read_header(folder) for folder in folders]
+        known, cameras = headers[-1].info, headers[-1].cameras
+        fps, units, tasks = known.fps, known.units, [h.info.task for h in headers]
+        sizes = {name: (spec["width"], spec["height"]) for name, spec in cameras.items()}
+    else:
+        return
+    if config.dataset.fps is None and not config.policy.path:
+        config.dataset.fps = fps
+    for group in ("robot", "teleop"):
+        device = getattr(config, group)
+        is_open = not options.is_given(config, f"{group}.use_degrees")
+        if is_open and hasattr(device, "use_degrees") and units in ("deg", "m100_100"):
+            device.use_degrees = units == "deg"
+    for name, camera in (getattr(config.robot, "cameras", None) or {}).items():
+        if name in sizes and getattr(camera, "width", 0) is None and camera.height is None:
+            camera.width, camera.height = sizes[name]
+    _choose_task(config, list(dict.fromkeys(tasks)), root)
+
+
+def _choose_task(config: Any, tasks: Sequence[str], root: Path) -> None:
+    """Take the one task that is held where none is given; refuse one that isn't held."""
+    wanted, shown = config.dataset.single_task, ", ".join(f"'{task}'" for task in tasks[:5])
+    if not wanted and options.is_given(config, "robot.task"):
+        wanted = config.robot.task.replace("_", " ")
+    if not tasks or wanted in tasks:
+        return
+    if not wanted and len(tasks) > 1:
+        raise UnusableInputError(
+            f"{root} holds several tasks: {shown}. Name one with --dataset.single_task, or a new "
+            "one with --dataset.new_task=true beside it."
+        )
+    if not wanted:
+        config.dataset.single_task = tasks[0]
+        return
+    for task in tasks:
+        if _letters(task) == _letters(wanted):
+            raise UnusableInputError(
+                f"--dataset.single_task='{wanted}' differs from '{task}', which {root} holds, only "
+                f"in case, spaces or punctuation; a policy would learn two tasks. Write '{task}'."
+            )
+    if not config.dataset.new_task:
+        raise UnusableInputError(
+            f"{root} holds {shown}; '{wanted}' would be a new task. Name one of those with "
+            "--dataset.single_task, or say that it is meant: --dataset.new_task=true"
+        )
+
+
+def _letters(task: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKC", task).casefold() if c.isalnum())
 
 
 type Recorded = tuple[SessionEnd, list[PublishReport], list[int]]
@@ -215,13 +289,22 @@ def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) ->
     return embedded_rig(**_arms.robot_arguments(robot), conditions=there, fps=fps)
 
 
-def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
-    """Return, and warn of, what the encoder couldn't do in time.
+def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
+    """Return, and warn of, what cameras and the encoder couldn't do in time.
 
     Returns:
-        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s].
+        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s];
+        `doubts`: lines about cameras that were slow or frozen.
     """
     takes = tuple(takes)
+    doubts = [words for take in takes for words in take.doubts]
+    if doubts:
+        log.warning(
+            "In %d of %d takes a camera was slow or frozen: rows repeat the picture before. %s",
+            sum(bool(take.doubts) for take in takes),
+            len(takes),
+            MORE_PICTURES,
+        )
     dropped = sum(take.dropped for take in takes)
     behind_s = max((take.behind_s for take in takes), default=0.0)
     if dropped:
@@ -236,4 +319,5 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
             "other programs, or use fewer or smaller pictures.",
             behind_s,
         )
-    return {"dropped": dropped, "most_behind_s": round(behind_s, 2)}
+    doubts = list(dict.fromkeys(doubts))
+    return {"dropped": dropped, "most_behind_s": round(behind_s, 2), "doubts": doubts}

@@ -149,7 +149,8 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     verb = "removed from" if report.done else "would be removed from"
     lines = [f"{counted(len(f.uids), 'take')} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
-        lines.append(f"No takes of {report.id} in any place that is known or named.")
+        where = "the places that were reached" if report.unreached else "any place known or named"
+        lines.append(f"No takes of {report.id} in {where}.")
     done = "Removed" if report.done else "Would be removed"
     lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.lineage import file_input, takes_input
 from gaploop.failure_analysis.planning.allocation import Budget
-from gaploop.failure_analysis.views.joints import with_units
+from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.sim.tasks import find_task
@@ -60,7 +60,8 @@ class DiagnoseConfig:
     the first camera, red and blue unless given."""
     units: str = ""
     """Units of joints, for takes without: degrees, radians, normalized (LeRobot's -100 to 100), or
-    unknown to ignore joints. Unless given, taken from robot and values where these are clear."""
+    unknown to ignore joints. Unless given, taken from robot and values where these are clear. Noted
+    in the dataset: once is enough."""
     images: bool = True
     """Use pictures; with false, only telemetry and the tracked scene."""
     labels: Path | None = None
@@ -135,7 +136,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(config.labels or open_labelled(source).file)
-    ask_policy, cameras = _ask_policy(config, takes)
+    ask_policy, cameras, not_asked = _ask_policy(config, takes)
     forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
@@ -152,6 +153,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             cohort=True,
             force_classes=forces,
         )
+    if not_asked:
+        found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 
@@ -212,7 +215,9 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
             f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
             "--outcome=failure (and the others --outcome=success)."
         )
-    return with_units(takes, config.units)
+    told = with_units(takes, config.units)
+    remember_units(source, config.units)
+    return told
 
 
 def _scene(config: DiagnoseConfig) -> StationScene:
@@ -221,20 +226,51 @@ def _scene(config: DiagnoseConfig) -> StationScene:
 
 def _ask_policy(
     config: DiagnoseConfig, takes: Sequence[Take]
-) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None]:
-    """Return what asks the policy along a take, as it was recorded, and what its cameras showed."""
+) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None, str]:
+    """Return what asks the policy along a take, as it was recorded, and what its cameras showed.
+
+    And in words why it isn't asked about some of them: plain takes lack the scene that a policy on
+    tracked poses sees. It can be rolled out in the twin all the same.
+    """
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import FILE, CameraReference
-    from gaploop.failure_analysis.views.policy_view import FeatureSpace, ask, features_of
+    from gaploop.failure_analysis.diagnosis import needs_diagnosis
+    from gaploop.failure_analysis.views.policy_view import (
+        FeatureSpace,
+        ask,
+        features_of,
+        observations,
+    )
 
     if not config.policy.path:
         if config.trained_on is not None:
             raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
-        return None, None
+        return None, None, ""
     from gaploop.finetune.lerobot_policy import load_policy, resolve
     from gaploop.finetune.lerobot_probe import LeRobotProbe
 
-    asked, space, cameras = LeRobotProbe(load_policy(config.policy.path)), None, None
+    loaded = load_policy(config.policy.path)
+    try:
+        asked = LeRobotProbe(loaded)
+    except UnusableInputError as error:  # of a kind that can only drive
+        if config.trained_on is not None:
+            raise
+        return None, None, f"The policy wasn't asked about these takes: {error}"
+    recorded, unlike = dict[str, Take](), dict[str, str]()
+    for take in filter(needs_diagnosis, takes):
+        first = next(observations(take, asked.needs_images), None)
+        if first is not None and (why := asked.lacks(first[1])):
+            unlike[take.info.uid] = why
+        recorded[take.info.uid] = take
+    note = ""
+    if unlike:
+        why = next(iter(unlike.values()))
+        note = f"The policy wasn't asked about {len(unlike)} of {len(recorded)} takes: {why}."
+        if config.trained_on is not None:
+            raise UnusableInputError(f"{note} Leave --trained_on out.")
+        if len(unlike) == len(recorded):
+            return None, None, note
+    space, cameras = None, None
     beside = resolve(config.policy.path) / FILE
     given = config.trained_on or (beside if beside.exists() and asked.needs_images else None)
     if given is not None and not given.is_dir():
@@ -244,15 +280,18 @@ def _ask_policy(
             space = FeatureSpace.fit(features_of(load_takes(given), asked))
             cameras = CameraReference.build(load_takes(given), given.name, asked)
     patches = cameras.patches if cameras is not None else None
-    recorded = {take.info.uid: take for take in takes}
-    return lambda take: ask(recorded[take.info.uid], asked, space, patches), cameras
+
+    def trace(take: Take) -> PolicyTrace | None:
+        uid = take.info.uid
+        return None if uid in unlike else ask(recorded[uid], asked, space, patches)
+
+    return trace, cameras, note
 
 
 def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
     from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
     from gaploop.failure_analysis.tiers import without_telemetry
     from gaploop.sim.recolour import recoloured_take
@@ -262,13 +301,30 @@ def _reference(
         return None
     if not path.is_dir():
         return load_reference(path)
-    usual = with_units(list(load_takes(path)), config.units)
+    usual = list(load_takes(path))
+    # What is stated is of the takes at hand: simulated ones say their own.
+    says = any(t.info.units not in ("", "unknown") for t in usual)
+    usual = with_units(usual, "" if says else config.units)
     usual = [t if t.info.domain is Domain.SIM else recoloured_take(t, scene) for t in usual]
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
     built = build_reference(usual, f"successful takes of {path.resolve().name}")
-    few = f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
-    return options.required(built, few)
+    return options.required(built, _too_few(f"--reference={path}", path, usual))
+
+
+def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
+    """Return in one line why takes can't say what is usual, and what to do."""
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+
+    silent = [str(n) for n, t in enumerate(takes) if t.outcome is Outcome.UNLABELLED]
+    if silent:
+        some = ", ".join(silent[:LEAST_TAKES])
+        return (
+            f"{what}: {len(silent)} of {len(takes)} takes have no outcome; {LEAST_TAKES} that are "
+            f"labelled as successes are needed. Label those that went well: gaploop review {folder}"
+            f", or gaploop label {folder} --episodes='[{some}]' --outcome=success."
+        )
+    return f"{what} holds fewer than {LEAST_TAKES} successful takes. Name more."
 
 
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
@@ -295,8 +351,9 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         options.emit(False, {}, f"{path}: what {', '.join(cameras.cameras)} showed in training")
         return 0
     takes = [recoloured_take(take, scene) for take in _takes(config)]
-    few = f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
-    built = options.required(build_reference(takes, source.resolve().name), few)
+    built = options.required(
+        build_reference(takes, source.resolve().name), _too_few(str(source), source, takes)
+    )
     save_reference(built, path)
     options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
     return 0
@@ -319,6 +376,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         lines.append(
             f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
         )
+    lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []

@@ -266,8 +266,9 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     if real_share.parse_share(config.mix.real) is None:
         choice = real_share.chosen_share(what, _say)
         what = dataclasses.replace(what, share_real=choice.share)
-    with options.progress("Training", total=what.spec.steps) as advance:
-        done = adapt(what, lambda *_: advance())
+    first = f"Recording {what.sim_takes} simulated takes" if what.sim_takes else "Reading takes"
+    with options.progress(f"{first}, then training", total=what.spec.steps) as advance:
+        done = adapt(what, lambda *_: advance(1, "Training"))
     share = what.share_real if what.sim or what.sim_takes else 1.0
     result = FinetuneResult(done, None if what.mixture else share, choice)
     if not Ranks(config.device).is_main:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from gaploop.core.arm import CellArm
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.run_record import write_run
-from gaploop.core.station import Station, load_station
+from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.lineage import takes_input
-from gaploop.failure_analysis.views.joints import with_units
+from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 
+LATE: Final = 1.1
+"""A probe that took so many times what was planned came late."""
 POSITIONAL: Final = "roots"
 EXAMPLE: Final = """\
 gaploop identify ./station_journal --output_dir=./station
@@ -60,7 +65,7 @@ class IdentifyConfig:
 
 def run(config: IdentifyConfig) -> int:
     """Identify; exit code 0, whatever was found."""
-    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
+    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe, residual_lines
 
     twin, folder = identify(config), _folder(config)
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
@@ -71,7 +76,10 @@ def run(config: IdentifyConfig) -> int:
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
     ]
-    lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
+    known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
+    lines += [f"  differs: {describe(p)}" for p in differs] or [f"  {known} from nominal"]
+    lines += [f"  {line}" for line in residual_lines(twin)]
+    lines += [f"  {fit['late']}"] if fit["late"] else []
     if not fit["explained"]:
         lines.append(f"  {UNEXPLAINED}")
     lines += [
@@ -102,6 +110,7 @@ def identify(config: IdentifyConfig) -> Twin:
     by_root = []
     for root in config.roots:
         found = with_units(list(load_takes(root)), config.units)
+        remember_units(root, config.units)
         by_root.append((root, [recoloured_take(take, cell.scene) for take in found]))
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
@@ -116,6 +125,7 @@ def identify(config: IdentifyConfig) -> Twin:
         twin, drives = fit_station(
             takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance
         )
+    twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm)})
     save_twin(twin, folder / "station_twin.yaml")
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
@@ -125,6 +135,25 @@ def identify(config: IdentifyConfig) -> Twin:
     result = {"id": uuid7(), "differs": differs, **drives.fit}
     write_run(folder, "identify", options.jsonable(config), inputs, result)
     return twin
+
+
+def _late(takes: Sequence[Take], arm: CellArm) -> str:
+    """Return in words by how much a probe took longer than planned; "" where it didn't."""
+    from gaploop.collect.probe import PROBE, parts_of, planned_s
+    from gaploop.core.kinematics import ArmModel
+
+    done = {str(t.info.conditions[PROBE]): t for t in takes if PROBE in t.info.conditions}
+    parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid) if p.name in done]
+    if not parts:
+        return ""
+    planned = sum(planned_s(parts, ArmModel.load(arm.name)).values())
+    took = sum(done[p.name].duration_s for p in parts)
+    if took <= LATE * planned:
+        return ""
+    return (
+        f"the probe took {took:.0f} s, planned were {planned:.0f}: the arm came late to where it "
+        "was sent, as one does that loses goals"
+    )
 
 
 def _folder(config: IdentifyConfig) -> Path:

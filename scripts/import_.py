@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ImportSettings, Recording
 from gaploop.datasets.layout import read_info
@@ -67,7 +68,8 @@ class ImportConfig:
     fps: float | None = None
     """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
     units: str = ""
-    """Foreign layouts: units of action and state, such as deg or rad; unknown imports without."""
+    """Foreign layouts: units of action and state, such as degrees or radians; unknown imports
+    without."""
     task: str = ""
     """Foreign layouts: the instruction, in words, where the source doesn't state it."""
     robot_type: str = ""
@@ -92,7 +94,7 @@ gaploop import ur3.csv --format=csv --mapping=examples/ur3_cobotops.yaml --outpu
 gaploop import teleop --format=lerobot --drop_videos=true --episodes='0:30' \\
                --kind=demonstration --outcome=success --output_dir=teleop_joints
 gaploop import pick_place.zarr --output_dir=pick_place
-gaploop import aloha_static_coffee --fps=50 --units=rad --task="Make coffee" --output_dir=coffee
+gaploop import aloha_static_coffee --fps=50 --units=radians --task="Make coffee" --output_dir=coffee
 gaploop import bag.mcap --fps=30 --output_dir=bag \\
                --keys='{"action": "/leader/joint_states", "observation.state": "/joint_states"}'
 """
@@ -126,8 +128,12 @@ def run(config: ImportConfig) -> int:
     if name in LAYOUTS:
         return _layout(config, name, source, target)
     if name == "lerobot":
-        total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
-        chosen = parse_episodes(config.episodes, total) if config.episodes else None
+        old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
+        every = range(read_info(source).total_episodes) if old is None else old
+        total, chosen = len(every), None
+        if config.episodes:
+            named = parse_episodes(config.episodes, max(every, default=-1) + 1)
+            chosen = [e for e in named if e in every] or named
         options = ImportOptions(
             chosen, config.drop_videos, **_words(config), rename=config.rename_map
         )
@@ -169,7 +175,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     }
     settings = ImportSettings(
         config.fps,
-        config.units,
+        noted(config.units),
         config.task,
         config.robot_type,
         keys,

@@ -140,13 +140,25 @@ class DatasetOptions(DatasetTarget):
     """Which dataset, and what to record into it."""
 
     single_task: str = ""
-    """The instruction, in words."""
+    """The instruction, in words; that of the dataset unless given."""
+    new_task: bool = False
+    """single_task is another one than the dataset holds so far."""
     num_episodes: int = 20
     """How many takes to record."""
     episode_time_s: float = 60.0
     """Longest time of one take [s]."""
     fps: float | None = None
-    """Frames a second; the robot's own rate unless given [Hz]."""
+    """Frames a second; the dataset's, else the robot's own rate unless given [Hz]."""
+
+
+def is_given(config: Any, name: str) -> bool:
+    """Say whether an option such as `robot.use_degrees` was given, not left as it is."""
+    found = vars(config).get("given", {})
+    for part in name.split("."):
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True
 
 
 @dataclass

@@ -273,11 +273,18 @@ def _request(
 
 def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     """Record and publish; return what came of it, and the signals that stopped it."""
-    from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
+    from gaploop.scripts._sessions import (
+        SessionJob,
+        go_on_with,
+        record_alone,
+        session_figures,
+        spec_of,
+    )
 
     _check(config)
     station = session_station(config.robot, config.station)
     quotas, campaign, root, journal = _request(config, station)
+    go_on_with(config, root, journal)
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
     require_consents(asked, station, config.consent, config.consents)

@@ -14,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.core.station import StationScene, load_station
 from gaploop.datasets.labels.store import open_labelled
+from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
@@ -79,6 +80,9 @@ def run(config: ReviewConfig) -> int:
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
     scene = load_station(config.station).scene if config.station else StationScene()
     units = TakeSource(store, scene=scene).units(config.units)
+    if config.units:
+        remember_units(store.root, config.units)
+        store = open_labelled(root)
     from gaploop.failure_analysis.review.server import build, serve
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 

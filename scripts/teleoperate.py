@@ -91,6 +91,7 @@ def run(config: TeleoperateConfig) -> int:
     from gaploop.collect.devices import ArmDevices
     from gaploop.collect.operator.teleop_view import screen
     from gaploop.collect.teleoperation import TeleopSession
+    from gaploop.teleop.lerobot_devices.identity import Identities
 
     name = "fps" if config.control_hz is None else "control_hz"
     control_hz = float(getattr(config, name))
@@ -111,6 +112,7 @@ def run(config: TeleoperateConfig) -> int:
         station,
         with_cameras=config.display_data,
         inputs=_arms.LeaderInputs(config.cartesian, config.force),
+        identities=Identities(),
     )
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(

@@ -15,20 +15,13 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
 from gaploop.core.station import StationScene
+from gaploop.core.take import TRACKED_SCENE
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
 
-NAMES = (
-    "object_azimuth_rad",
-    "object_radius_m",
-    "object_yaw_rad",
-    "target_azimuth_rad",
-    "target_radius_m",
-    "visible",
-    "domain",
-)
+NAMES = TRACKED_SCENE
 
 # HSV bands in OpenCV's units (hue 0..179). Wide enough for the nominal light's shading.
 OBJECT_HUES = ((0, 9), (172, 179))

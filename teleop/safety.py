@@ -44,12 +44,11 @@ from gaploop.core.types import (
     SafeCommand,
     SafetyReason,
 )
+from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment, Room
 from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""
-CAUGHT_UP_RAD: Final = 0.05
-"""The arm has caught up with its leader when no joint is further from it than this [rad]: 3°."""
 OUTSIDE_MAX_RAD: Final = math.pi
 """A joint that stands further than this outside its limits has no valid calibration [rad]."""
 JUMP_RAD: Final = 0.5
@@ -192,6 +191,8 @@ class SafetyFilter:
             )
         self.limits, self.guards = limits, tuple(guards)
         self._grips, self._park_rad = tuple(grips), park_rad
+        rooms = [(guard, guard.room(bounds[guard.joints])) for guard in self.guards]
+        self._alignments = [(guard, Alignment(room, period_s)) for guard, room in rooms if room]
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
         self._bounds: list[tuple[float, float]] = [(low, high) for low, high in bounds.tolist()]
         self._period_s = period_s
@@ -239,6 +240,11 @@ class SafetyFilter:
     def catching_up(self) -> bool:
         """Say whether the arm still creeps towards its leader at `align_velocity_rad_s`."""
         return not self._caught_up
+
+    @property
+    def alignment(self) -> str:
+        """What the arm does about a box that is in its way to its leader, or "", in words."""
+        return " ".join(a.says for _, a in self._alignments if a.says) if self.catching_up else ""
 
     @property
     def hold_is_over(self) -> bool:
@@ -301,8 +307,13 @@ class SafetyFilter:
 
     def _start_over(self) -> None:
         """Align slowly with the leader, wherever it is."""
-        self._caught_up, self._aligns_since = False, SafetyReason.NONE
+        self._align(SafetyReason.NONE)
         self._jumps.forget()
+
+    def _align(self, since: SafetyReason) -> None:
+        self._caught_up, self._aligns_since = False, since
+        for _, alignment in self._alignments:
+            alignment.begin()
 
     def hold(self) -> SafeCommand:
         """Return the command that keeps the arm where it was sent last."""
@@ -399,9 +410,12 @@ class SafetyFilter:
                 return SafeCommand(requested, self._sent)
             return SafeCommand(requested, self._sent, SafetyReason.LEADER_JUMP)
         if jump is _Jump.LANDED:
-            self._caught_up, self._aligns_since = False, SafetyReason.LEADER_JUMP
+            self._align(SafetyReason.LEADER_JUMP)
         target = self._within_bounds(asked)
-        sent, reasons = self._towards(target, part, state.position_rad)
+        if self._caught_up:
+            sent, reasons = self._towards(target, part, state.position_rad)
+        else:
+            sent, reasons = self._towards_leader(target, part, state.position_rad)
         if _apart(self._at, asked):
             if _apart(asked, target):
                 reasons |= SafetyReason.JOINT_LIMIT
@@ -409,6 +423,26 @@ class SafetyFilter:
                 reasons |= self._aligns_since
             return SafeCommand(requested, sent, reasons)
         return SafeCommand(requested, sent)
+
+    def _towards_leader(
+        self, target: list[float], part: float, present: FloatArray
+    ) -> tuple[FloatArray, SafetyReason]:
+        """Step towards a leader that is still to be caught up with: where a box is in the way,
+        round about.
+        """
+        was, goals = self._at, target.copy()
+        most_rad = self._align_rad * min(part, 1.0)
+        for guard, alignment in self._alignments:
+            at, own = [was[j] for j in guard.joints], [target[j] for j in guard.joints]
+            for joint, q in zip(guard.joints, alignment.aim(at, own, most_rad), strict=True):
+                goals[joint] = q
+        sent, reasons = self._towards(goals, part, present)
+        for guard, alignment in self._alignments:
+            at, own = ([q[j] for j in guard.joints] for q in (self._at, target))
+            if alignment.came(at, own, guard.shortened, self._now_s):
+                reasons |= SafetyReason.WORKSPACE
+        self._caught_up = not _apart(self._at, target, CAUGHT_UP_RAD)
+        return sent, reasons
 
     def _within_bounds(self, q_rad: Sequence[float]) -> list[float]:
         pairs = zip(q_rad, self._bounds, strict=True)
@@ -471,8 +505,6 @@ class SafetyFilter:
         self._last_step = [(q - at) / part if part > 0 else 0.0 for q, at in steps]
         if self._is_outside:
             self._is_outside = self._leaves_bounds(reached)
-        if not self._caught_up:
-            self._caught_up = not _apart(reached, target, CAUGHT_UP_RAD)
         self._at, self._sent = reached, np.array(reached)
         self._sent.setflags(write=False)
         return self._sent, reasons
@@ -815,6 +847,8 @@ class WorkspaceGuard:
         joints: which of the follower's joints this arm's are, in the order `points_m` wants.
         reach_m: for each of them, how far at most any point moves when it turns [m/rad]: away
             from the box's faces the points need not be found on every turn.
+        joint_names: what the joints are called, and the points. With these and the reach ways
+            round can be found.
     """
 
     def __init__(
@@ -823,8 +857,13 @@ class WorkspaceGuard:
         points_m: Callable[[FloatArray], FloatArray],
         joints: Sequence[int],
         reach_m: Sequence[float] | None = None,
+        joint_names: Sequence[str] = (),
+        point_names: Sequence[str] = (),
     ) -> None:
         self.box, self.joints = box, [int(joint) for joint in joints]
+        self.shortened = False
+        """The box shortened the last step."""
+        self._names = tuple(joint_names), tuple(point_names)
         self._points_of = points_m
         self._reach_m = [math.inf] * len(self.joints) if reach_m is None else list(reach_m)
         self._box_low, self._box_high = box.bounds_m()
@@ -834,6 +873,14 @@ class WorkspaceGuard:
         self._clear_rad: Sequence[float] = [math.nan] * len(self.joints)
         self._clear_m = 0.0
         """At `_clear_rad`, the points were this far from every face of the box [m]."""
+
+    def room(self, limits_rad: FloatArray) -> Room | None:
+        """Return where the arm may be, by its joints' limits [rad]; None without reach or names."""
+        if not (np.isfinite(self._reach_m).all() and all(self._names)):
+            return None
+        reach_m = np.array(self._reach_m)
+        corners = self._box_low, self._box_high
+        return Room(self._points_of, reach_m, *corners, limits_rad, *self._names)
 
     def start(self, q_rad: Sequence[float]) -> None:
         """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
@@ -847,6 +894,9 @@ class WorkspaceGuard:
         an arm pressed against a face slides along it. Every joint ends between its start and
         what was wanted.
         """
+        self.shortened = False
+        if list(wanted_rad) == list(start_rad):
+            return wanted_rad
         if self._clear_m > 0.0:
             ways = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)
             # How far from where they then were the points may be at most.
@@ -859,6 +909,7 @@ class WorkspaceGuard:
             if not self._is_outside:
                 self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
         else:
+            self.shortened = True
             part, size, near = 0.0, 0.5, list(start_rad)
             for _ in range(HALVINGS):
                 tried = [
@@ -933,7 +984,14 @@ def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ..
         arms = [[prefix + joint for joint in model.joint_names] for prefix in prefixes]
         if all(joint in own for joints in arms for joint in joints):
             return tuple(
-                WorkspaceGuard(box, model.points_m, [own.index(j) for j in joints], model.reach_m)
+                WorkspaceGuard(
+                    box,
+                    model.points_m,
+                    [own.index(j) for j in joints],
+                    model.reach_m,
+                    joints,
+                    model.point_names,
+                )
                 for joints in arms
             )
     raise UnusableInputError(

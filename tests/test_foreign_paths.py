@@ -242,7 +242,6 @@ finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | our
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
-finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/promotion.py:verify | Path(policy['path']) | reads
 finetune/gate/promotion.py:verify | Path(run['path']) | reads
@@ -306,6 +305,8 @@ scripts/push.py:_dry_run | config.output_dir / name | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
+teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
+teleop/checks/cameras.py:video_identity.told | folder / what | ours
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
 teleop/emulator/console.py:carry_out | Path(how[1]) | user

@@ -164,7 +164,9 @@ class OperatorConsole:
                 ),
                 loop,
                 self._setup,
-                self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
+                self._note
+                if self._now_s() - self._note_s < NOTE_S
+                else self._book.fault or loop.alignment,
                 self._hand_held,
                 None if self.driver is None else self.driver.driven(),
             )

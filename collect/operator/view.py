@@ -54,6 +54,8 @@ class Loop:
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
+        slow: what to say of cameras that give fewer pictures than they should.
+        alignment: what the arm does about a workspace box in its way to its leader, or "".
     """
 
     control_hz: float = math.nan
@@ -68,6 +70,8 @@ class Loop:
     found: bool = False
     faults: tuple[str, ...] = ()
     behind_s: float = 0.0
+    slow: tuple[str, ...] = ()
+    alignment: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,7 @@ def look(seen: ScreenContent) -> Shown:
     rates.append(f"missed {loop.missed}")
     dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
     rates.append(f"dropped {dropped or 0}")
+    rates += loop.slow
     if loop.behind_s:
         rates.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
     if loop.trips:
@@ -259,7 +264,7 @@ def look(seen: ScreenContent) -> Shown:
         math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
         count,
         "nothing is driven" if loop.lost else " · ".join(rates),
-        bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
+        bool(loop.trip or loop.lost or loop.behind_s or loop.slow or any(loop.dropped.values())),
         " · ".join(driving),
         "" if asked is None else ASKED[asked.question],
         tuple(choices),

@@ -11,10 +11,17 @@ import numpy as np
 
 from gaploop.core import errors, journal_format, labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, read_json, sha256
+from gaploop.core.files import (
+    existing_folder,
+    fetch_hint,
+    lfs_pointers,
+    pointers_text,
+    read_json,
+    sha256,
+)
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
+from gaploop.datasets.check import episodes, frames, gaps, motion, stats, units, videos
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.findings import Findings
 from gaploop.datasets.formats.lerobot_v2 import is_v2
@@ -43,6 +50,8 @@ def check(
     for path in links_out(root):
         text = "It is a link that leads out of the folder: not followed, and never pushed."
         findings.error("link_out", path.relative_to(root), text, link_fix(path))
+    if not findings.items and (pointers := lfs_pointers(root)):
+        findings.error("lfs_pointer", root.name, pointers_text(pointers, root), fetch_hint(root))
     if findings.items:
         return findings.items
     if layout.is_dataset(root):
@@ -52,7 +61,8 @@ def check(
             check_journal(root, findings)
     elif (root / "meta").exists() or (root / "data").exists():
         text = f"{layout.INFO} is missing; without it nothing can load the dataset."
-        findings.error("missing_info", layout.INFO, text)
+        fix = "" if layout.data_files(root) else "Restore data/ and meta/ from a copy."
+        findings.error("missing_info", layout.INFO, text, fix)
     else:
         what = "is empty" if not any(root.iterdir()) else "holds neither a dataset nor takes"
         raise UnusableInputError(
@@ -76,6 +86,8 @@ def check_dataset(
         fix = layout.convert(root) if is_v2(root) else ""
         if "stored as Lance" in text:
             fix = "Check the dataset that it was converted from."
+        elif not fix and not layout.data_files(root):
+            fix = "There are no data files: restore data/ from a copy, or name a dataset's folder."
         findings.error("bad_info", layout.INFO, text, fix)
         return
     findings.episodes = info.total_episodes
@@ -115,8 +127,10 @@ def check_dataset(
             videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
             gaps.check_gaps(info, table, scan, consents, findings)
-    with findings.guard(layout.STATS):
-        stats.check_stats(info, scan, findings)
+            units.check_units(table, scan, findings)
+    if info.total_episodes or scan is not None:
+        with findings.guard(layout.STATS):
+            stats.check_stats(info, scan, findings)
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."

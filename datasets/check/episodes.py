@@ -141,7 +141,8 @@ def read_tasks(path: Path) -> list[str]:
 
 def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None:
     """Read `meta/episodes`; None where it can't be used."""
-    text, fix = "The dataset has no episodes.", "Record some: gaploop record --help"
+    text = "The dataset has no episodes."
+    fix = "Nothing is lost with the folder: delete it, and record some: gaploop record --help"
     if not layout.episode_files(info.root):
         if info.total_episodes or (info.root / "data").exists():
             findings.error("missing_episodes", layout.EPISODES, "There is no episode table.")
@@ -180,6 +181,7 @@ def _read_episode_table(root: Path) -> EpisodeTable:
         if lacking:
             raise UnusableInputError(f"{path} has no column {', '.join(lacking)}.")
         with pq.ParquetFile(path) as file:
+            layout.require_plausible(file.metadata, path)
             for _ in file.iter_batches(_BATCH):  # LeRobot reads the statistics, too
                 pass
         tables.append(layout.read_table(path, wanted))

@@ -31,6 +31,8 @@ BATCH_ROWS: Final = 50_000
 TIMESTAMP_TOLERANCE_S: Final = 1e-4
 """LeRobot's own tolerance (`LeRobotDataset.tolerance_s`)."""
 INDICES: Final = ("episode_index", "frame_index", "timestamp", "index", "task_index")
+SAME_PICTURE_S: Final = 1e-3
+"""Pictures taken at times that differ by less are one [s]."""
 _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
@@ -72,6 +74,7 @@ class EpisodeRows:
         tasks: task indices that occur.
         takes: values of `gap.take` that occur.
         checksum: of action and state; equal runs have equal ones.
+        pictures: camera to how many of its pictures occur, by the time that they were taken.
     """
 
     episode: int
@@ -82,6 +85,7 @@ class EpisodeRows:
     tasks: set[int] = field(default_factory=set)
     takes: set[int] = field(default_factory=set)
     checksum: int = 0
+    pictures: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ class Scanner:
         self._runs: list[EpisodeRows] = []
         self._rows = 0
         self._file_rows = Counter[str]()
+        self._taken_s: dict[str, float] = {}
 
     def add(self, table: pa.Table, file: int, name: str) -> None:
         """Add some rows of a file; they must have `episode_index`."""
@@ -188,6 +193,12 @@ class Scanner:
         if columns.TAKE in table.column_names and not table[columns.TAKE].null_count:
             index[columns.TAKE] = np.asarray(table[columns.TAKE].to_numpy())  # no float: 63 bits
         stops = np.append(starts[1:], len(episode))
+        ages = {k: x[:, 0] for k, x in values.items() if k.startswith(columns.CAMERA_AGE)}
+        taken = {
+            key.removeprefix(columns.CAMERA_AGE): values[columns.TIME][:, 0] - age_s
+            for key, age_s in ages.items()
+            if columns.TIME in values and (age_s >= 0).all()
+        }
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             where, n, first = slice(start, stop), stop - start, self._rows + start
             of = int(episode[start])
@@ -214,6 +225,13 @@ class Scanner:
             for key in (ACTION, STATE):
                 if key in values:
                     run.checksum = zlib.crc32(values[key][where].tobytes(), run.checksum)
+            for camera, taken_s in taken.items():
+                here_s = taken_s[where]
+                before_s = self._taken_s.get(camera, np.nan) if run.rows else np.nan
+                # NaN, the first of a run, counts as another picture.
+                same = np.abs(np.diff(here_s, prepend=before_s)) <= SAME_PICTURE_S
+                run.pictures[camera] += n - int(np.count_nonzero(same))
+                self._taken_s[camera] = float(here_s[-1])
             run.rows += n
             if of in self._keep:
                 kept = self._kept.setdefault(of, {})
@@ -245,6 +263,7 @@ def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
     """Yield a Parquet file's rows, `BATCH_ROWS` at a time, only the columns `names`."""
     with pq.ParquetFile(path) as file:
+        layout.require_plausible(file.metadata, path)
         present = [n for n in file.schema_arrow.names if n in names]
         for batch in file.iter_batches(BATCH_ROWS, columns=present):
             yield pa.Table.from_batches([batch])
@@ -285,7 +304,9 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                     continue
                 near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
                 hint = f" There is a column {near[0]}: was it renamed?" if near else ""
-                fix = "" if near else "Restore it from a copy."
+                # One that is missing and one too many: repair takes them for the same.
+                paired = len(unknown) == len(set(stored) - set(schema.names)) == 1
+                fix = "" if near or paired else "Restore it from a copy."
                 findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
             if unknown:
                 text = (
@@ -298,7 +319,8 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False
-            findings.error("unreadable", name, f"It can't be read: {reason(error)}")
+            fix = "Restore it from a copy." if isinstance(error, layout.ImplausibleError) else ""
+            findings.error("unreadable", name, f"It can't be read: {reason(error)}", fix)
     for column, kinds in types.items():
         if len(kinds) > 1:
             text = f"Column {column} is {' and '.join(sorted(kinds))} in different files."
@@ -306,7 +328,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     scan = scanner.result()
     for (name, feature), rows in scan.not_finite.items():
         text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
-        findings.error("not_finite", f"{name}: {feature}", text)
+        findings.error("not_finite", f"{name}: {feature}", text, findings.repair("--drop=true"))
     if complete and scan.rows != info.total_frames:
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)
@@ -320,6 +342,8 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
         return ""
     if dtype == "image":
         return "" if pa.types.is_struct(kind) else f"Images are stored as {kind}."
+    if isinstance(kind, pa.BaseExtensionType):  # of Hugging Face, for matrices
+        kind = kind.storage_type
     depth = 0
     while (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

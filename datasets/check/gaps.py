@@ -24,7 +24,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable, is_json_object
-from gaploop.datasets.check.findings import DAMAGE, NOTE, WARNING, Finding, Findings
+from gaploop.datasets.check.findings import DAMAGE, NOTE, WARNING, Finding, Findings, numbers
 from gaploop.datasets.check.frames import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
@@ -32,6 +32,8 @@ from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_rows
 
 TELEMETRY_BYTES: Final = 512 * 1024**2
 """Telemetry archives are read whole up to this size in all; beyond it, their directories only."""
+ENOUGH_PICTURES: Final = 0.6
+"""A camera as fast as the rows, and as regular, can fall between them in a quarter of them."""
 _ROWS: Final = 10_000
 
 
@@ -92,6 +94,7 @@ def check_gaps(
     fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, consents, findings)
+    _check_pictures(info, scan, findings)
     archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
     for path in archives:
@@ -114,6 +117,23 @@ def check_gaps(
         elif path.name.removesuffix(".zarr.zip") not in seen:
             text = "It belongs to no episode."
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")
+
+
+def _check_pictures(info: DatasetInfo, scan: Scan | None, findings: Findings) -> None:
+    """Find episodes in which a camera gave far fewer pictures than there are rows."""
+    runs = [run for run in (scan.runs if scan is not None else ()) if run.rows >= info.fps]
+    for camera in sorted({camera for run in runs for camera in run.pictures}):
+        seen = [run for run in runs if camera in run.pictures]
+        slow = [run for run in seen if run.pictures[camera] < ENOUGH_PICTURES * run.rows]
+        if not slow:
+            continue
+        share = sum(run.pictures[camera] for run in slow) / sum(run.rows for run in slow)
+        text = (
+            f"{camera} gives {share * info.fps:.0f} of {info.fps:g} pictures a second; the other "
+        )
+        text += f"rows of episodes {numbers([run.episode for run in slow])} repeat the one before."
+        fix = "Record with more light, another USB port or MJPG, or at a lower --dataset.fps."
+        findings.warn("slow_camera", f"data: {columns.age_column(camera)}", text, fix)
 
 
 def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:

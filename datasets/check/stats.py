@@ -1,9 +1,9 @@
 """Rules of `check` for statistics: recomputed from the frames and compared with what is written.
 
 Policies normalise by `meta/stats.json`; LeRobot aggregates it from the statistics of each
-episode in `meta/episodes`, so both are compared. Quantiles and image statistics are estimates
-(histograms of single episodes averaged; some of the pictures): they only have to agree with
-what the episodes say.
+episode in `meta/episodes`, so both are compared. Quantiles of numbers are held against the ranks
+that they have among the frames. Statistics of pictures are of some of them only: they have to agree
+with what the episodes say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import WARNING, Findings
-from gaploop.datasets.check.frames import INDICES, RunMoments, Scan
+from gaploop.datasets.check.frames import INDICES, RunMoments, Scan, batches, matrix
 from gaploop.datasets.layout import DatasetInfo
 
 NAMES: Final = ("mean", "std", "min", "max")
@@ -36,8 +36,9 @@ _FLOAT32: Final = 1e-5
 """Error of LeRobot's float32 mean of squares, as a share of the largest square."""
 _FLOAT64: Final = 1e-11
 """The same of our own sums."""
-QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
-
+QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+RANK: Final = 0.005
+"""Share of the frames by which a quantile's rank may be off, beside `RELATIVE` of the range."""
 
 type Floats = NDArray[np.float64]
 type Summary = Mapping[str, Floats]
@@ -79,12 +80,18 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
         if key not in bad and len(found.low) == len(scan.runs)
     }
     rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
+    limits: dict[str, tuple[Floats, Floats]] = {}  # between which each quantile has to lie
     for key, found in moments.items():
         entry = (stats or {}).get(key)
         if not isinstance(entry, dict) or not set(NAMES) <= set(entry) or _problems(entry):
             continue  # reported already, or a feature that no policy reads
-        due, where = summary(found, rows), f"{layout.STATS}: {key}"
+        width, where = _vector(entry["mean"]).size, f"{layout.STATS}: {key}"
+        shape = tuple(info.features[key]["shape"])
+        fitted, counts = _of_last_axis(found, rows, shape, width)
+        due = summary(fitted, counts)
         wrong = [name for name in NAMES if not _agree(name, _vector(entry[name]), due)]
+        if width > shape[-1] and np.ndim(entry["mean"]) == 1:
+            wrong = ["mean"]  # (12,) for (3, 4): can't be taken off a frame
         if "count" in entry and not np.array_equal(_vector(entry["count"]), [rows.sum()]):
             wrong.append("count")
         if wrong:
@@ -98,8 +105,76 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
             says, truth = (str(v.round(4).tolist()) for v in (_vector(entry["std"]), due["std"]))
             text = f"std was computed in float32: {says[:80]}, recomputed {truth[:80]}."
             findings.warn("wrong_stats", where, text)
+        elif key == columns.ACTION or key.startswith("observation."):  # by policies
+            slack = RELATIVE * (due["max"] - due["min"]) + EXACT * np.abs(due["mean"]) + 1e-9
+            with contextlib.suppress(LookupError, TypeError, ValueError):
+                stated = np.stack([_vector(entry[name]) for name in QUANTILES])
+                if stated.shape[1] == width:
+                    limits[key] = stated - slack, stated + slack
+    if stats is not None:
+        with findings.guard("data"):
+            _check_quantiles(info, stats, limits, findings)
     with findings.guard(f"{layout.EPISODES}: statistics"):
         _check_episode_stats(info, scan, moments, rows, stats, findings)
+
+
+def _of_last_axis(
+    moments: RunMoments, rows: Floats, shape: Sequence[int], width: int
+) -> tuple[RunMoments, Floats]:
+    """Return moments as LeRobot's statistics have them, of the last axis: (4,) for (3, 4).
+
+    Other writers state every entry, (3, 4) for (3, 4): where so many are written, they stay.
+    """
+    if width != shape[-1] or width == moments.low.shape[1]:
+        return moments, rows
+    low, high, total, squares = (x.reshape(len(x), -1, width) for x in moments)
+    joined = RunMoments(low.min(axis=1), high.max(axis=1), total.sum(axis=1), squares.sum(axis=1))
+    return joined, rows * (moments.low.shape[1] // width)
+
+
+def _check_quantiles(
+    info: DatasetInfo,
+    stats: Mapping[str, Any],
+    limits: Mapping[str, tuple[Floats, Floats]],
+    findings: Findings,
+) -> None:
+    """Count how many frames lie below and above the limits of the quantiles, (5, width) each."""
+    lacking = [
+        key
+        for key in (columns.ACTION, columns.STATE)
+        if isinstance(entry := stats.get(key), dict)
+        and set(NAMES) <= set(entry)
+        and not set(QUANTILES) <= set(entry)
+    ]
+    if lacking:
+        text = f"No quantiles of {' and '.join(lacking)}: pi0.5 and others normalise by them."
+        findings.warn("missing_stats", layout.STATS, text)
+    below = {key: np.zeros(low.shape) for key, (low, _) in limits.items()}
+    upto = {key: np.zeros(low.shape) for key, (low, _) in limits.items()}
+    total = dict.fromkeys(limits, 0)
+    for path in layout.data_files(info.root) if limits else ():
+        for table in batches(path, limits):
+            for key in limits.keys() & set(table.column_names):
+                size = int(np.prod(info.features[key]["shape"]))
+                values = matrix(table[key], size).reshape(-1, limits[key][0].shape[1])
+                total[key] += len(values)
+                for i, (low, high) in enumerate(zip(*limits[key], strict=True)):
+                    below[key][i] += (values < low).sum(axis=0)
+                    upto[key][i] += (values <= high).sum(axis=0)
+    level = np.array(list(QUANTILES.values()))[:, None]
+    for key, rows in total.items():
+        early = upto[key] < (level - RANK) * rows - 1
+        late = below[key] > (level + RANK) * rows + 1
+        off = np.asarray((early | late).any(axis=1)).tolist()
+        odd = [name for name, is_off in zip(QUANTILES, off, strict=True) if is_off]
+        if odd:
+            name = odd[-1]
+            at = int(np.argmax((early | late)[list(QUANTILES).index(name)]))
+            share = upto[key][list(QUANTILES).index(name)][at] / rows
+            text = f"{', '.join(odd)} are not those of the frames: {share:.0%} of entry {at} lie "
+            text += f"up to {name}. LeRobot takes the mean over episodes; pi0.5 and others "
+            text += "normalise by them."
+            findings.warn("wrong_stats", f"{layout.STATS}: {key}", text)
 
 
 def _problems(entry: Mapping[str, Any]) -> list[str]:
@@ -179,7 +254,9 @@ def _check_episode_stats(
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
                 if key in moments and (run := run_of.get(episode)) is not None:
                     stated = {name: table[name][row] for name in NAMES}
-                    if fault := _fault_of_run(stated, moments[key], rows, run):
+                    shape = info.features[key]["shape"]
+                    fitted, counts = _of_last_axis(moments[key], rows, shape, stated["mean"].size)
+                    if fault := _fault_of_run(stated, fitted, counts, run):
                         found[fault].setdefault(key, []).append(episode)
     for key, which in found["wrong"].items():
         text = f"statistics of {key} are not those of their frames."
@@ -191,7 +268,7 @@ def _check_episode_stats(
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
         entry = stats.get(key)
-        if not isinstance(entry, dict):
+        if key in moments or not isinstance(entry, dict):
             continue
         counts = np.concatenate([t["count"][:, :1] for t in tables])
         low = np.concatenate([t["min"] for t in tables]).min(axis=0)
@@ -225,7 +302,11 @@ def _fault_of_run(written: Summary, moments: RunMoments, rows: Floats, run: int)
 
 
 def differing_episodes(
-    table: pa.Table, moments: Mapping[str, RunMoments], rows: Floats, episodes: Sequence[int]
+    table: pa.Table,
+    info: DatasetInfo,
+    moments: Mapping[str, RunMoments],
+    rows: Floats,
+    episodes: Sequence[int],
 ) -> list[int]:
     """Return rows of an episode table whose statistics are not those of their frames.
 
@@ -241,7 +322,9 @@ def differing_episodes(
             fault = "no numbers"
             with contextlib.suppress(TypeError, ValueError):
                 written = {n: _vector(cells[n][i]) for n in names}
-                fault = _fault_of_run(written, found, rows, episode)
+                shape = info.features[key]["shape"]
+                fitted, counts = _of_last_axis(found, rows, shape, written["mean"].size)
+                fault = _fault_of_run(written, fitted, counts, episode)
             if fault:
                 wrong.add(i)
     return sorted(wrong)

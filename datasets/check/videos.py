@@ -180,15 +180,21 @@ def _check_file(
     rate_hz = index.spacing_hz or index.rate_hz
     if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
         text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} has {info.fps:g}."
-        stamped = not any(f.code == "bad_timestamp" for f in findings.items)  # fps is right, then
-        findings.error("video_fps", name, text, _without_videos(info) if stamped else "")
+        # Where all pictures are there, or timestamps are wrong, too, repair sets the rate right.
+        mends = index.is_uneven(info.fps) and sum(c.frames for c in clips) == index.frames
+        mends |= any(f.code == "bad_timestamp" for f in findings.items)
+        findings.error("video_fps", name, text, "" if mends else _without_videos(info))
         return False
     spans = [(round(c.start_s * info.fps), c) for c in sorted(clips, key=lambda c: c.start_s)]
     short = [c.episode for first, c in spans if first + c.frames > index.frames]
     if short:
         needed = max(first + c.frames for first, c in spans)
         text = f"{index.frames} pictures for {needed} rows of {key}: a wrong picture or none."
-        fix = _without_videos(info) if len(short) >= findings.episodes else ""
+        fix = findings.repair("--drop=true")
+        if sum(c.frames for c in clips) == index.frames:
+            fix = ""  # all pictures are there, and only their places are wrong
+        elif len(short) >= findings.episodes:
+            fix = _without_videos(info)
         findings.about(short, "video_too_short", name, text, fix)
         return False
     over = [b[1].episode for a, b in itertools.pairwise(spans) if a[0] + a[1].frames > b[0]]
@@ -212,8 +218,9 @@ def _check_file(
             nearest = np.minimum(np.abs(asked - before), np.abs(asked - after))
             if not (nearest <= TIMESTAMP_TOLERANCE_S).all():
                 late.append(clip.episode)
-    findings.about(late, code, name, f"{key} has no picture within 0.1 ms of their rows.")
     used = sum(c.frames for c in clips)
+    fix = _without_videos(info) if index.is_uneven(info.fps) and used != index.frames else ""
+    findings.about(late, code, name, f"{key} has no picture within 0.1 ms of their rows.", fix)
     if used < index.frames and not (over or odd or short_by_one or late):
         text = f"{key}: {index.frames} pictures, of which episodes use {used}."
         fix = "None needed: an edit tool leaves pictures of removed episodes behind."
@@ -244,7 +251,8 @@ def _look_at(
         if scan is not None and _is_frozen(thumbs, info.fps, clip.episode, scan):
             frozen.append(clip.episode)
     name = path.relative_to(info.root)
-    findings.about(broken, "bad_pictures", name, f"pictures of {key} can't be decoded.")
+    text, fix = f"pictures of {key} can't be decoded.", findings.repair("--drop=true")
+    findings.about(broken, "bad_pictures", name, text, fix)
     text = f"{key} shows one and the same picture while the robot moves."
     fix = f"{findings.delete(frozen)}  # keeps the rest"
     findings.about(frozen, "frozen_images", name, text, fix, WARNING)
@@ -339,7 +347,8 @@ def check_stored(info: DatasetInfo, deep: bool, findings: Findings) -> None:
                 bad = bad_stored(path, key, shape, step)
                 if bad:
                     text = f"Pictures in rows {numbers(bad)} are missing, damaged or not {shape}."
-                    findings.error("bad_pictures", f"{name}: {key}", text)
+                    fix = findings.repair("--drop=true")
+                    findings.error("bad_pictures", f"{name}: {key}", text, fix)
 
 
 def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[int]:

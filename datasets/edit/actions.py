@@ -22,7 +22,7 @@ from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.consented import note_and_refuse_withdrawn
-from gaploop.datasets.differences import Profile, require_same
+from gaploop.datasets.differences import profile, require_same
 from gaploop.datasets.edit import splits
 from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.edit.splits import Parts
@@ -239,21 +239,7 @@ def plan_merge(
                 "--output_dir=OUT"
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)
-        require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), fix)
-        if a.info.robot_type != b.info.robot_type:
-            raise UnusableInputError(
-                f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
-                f"'{a.info.robot_type}'. {fix}"
-            )
-    units: dict[str, DatasetPiece] = {}
-    for piece in pieces:
-        units |= {e.info.units: piece for e in piece.held if e.info.units}
-    if len(units) > 1:
-        (unit, a), (other_unit, b) = list(units.items())[:2]
-        raise UnusableInputError(
-            f"State and action of {a.info.root} are in {unit}, those of {b.info.root} in "
-            f"{other_unit}. {HARMONISE.format(a=a.info.root, b=b.info.root)}"
-        )
+        require_same(profile(a.info, a.held), profile(b.info, b.held), fix)
     seen: dict[str, DatasetPiece] = {}
     chosen, twice = [], 0
     for piece in pieces:

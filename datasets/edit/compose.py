@@ -35,6 +35,7 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
+from gaploop.datasets.whole_stats import complete_stats
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def compose(
                     if not all(isinstance(n, dict) and n.get(word) == value for n in notes):
                         spec["info"][word] = None
         write_json(stage / layout.INFO, described)
+        complete_stats(layout.parse_info(stage))
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         truth: dict[bytes, None] = {}  # what is known about the takes besides
         for number, piece in enumerate(pieces):
@@ -212,7 +214,7 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
 def _write_episodes(
     pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write `meta/episodes`, with `videos`' columns of each episode, and `meta/stats.json`."""
+    """Write `meta/episodes`, with `videos`' columns of each episode."""
     tables = []
     for piece in pieces:
         read = [layout.read_parquet(path) for path in layout.episode_files(piece.info.root)]
@@ -260,7 +262,6 @@ def _write_episodes(
             changed[name] = [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks]
     table = v3_files.with_columns(table, changed)
     v3_files.write_episodes(stage, table)
-    write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 
 def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
@@ -269,55 +270,6 @@ def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
     if stat.startswith("q"):  # q01, q10, …
         return float(np.quantile(values, int(stat[1:]) / 100))
     return float(getattr(values, stat)())  # min, max, mean, std
-
-
-def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, Any]:
-    """Return the statistics of all episodes together, as LeRobot's `aggregate_stats` does.
-
-    Means are weighted by count, variances added with the squared distance of the means (Chan et
-    al. 1979), quantiles averaged. Where the table has none, and all is kept, they are the old ones.
-    """
-    found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-    for name in table.column_names:
-        folder, _, rest = name.partition("/")
-        feature, _, stat = rest.rpartition("/")
-        known = folder == "stats" and feature in pieces[0].info.features
-        if known and not table[name].null_count:
-            values = np.array(table[name].to_pylist(), dtype=np.float64)
-            found.setdefault(feature, {})[stat] = values
-    total: dict[str, Any] = {}
-    for feature, stats in found.items():
-        if not {"min", "max", "mean", "std", "count"} <= set(stats):
-            continue
-        count = stats["count"]
-        weight = count.reshape(count.shape + (1,) * (stats["mean"].ndim - count.ndim))
-        n = weight.sum(axis=0)
-        mean = (stats["mean"] * weight).sum(axis=0) / n
-        variance = ((stats["std"] ** 2 + (stats["mean"] - mean) ** 2) * weight).sum(axis=0) / n
-        result = {
-            "min": stats["min"].min(axis=0),
-            "max": stats["max"].max(axis=0),
-            "mean": mean,
-            "std": np.sqrt(variance),
-            "count": count.sum(axis=0).astype(np.int64),
-        }
-        for name, values in stats.items():
-            if name not in result:
-                result[name] = (values * weight).sum(axis=0) / n
-        total[feature] = {name: value.tolist() for name, value in result.items()}
-    if total:
-        return total
-    piece = pieces[0]
-    if len(pieces) > 1 or len(piece.chosen) < len(piece.held):
-        raise UnusableInputError(
-            f"{piece.info.root / layout.EPISODES} has no statistics per episode, so those of a "
-            "part can't be derived. Compute them with: lerobot-edit-dataset "
-            "--operation.type=recompute_stats"
-        )
-    old = read_json(piece.info.root / layout.STATS)
-    if not isinstance(old, dict):
-        raise damaged(piece.info.root, f"{layout.STATS} is not a JSON object.")
-    return old
 
 
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."

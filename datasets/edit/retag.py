@@ -12,6 +12,7 @@ from typing import Any, Final
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import TAGS, LabelEvent
+from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.layout import EpisodeRow
 
@@ -55,6 +56,8 @@ def tag_events(
             new: Any = str(value)
             if name == "conditions":
                 new = {k: v for k, v in {**old, **value}.items() if v is not None}
+            elif name == "units":
+                new = noted(new)
             if new != old:
                 simulated = info.domain in (Domain.SIM, Domain.SIM_TARGET)
                 if name == "domain" and new == Domain.REAL and simulated:

@@ -24,7 +24,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.files import (
+    parse_json,
+    read_content,
+    read_json,
+    refuse_lfs_pointers,
+    write_json,
+)
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, v3_files, video
@@ -34,6 +40,8 @@ from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
 from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.video import RATES_DIFFER, SAME_S
+from gaploop.datasets.whole_stats import complete_stats
 
 DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -64,8 +72,11 @@ class OldDataset:
 
     @property
     def episodes(self) -> list[int]:
-        """Every episode that is described, or claimed by the number of episodes."""
-        return sorted({*self.rows, *range(self.info.total_episodes)})
+        """Every episode that is described; where more are claimed than that, those, too."""
+        claimed = range(
+            self.info.total_episodes if self.info.total_episodes > len(self.rows) else 0
+        )
+        return sorted({*self.rows, *claimed})
 
     def data(self, episode: int) -> Path:
         """Return an episode's data file."""
@@ -93,6 +104,7 @@ def read_v2(root: Path) -> OldDataset:
         UnusableInputError: one is missing or damaged, or a name or link leads out of the folder.
     """
     refuse_links_out(root)
+    refuse_lfs_pointers(root)
     where = root / layout.INFO
     raw = read_json(where)
     try:
@@ -132,7 +144,7 @@ def upgrade(
     """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
-    along.
+    along. Timestamps, and the times of pictures of which there is one a row, become k / fps.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.
@@ -141,8 +153,6 @@ def upgrade(
         UnusableInputError: no episode is whole, or what was written isn't what was read.
     """
     from lerobot.datasets.feature_utils import get_hf_features_from_features
-
-    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
 
     old = read_v2(root)
     features = {
@@ -155,7 +165,6 @@ def upgrade(
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []
     sums: dict[tuple[int, str], Checksums] = {}
-    stats: list[dict[str, Any]] = []
     cameras = old.info.video_keys if videos else ()
     new_info, first = replace(old.info, root=target), 0
     files = v3_files.DataFiles(new_info)
@@ -178,14 +187,13 @@ def upgrade(
             row |= files.append(_indexed(table, len(kept), first))
             row |= {"dataset_from_index": first, "dataset_to_index": first + n}
             for key, shelf in shelves.items():
-                row |= shelf.append(old.video(key, episode), 0.0, n)
+                row |= shelf.append(old.video(key, episode), _start_s(old, episode, key, n), n)
             first += n
             row |= {f"stats/{k}/{n}": v.tolist() for k, s in own.items() for n, v in s.items()}
             line = old.rows.get(episode, {})
             if all(name in line for name in columns.EPISODE_COLUMNS):
                 row |= {name: line[name] for name in columns.EPISODE_COLUMNS}
             kept.append((episode, row))
-            stats.append(own)
             advance()
     if not kept:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
@@ -208,13 +216,13 @@ def upgrade(
     }
     (target / layout.INFO).parent.mkdir(parents=True)
     write_json(target / layout.INFO, info)
-    write_json(target / layout.STATS, aggregated(stats))
     v3_files.write_tasks(target, dict(sorted(old.tasks.items())))
     rows = [row for _, row in kept]
     whole = all("gap_uid" in row for row in rows)
     names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
     arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
     v3_files.write_episodes(target, pa.Table.from_arrays(arrays, names))
+    complete_stats(layout.parse_info(target))
     if (root / layout.LABELS).is_file():
         (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
@@ -247,7 +255,17 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
             raise UnusableInputError(f"{name} holds NaN, infinite or missing values")
     if not set(table["task_index"].to_pylist()) <= set(old.tasks):
         raise UnusableInputError(f"its task isn't in {TASKS}")
-    return table
+    # Some writers let the time run on from one episode to the next, or note a clock.
+    fps = old.info.fps
+    stamps, due = matrix(table["timestamp"], 1)[:, 0], np.arange(len(table)) / fps
+    if (np.abs(stamps - due) <= SAME_S + np.finfo(np.float32).eps * due).all():
+        return table
+    step_s = float(np.median(np.diff(stamps))) if len(table) > 1 else 1 / fps
+    if not abs(step_s * fps - 1) <= RATES_DIFFER:
+        raise UnusableInputError(
+            f"its timestamps are {step_s:g} s apart; {layout.INFO} has {fps:g} fps. Set that right"
+        )
+    return v3_files.with_columns(table, {"timestamp": due.astype(np.float32)})
 
 
 def _inspect(old: OldDataset, episode: int, key: str, frames: int) -> Checksums:
@@ -260,12 +278,19 @@ def _inspect(old: OldDataset, episode: int, key: str, frames: int) -> Checksums:
     if found < frames:
         name = path.relative_to(old.info.root)
         raise UnusableInputError(f"{name} holds {found} pictures for {frames} rows")
-    with video.open_video(path) as container:
-        video.find_part(container, 0.0, frames, rate, path)
+    if _start_s(old, episode, key, frames) is not None:
+        with video.open_video(path) as container:
+            video.find_part(container, 0.0, frames, rate, path)
     sums = _checksums(video.VideoRange(path, 0.0, frames, old.info.fps)())
     if len(sums) != frames:
         raise UnusableInputError(f"{len(sums)} of {frames} pictures of {key} can be decoded")
     return sums
+
+
+def _start_s(old: OldDataset, episode: int, key: str, frames: int) -> float | None:
+    """Return where an episode's pictures begin [s]; None: all in the file, at whatever times."""
+    index = video.video_index(old.video(key, episode))
+    return None if index.frames == frames and index.is_uneven(old.info.fps) else 0.0
 
 
 def _checksums(pictures: Iterator[Image]) -> Checksums:

@@ -169,8 +169,8 @@ class ImportSettings:
         if not self.units:
             raise UnusableInputError(
                 f"{where} doesn't state the units of action and state, and gaploop doesn't guess. "
-                f"Give them: --units=deg, rad, m or another word; --units=unknown goes on without"
-                f"{hint}."
+                "Give them: --units=degrees, radians, normalized, m or another word; "
+                f"--units=unknown goes on without{hint}."
             )
         return "" if self.units == "unknown" else self.units
 

@@ -14,6 +14,7 @@ from gaploop.core.files import read_json
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.units import noted
 from gaploop.datasets.harmonise.steps import (
     EE,
     UNITS,
@@ -180,7 +181,7 @@ def _space(value: Any, where: str) -> ToTool | ToJoints | None:
     check_keys(value, ("to", "arm", "units", "start"), where, ("to", "arm"))
     if value["to"] not in (EE, "joint"):
         raise unknown_choice("action space", value["to"], (EE, "joint"), where)
-    units = str(value.get("units", "deg"))
+    units = noted(str(value.get("units", "deg")))
     if units not in ("deg", "rad"):
         raise unknown_choice("units", units, ("deg", "rad"), where)
     start = value.get("start") or []
@@ -232,6 +233,8 @@ def _units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
         value = {"to": value}
     value = mapping(value, where, "key: value")
     check_keys(value, ("from", "to", "ranges", "arm", "gripper"), where, ("to",))
+    value = {k: noted(v) if k in ("from", "to") and isinstance(v, str) else v
+             for k, v in value.items()}  # fmt: skip
     for key in ("from", "to"):
         if key in value and value[key] not in list(UNITS):
             raise unknown_choice("units", value[key], UNITS, where)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import LARGEST_TEXT, open_video_file, parse_json
+from gaploop.core.files import LARGEST_TEXT, open_video_file, parse_json, regular_file
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
     "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
@@ -138,7 +138,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
                     yield from _plain(f" ({entry.filename})", stream)
     elif suffix == ".safetensors":
         # Eight bytes of length, then JSON (the format's specification).
-        with path.open("rb") as stream:
+        with regular_file(path).open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
             header = stream.read(min(length, _HEADER_LIMIT)).decode(errors="replace")
         try:
@@ -151,7 +151,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
             text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
         yield " (metadata)", text
     else:
-        with path.open("rb") as stream:
+        with regular_file(path).open("rb") as stream:
             yield from _plain("", stream)
 
 

@@ -7,6 +7,7 @@ probe.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ SELECTIONS: Final = {
     "successful": "every successful take whole, whoever drove",
     "all": "every take that isn't discarded or interrupted, whatever its outcome",
 }
+log = logging.getLogger(__name__)
 _GONE: Final = (Outcome.DISCARDED, Outcome.INTERRUPTED)
 
 
@@ -43,8 +45,21 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
     """Return the episodes that may be learned from.
 
     Raises:
-        UnusableInputError: takes without an outcome, of which nobody knows.
+        UnusableInputError: some takes without an outcome, of which nobody knows. Where nobody
+            said how any demonstration went, as in plain datasets, all of them count.
     """
+    judged = [e for e in episodes if e.info.kind not in (TakeKind.ROLLOUT, TakeKind.PROBE)]
+    if (
+        judged
+        and select == "demonstrations"
+        and all(e.outcome is Outcome.UNLABELLED for e in judged)
+    ):
+        log.warning(
+            "%s: nobody said how its %d takes went; all of them count as demonstrations. Leave "
+            "some out: gaploop label --outcome=failure.", root, len(judged),
+        )  # fmt: skip
+        return [e for e in episodes if e.info.kind is not TakeKind.PROBE
+                and (e.outcome not in _GONE)]  # fmt: skip
     bare = [
         e.index
         for e in episodes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from gaploop.core import consent
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, refuse_lfs_pointers
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check_dataset
@@ -34,10 +34,13 @@ from gaploop.datasets.repair import description, rows, tables
 from gaploop.datasets.repair.description import RepairAction, RepairDraft
 from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.videos import places, read_cameras, set_sizes
+from gaploop.datasets.repair.videos import places, read_cameras, set_sizes, settled
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
+
+COPY: Final = "an exact copy"
+"""How the reason begins for leaving out what is there twice, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,13 @@ class RepairOptions:
 class RepairReport:
     """What a repair did, or would do, and the errors left that it can't fix.
 
-    `written` is where the sound dataset is, `kept` the folder before; None where there is none.
+    `lost` is what of that leaves something out, in words. `written` is where the sound dataset is,
+    `kept` the folder before; None where there is none.
     """
 
     actions: tuple[RepairAction, ...]
     left: tuple[Finding, ...]
+    lost: tuple[str, ...] = ()
     written: Path | None = None
     kept: Path | None = None
 
@@ -93,6 +98,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     """
     root = existing_folder(Path(root), "Dataset").absolute()
     refuse_links_out(root)
+    refuse_lfs_pointers(root)
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
         staging.clone(root, stage, _point, follow=True)
@@ -104,12 +110,15 @@ def repair(
     options: RepairOptions,
     output_dir: Path | None = None,
     *,
+    may_lose: Callable[[Sequence[str]], bool] = lambda _lost: True,
     hook: staging.Hook = staging.no_hook,
 ) -> RepairReport:
     """Repair a dataset in place, or into another folder.
 
     Args:
         output_dir: an empty or new folder; in place where None, and the folder before is kept.
+        may_lose: asked before anything is written, with what would be left out; where the answer
+            is no, nothing is.
 
     Raises:
         UnusableInputError: no dataset there, options that don't fit it, or a folder that can't
@@ -117,6 +126,7 @@ def repair(
     """
     root = existing_folder(Path(root), "Dataset").absolute()
     refuse_links_out(root)
+    refuse_lfs_pointers(root)
     target = root if output_dir is None else Path(output_dir).absolute()
     note_made_from(consent.Place("dataset", str(target)), [root])
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
@@ -130,7 +140,8 @@ def repair(
             shutil.rmtree(stage)
             raise
         hook("repaired")
-        if output_dir is None and not report.actions:
+        refused = bool(report.lost) and not may_lose(report.lost)
+        if refused or (output_dir is None and not report.actions):
             shutil.rmtree(stage)
             return report
         kept = keep(root, hook) if output_dir is None else None
@@ -153,13 +164,13 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
     except UnusableInputError as error:
         raise UnusableInputError(renamed(str(error))) from None
     check_dataset(stage, findings, options.deep)
-    left = []
+    left, tried = [], (findings.repair(), findings.repair("--drop=true"))
     for found in (f for f in findings.items if f.severity == ERROR):
-        fix = BY_HAND if found.fix == findings.repair() else renamed(found.fix)
+        fix = BY_HAND if found.fix in tried else renamed(found.fix)
         left.append(
             replace(found, where=renamed(found.where), message=renamed(found.message), fix=fix)
         )
-    return RepairReport(tuple(draft.actions), tuple(left))
+    return RepairReport(tuple(draft.actions), tuple(left), tuple(draft.lost))
 
 
 def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
@@ -170,10 +181,14 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         layout.parse_info(draft.root)  # says what to do
     description.repair_files(draft)
     description.repair_info(draft)
-    rows.salvage_files(draft)
+    cut = rows.salvage_files(draft)
     if not layout.data_files(draft.root):
+        held = description.read_object(draft.root / layout.INFO).get("total_episodes")
+        if version and held == 0 and not draft.lost:
+            return  # a recording that never had an episode
         raise UnusableInputError(
-            f"{name}: no row of its data files can be read. Restore data/ from a copy."
+            f"{name}: there is no data file of which a row can be read. Restore data/ from a copy; "
+            "without one it is no dataset."
         )
     description.repair_info(draft)
     if options.rename:
@@ -186,7 +201,7 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     old = tables.read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
     known = {e: n for e, n in lengths.items() if n > 0}
-    episodes, lost, spoilt = rows.whole_episodes(paths, held, info.fps, known)
+    episodes, lost, spoilt = rows.whole_episodes(paths, held, info.fps, known, cut)
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft)
     set_sizes(draft, cameras)
@@ -197,7 +212,9 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     for at, camera in enumerate(cameras):
         if not camera.files:
             continue  # says nothing about single episodes: they all stay
-        placed = places(camera, tables.known_places(old, camera.key), every, info.fps)
+        stated = tables.known_places(old, camera.key)
+        camera, stated = settled(draft, camera, stated, dict(every))
+        placed = places(camera, stated, every, info.fps)
         cameras[at] = replace(camera, places=placed)
         for episode, frames in here.items():
             if episode not in placed:
@@ -209,7 +226,7 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
                 lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in rows.copies(held, episodes).items():
-        lost[copy] = f"an exact copy of episode {first}"
+        lost[copy] = f"{COPY} of episode {first}"
     episodes = [e for e in episodes if e.old not in lost]
     if not episodes:
         reasons = "; ".join(sorted(set(lost.values()))[:3])
@@ -222,7 +239,8 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
             lost.setdefault(value, "none of its rows are left")
     for reason in dict.fromkeys(reason for _, reason in sorted(lost.items())):
         which = sorted(episode for episode, why in lost.items() if why == reason)
-        draft.did("left_out", f"episodes {numbers(which)}: {reason}")
+        note = draft.did if reason.startswith(COPY) else draft.left_out
+        note("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
     tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
     rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)

@@ -51,16 +51,22 @@ class RepairDraft:
     """A dataset being repaired, in a folder of its own whose files are links or copies.
 
     Files are only ever replaced there, never written in place. `info` is what `meta/info.json`
-    holds, `actions` what has been done so far.
+    holds, `actions` what has been done so far, `lost` what that leaves out.
     """
 
     root: Path
     info: dict[str, Any] = field(default_factory=dict)
     actions: list[RepairAction] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     def did(self, code: str, what: str) -> None:
         """Note what was done."""
         self.actions.append(RepairAction(code, what))
+
+    def left_out(self, code: str, what: str) -> None:
+        """Note what was done, and that something was given up by it."""
+        self.did(code, what)
+        self.lost.append(what)
 
     def save(self) -> None:
         """Write the description."""

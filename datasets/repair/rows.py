@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,10 +80,21 @@ class WholeEpisode:
         return len(self.rows)
 
 
-def salvage_files(draft: RepairDraft) -> None:
-    """Replace damaged data files by what can still be read of them, or take them out."""
+def salvage_files(draft: RepairDraft) -> set[Path]:
+    """Replace damaged data files by what can still be read of them, or take them out.
+
+    Returns:
+        Those that were cut.
+    """
+    cut: set[Path] = set()
     for path in layout.data_files(draft.root):
         name = path.relative_to(draft.root)
+        try:
+            metadata = pq.read_metadata(path)
+        except DAMAGE:
+            pass
+        else:
+            layout.require_plausible(metadata, path)
         try:
             with pq.ParquetFile(path) as file:
                 for _ in file.iter_batches(BATCH_ROWS):
@@ -93,10 +104,12 @@ def salvage_files(draft: RepairDraft) -> None:
             table = _salvaged(path, draft)
         if table is None or not len(table):
             path.unlink()
-            draft.did("lost_file", f"{name}: nothing of it can be read; it is left out")
+            draft.left_out("lost_file", f"{name}: nothing of it can be read; it is left out")
         else:
             replace_table(path, table)
+            cut.add(path)
             draft.did("salvaged", f"{name}: its first {len(table)} rows can still be read")
+    return cut
 
 
 def _salvaged(path: Path, draft: RepairDraft) -> pa.Table | None:
@@ -187,12 +200,17 @@ def _part(
 
 
 def whole_episodes(
-    paths: Sequence[Path], rows: Rows, fps: float, lengths: Mapping[int, int]
+    paths: Sequence[Path],
+    rows: Rows,
+    fps: float,
+    lengths: Mapping[int, int],
+    cut: Collection[Path],
 ) -> tuple[list[WholeEpisode], dict[int, str], dict[int, int]]:
     """Return the episodes whose rows are whole, in order, and why the others aren't.
 
     Third, the frames of those left out only for what stands in their rows: their pictures lie
-    among the others'. `lengths` are the frames of episodes, as far as their table says.
+    among the others'. `lengths` are the frames of episodes, as far as their table says; that only
+    counts for rows in a file that was `cut`: any other holds all that there is.
     """
     found: list[WholeEpisode] = []
     lost: dict[int, str] = {}
@@ -204,7 +222,7 @@ def whole_episodes(
         due = lengths.get(episode)
         if chosen is None:
             lost[episode] = "its rows can't be put in order"
-        elif due is not None and len(chosen) < due:
+        elif due is not None and len(chosen) < due and paths[rows.file[chosen[-1]]] in cut:
             lost[episode] = f"only {len(chosen)} of its {due} frames are left"
         elif not rows.finite[chosen].all():
             bad = int((~rows.finite[chosen]).sum())

@@ -14,18 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.files import write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.frames import Scan, matrix
 from gaploop.datasets.check.stats import check_stats, differing_episodes
-from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import RepairDraft, read_object
 from gaploop.datasets.repair.rows import Rows, WholeEpisode
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
 from gaploop.datasets.v3_files import write_episodes, write_tasks
+from gaploop.datasets.whole_stats import complete_stats
 
 UNKNOWN = "unknown task"
 """Stands where neither tables nor `--task` say what an episode's task was."""
@@ -203,7 +202,7 @@ def repair_episodes(
     if kept and "stats/action/mean" in old.table.column_names:
         rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
         moments = scan.moments if scan is not None else {}
-        differing = differing_episodes(rows, moments, lengths.astype(np.float64), kept)
+        differing = differing_episodes(rows, info, moments, lengths.astype(np.float64), kept)
         wrong = wrong - set(kept) | {kept[i] for i in differing}
     if not wrong and _is_right(old, episodes, columns):
         return
@@ -302,36 +301,9 @@ def _fresh_rows(
 
 
 def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> None:
-    """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
+    """Write `stats.json`, and statistics of pictures per episode, anew where something is amiss."""
     findings = Findings()
     check_stats(info, scan, findings)
-    table = read_table(draft.root) if findings.items else None
-    if table is None:
-        return
-    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
-
-    before = read_object(draft.root / layout.STATS)
-    stats = {**before}
-    for key, spec in info.features.items():
-        present = [n for n in _STATS if f"stats/{key}/{n}" in table.column_names]
-        if "mean" not in present:
-            continue
-        columns = {n: table[f"stats/{key}/{n}"].to_pylist() for n in present}
-        pictures = spec["dtype"] in PICTURES
-        try:
-            parts = []
-            for i in range(len(table)):
-                row = {n: np.asarray(columns[n][i], dtype=np.float64) for n in present}
-                if pictures:
-                    row = {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in row.items()}
-                parts.append({key: row})
-            stats |= aggregated(parts)
-        except (ValueError, TypeError, KeyError):
-            continue  # statistics of a camera without pictures stay as they are
-    stats = {k: v for k, v in stats.items() if k in info.features}
-    if stats != before:
-        write_json(draft.root / layout.STATS, stats)
-        draft.did("rebuilt_stats", f"{layout.STATS}: computed anew from {len(table)} episodes")
-
-
-_STATS: Final = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
+    with contextlib.suppress(*DAMAGE):  # what can't be computed is left as it is
+        if findings.items and complete_stats(info):
+            draft.did("rebuilt_stats", f"{layout.STATS}: computed anew from the frames")

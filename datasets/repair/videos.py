@@ -10,10 +10,11 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S
@@ -93,6 +94,49 @@ def set_sizes(draft: RepairDraft, cameras: Sequence[Camera]) -> None:
                 draft.save()
                 text = f"{layout.INFO}: {camera.key} is {width} x {height}, as its videos are"
                 draft.did("rebuilt_info", text)
+
+
+def settled(
+    draft: RepairDraft, camera: Camera, known: Mapping[int, Place], lengths: Mapping[int, int]
+) -> tuple[Camera, dict[int, Place]]:
+    """Set right when pictures are shown, in files that hold just those of their episodes.
+
+    Each row has its picture there, in order, whatever the table or the file say of the time: both
+    are made to say k / fps. `known` is what the table says, `lengths` are frames of episodes.
+    """
+    fps = float(draft.info["fps"])
+    files, result = dict(camera.files), dict(known)
+    claims: dict[tuple[int, int], list[tuple[float, int]]] = {}
+    for episode, (chunk, file, start_s) in known.items():
+        if episode in lengths:
+            claims.setdefault((chunk, file), []).append((start_s, episode))
+    for number, claim in claims.items():
+        index = files.get(number)
+        if index is None:
+            continue
+        if index.frames != sum(lengths[e] for _, e in claim):
+            for start_s, episode in claim:  # one between two pictures means the nearer one
+                result[episode] = (*number, round(start_s * fps) / fps)
+            continue
+        path, name = camera.paths[number], camera.paths[number].relative_to(draft.root)
+        if index.is_uneven(fps):
+            part = path.with_suffix(".part.mp4")
+            try:
+                with VideoWriter(part, fps) as video:
+                    video.append_part(path, None, index.frames)
+            except UnusableInputError:
+                part.unlink(missing_ok=True)
+                continue
+            os.replace(part, path)
+            files[number] = video_index(path)
+            draft.did(
+                "retimed_video", f"{name}: its {index.frames} pictures are shown {fps:g} a second"
+            )
+        at = 0
+        for _, episode in sorted(claim):
+            result[episode] = (*number, at / fps)
+            at += lengths[episode]
+    return replace(camera, files=files), result
 
 
 def places(

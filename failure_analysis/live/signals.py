@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.take import TRACKED_SCENE
 from gaploop.core.types import FloatArray, Tick
 from gaploop.failure_analysis.signals.motion import (
     STEP_S,
@@ -22,7 +23,7 @@ from gaploop.failure_analysis.signals.motion import (
 )
 from gaploop.failure_analysis.views.headway import HOLD_S, Headway
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
-from gaploop.failure_analysis.views.view import MOVING_RAD_S, SCENE_SIZE, tool_places
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, tool_places
 
 PATH_EVERY: Final = 5
 """Samples per step of `path_ratio`, as in the signal."""
@@ -279,7 +280,7 @@ class _SceneSoFar:
         self, t_s: float, read_rad: FloatArray, short_rad: float, environment: FloatArray
     ) -> None:
         """Take note of a frame: its time [s], readings [rad], gripper error [rad] and scene."""
-        if len(environment) != SCENE_SIZE:
+        if len(environment) != len(TRACKED_SCENE):
             return
         visible = bool(environment[5] > 0.5)
         hidden = bool(environment[5] < 0.5)

@@ -78,7 +78,8 @@ def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) ->
     stood = standing(motions)
     ends += [stood] if stood is not None else []
     candidates += [(event, every[0]) for event in ends]
-    if any(event.mode is M.OBSTRUCTION for event, _ in candidates):
+    stalled = np.any(view.take.frames.safety & int(SafetyReason.STALL))
+    if stalled or any(event.mode is M.OBSTRUCTION for event, _ in candidates):
         candidates = [c for c in candidates if c[0].mode is not M.COLLISION]
     earliest = min(event.at_s for event, _ in candidates)
     together = [c for c in candidates if c[0].at_s <= earliest + TOGETHER_S]
@@ -145,8 +146,9 @@ def _stops(view: TakeView, every: list[_Arm]) -> list[Event]:
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
     evidence = Evidence("stopped_at_s", when, "s", why)
-    if cause & SafetyReason.STALL:
-        pressed = [c.at_s for arm in every for c in arm.touched
-                   if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
-        return [Event(M.OBSTRUCTION, min([when, *pressed]), when, evidence)]
+    pressed = [c.at_s for arm in every for c in arm.touched
+               if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
+    # The filter takes a late or weak arm for a stalled one, too: its word alone is no obstruction.
+    if cause & SafetyReason.STALL and pressed:
+        return [Event(M.OBSTRUCTION, min(pressed), when, evidence)]
     return [Event(M.OPERATOR_STOP, when, when, evidence)]

@@ -60,8 +60,6 @@ class Decision(StrEnum):
     """Its takes are worth their time."""
     PILOT = "pilot"
     """It is open whether demonstrations help: a few are recorded first."""
-    TRY = "try"
-    """The cause is likely, and hardly named: a few are recorded first."""
     UNCLEAR = "unclear"
     """Too few failures have a named cause."""
     NO_BUDGET = "no_budget"

@@ -27,8 +27,6 @@ one cause don't show that all have it."""
 SHARED_ERRORS: Final = 0.5
 """Share of what the diagnosis is unsure of that goes wrong on all takes of a station together.
 Assumed: with none of it ten takes at 60 % would make 60 % all but certain."""
-LEANING: Final = 0.5
-"""A failure leans to a cause that has more than this share."""
 DRAWS: Final = 4000
 """For intervals: their ends move by about a point between sets of as many draws."""
 
@@ -38,13 +36,15 @@ class Failures:
     """What is known of a policy's failures, in an order of their own: that given doesn't matter.
 
     `measured` is the share of all rollouts that a dimension costs, where they were reproduced in
-    the station's twin and it fails as the station does.
+    the station's twin and it fails as the station does; `by_station` what all failures together
+    name.
     """
 
     takes: tuple[TakeDiagnosis, ...]
     failed: int
     succeeded: int
     measured: Mapping[GapDimension, Estimate] = field(default_factory=dict)
+    by_station: frozenset[GapDimension] = frozenset()
 
     @classmethod
     def of(cls, diagnosis: Diagnosis) -> Failures:
@@ -63,11 +63,13 @@ class Failures:
                 above = math.hypot(so_far.high - so_far.value, high - value)
                 mean = so_far.value + value
                 measured[d] = Estimate(mean, mean - below, mean + above)
+        told = diagnosis.summary.get("station", {}).get("named", ())
         return cls(
             tuple(sorted(diagnosis.takes, key=lambda t: (posterior(t), t.uid))),
             failed,
             int(outcomes.get(Outcome.SUCCESS.value, 0)),
             measured,
+            frozenset(d for d in GapDimension if d.value in told),
         )
 
     @property
@@ -75,9 +77,11 @@ class Failures:
         """Failures whose cause was named."""
         return tuple(t for t in self.takes if not t.abstained)
 
-    def leaning(self, dimension: GapDimension) -> int:
-        """Return how many failures have this cause more likely than not, named or not."""
-        return int((self.posteriors[:, CAUSES.index(dimension)] > LEANING).sum())
+    @property
+    def causes(self) -> frozenset[GapDimension]:
+        """What was named, by a take of its own or by all together."""
+        own = [t.named or ([t.top] if t.top else []) for t in self.named]
+        return self.by_station | {GapDimension(c) for causes in own for c in causes}
 
     @property
     def rate_known(self) -> bool:

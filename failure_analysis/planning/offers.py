@@ -102,7 +102,8 @@ class PlanContext:
     @property
     def config(self) -> Mapping[str, Any]:
         """The policy's config.json; of one that isn't here, that it is fed pictures."""
-        for part in ("", "adapter", "policy", "merged"):  # a policy, or the run that made it
+        last = "checkpoints/last/pretrained_model"
+        for part in ("", "adapter", "policy", "merged", last):  # a policy, or the run that made it
             path = Path(self.policy, part, "config.json")
             if path.exists():
                 found: dict[str, Any] = read_json(path)

@@ -23,7 +23,6 @@ from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
     PILOT_HORIZON,
     PILOT_ROLLOUTS,
-    PILOT_TAKES,
     Budget,
     Decision,
     DimensionQuota,
@@ -58,8 +57,6 @@ LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
-LEAST_LEANING: Final = 6
-"""Failures that lean to one cause, each too unsure to name it, that are worth trying it."""
 FIND_OUT: Final = "Find out first:"
 """Begins the note of a plan that asks for more rollouts before it pays for takes."""
 COLLECT, RESIMULATE = "collect", "resimulate"
@@ -110,14 +107,15 @@ class Planned:
 def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     """Turn a diagnosis into a plan.
 
-    A dimension gets an item if it has a fair share of the failures. Takes go where the next one
-    brings most for its price, until the budget or the gain is used up; where it is open whether
-    they help, a few are recorded first. What demonstrations don't fix is done instead.
+    A dimension gets an item if it was named, and has a fair share of the failures: nothing is
+    bought against what a diagnosis only leans to; what to measure is said instead. Takes go where
+    the next one brings most for its price, until the budget or the gain is used up; where it is
+    open whether they help, a few are recorded first. What demonstrations don't fix is done instead.
     """
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
     ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
-    shares = {d: share for share, d in ranked if share >= LEAST_SHARE}
+    shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in failures.causes}
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
     priced, instead = _weigh(quotas, failures, outlook, ask)
@@ -259,23 +257,17 @@ def _carried_out(
 def _quotas(
     failures: Failures, wanted: Sequence[GapDimension], ask: Ask
 ) -> dict[GapDimension, DimensionQuota]:
-    """Return what becomes of every wanted dimension.
+    """Return what becomes of every wanted dimension, each named.
 
-    A diagnosis names a cause in one take only if that take alone leaves little doubt. Where hardly
-    any does but all lean the same way, they may still err alike: a few takes find out.
+    One or two takes alone may err: takes are paid for where three are clear, or where all failures
+    together name the cause.
     """
-    if len(failures.named) >= LEAST_TAKES:
-        return _by_gain(failures, wanted, ask)
-    quotas = {}
+    sure = [d for d in wanted if len(failures.named) >= LEAST_TAKES or d in failures.by_station]
+    quotas = _by_gain(failures, sure, ask)
     for d in wanted:
-        fixes = ask.curves[d].responds >= LEAST_RESPONSE
-        quotas[d] = DimensionQuota(Decision.UNCLEAR if fixes else Decision.NOT_FIXED)
-    likely = [d for d in wanted if failures.leaning(d) >= LEAST_LEANING]
-    for d, quota in _by_gain(failures, likely, ask).items():
-        quotas[d] = quota
-        if quota.decision in (Decision.RECORD, Decision.PILOT):
-            first = min(quota.takes, PILOT_TAKES[0])
-            quotas[d] = replace(quota, decision=Decision.TRY, first=first)
+        if d not in quotas:
+            fixes = ask.curves[d].responds >= LEAST_RESPONSE
+            quotas[d] = DimensionQuota(Decision.UNCLEAR if fixes else Decision.NOT_FIXED)
     return quotas
 
 
@@ -422,21 +414,19 @@ def _verdict_words(
             return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
         case Decision.RECORD:
             return f"{quota.takes} takes are expected to fix {part}."
-        case Decision.PILOT | Decision.TRY:
-            unsure = "The failures lean to this cause, but hardly one is clear enough to name it"
-            if quota.decision is Decision.PILOT:
-                unsure = f"Unsure whether demonstrations fix this (chance {chance})"
+        case Decision.PILOT:
             return (
-                f"{unsure}: record {quota.first}, adapt, roll out {PILOT_ROLLOUTS}, and plan again "
-                f"with gaploop plan --results: up to {quota.takes - quota.first} more if they "
-                f"helped, none if not. All {quota.takes} are expected to fix {part}."
+                f"Unsure whether demonstrations fix this (chance {chance}): record {quota.first}, "
+                f"adapt, roll out {PILOT_ROLLOUTS}, and plan again with gaploop plan --results: up "
+                f"to {quota.takes - quota.first} more if they helped, none if not. All "
+                f"{quota.takes} are expected to fix {part}."
             )
 
 
 def _stop_words(
     quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
 ) -> str:
-    may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
+    may_go_on = (Decision.RECORD, Decision.PILOT, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
@@ -449,6 +439,8 @@ def _stop_words(
                 "Measure first: "
                 "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
             )
+        if not quotas and summary.get("takes"):
+            return "No cause was named: there is nothing to put right or to collect for yet."
         return "" if unclear else "Don't collect: demonstrations would fix nothing that was found."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
@@ -469,13 +461,14 @@ def _notes(
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" Not recorded in the takes: {'; '.join(names)}."
     notes = []
-    if POLICY in summary.get("station", {}).get("named", ()):
+    nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
+    if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
             "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
             "more simulated takes (gaploop pretrain, gaploop train), then roll out and diagnose "
             "again; no takes of this station fix that."
         )
-    if named < LEAST_TAKES:
+    if named < LEAST_TAKES and not failures.by_station:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
             "before more than a few takes are paid for. Roll out ten more and diagnose again, or "
@@ -500,7 +493,7 @@ def _notes(
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
-    no_twin = ask.about.twin is None and bool(items)
+    no_twin = ask.about.twin is None and bool(failures.takes)
     if no_twin:
         notes.append(
             "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "

@@ -27,6 +27,25 @@ from gaploop.sim.identification.drives import OpenLoopCurve
 
 LONGEST_S: Final = 15.0
 """Of a longer piece, so much is drawn [s]."""
+
+
+def residual_lines(twin: Twin) -> list[str]:
+    """Return what the fit leaves open: joints unlike their model, and what explains as much."""
+    lines = [
+        f"{joint} is {_degrees(error)} off its model on held-out motion: something there wasn't "
+        "measured, such as lost goals, a loose joint or contact"
+        for joint, error in twin.fit.get("unlike", {}).items()
+    ]
+    if instead := twin.fit.get("instead"):
+        found = [p.name for p in twin.parameters if p.differs and p.mechanism.startswith(_DRIVES)]
+        lines.append(
+            f"one of these two: {', '.join(found) or 'nothing'}; or {', '.join(instead)}, which "
+            "explains these takes nearly as well"
+        )
+    return lines
+
+
+_DRIVES: Final = "actuator_response"
 UNEXPLAINED: Final = (
     "The simulated arm still moves differently from the station's: something was not measured, "
     "such as contact, a loose joint or lost goals."
@@ -58,6 +77,7 @@ def twin_page(
         blocks.insert(0, notice(SIM_TO_SIM))
     if not twin.fit.get("explained", True):
         blocks.append(notice(UNEXPLAINED, "bad"))
+    blocks += [notice(line.capitalize()) for line in residual_lines(twin)]
     sections = [section("In a minute", "", blocks)]
     if differs:
         lead = "Estimates with 90 % intervals, and the nominal cell's value."

@@ -8,23 +8,28 @@ they leave no doubt, and asked for where they don't.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from gaploop.core.arms import ARM_MODELS, CELL_ARMS, model_of
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.types import FloatArray
+from gaploop.core.units import joint_units, named
+from gaploop.datasets.check.findings import numbers
+from gaploop.datasets.check.units import plainly_radians
+from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.layout import is_dataset
 
-UNITS: Final[Mapping[str, str]] = {
-    "degrees": "deg", "radians": "rad", "normalized": "m100_100", "unknown": "unknown",
-}  # fmt: skip
-"""What `--units` takes, and how takes call it."""
+log = logging.getLogger(__name__)
 NORMALISED: Final = ("koch_follower", "omx_follower")
 """Robot types that LeRobot 0.6 writes as -100 to 100 unless told otherwise."""
 CLAMP: Final = 100.0
@@ -48,21 +53,21 @@ def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
 def units_of(takes: Sequence[Take], stated: str = "") -> str:
     """Return what takes of a folder that don't say their joints' units have them in; "" if all do.
 
-    Those are what was `stated`, a name of `UNITS`, or are told from the values.
+    Those are what was `stated`, as of `joint_units`, or are told from the values.
 
     Raises:
         UnusableInputError: no such units, others than a take says, or values that leave a doubt.
     """
-    if stated and stated not in UNITS:
-        raise unknown_choice("units", stated, UNITS, "--units")
-    said = UNITS.get(stated, "")
+    said = joint_units(stated)
     for take in takes:
         other = take.info.units
         if said and other not in ("", "unknown", said):
             raise UnusableInputError(
-                f"--units={stated}, but take {take.info.uid} states its joints in {other}. "
-                "Leave --units out, or fix the take: gaploop edit retag."
+                f"--units={stated}, but take {take.info.uid} states its joints in {named(other)}. "
+                "Leave --units out, or fix the takes: gaploop edit retag DIR --episodes=0:"
+                f'{len(takes)} --set=\'{{"units": "{named(said)}"}}\' --yes.'
             )
+    _require_one_unit(takes)
     if said:
         return said
     silent = []
@@ -93,6 +98,50 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "
         "SO-100 and SO-101) or --units=normalized; --units=unknown goes on without joints."
     )
+
+
+def remember_units(root: Path, stated: str) -> None:
+    """Note in a dataset what was stated of its joints' units, for episodes that don't say theirs.
+
+    As a tag beside the labels, which `gaploop edit retag` overrules; a dataset that can't be
+    written has to be told again.
+    """
+    units = joint_units(stated)
+    if units in ("", "unknown") or not is_dataset(root):
+        return
+    try:
+        store = open_labelled(root)
+        silent = [e.info.units in ("", "unknown") for e in store.episodes]
+        if any(silent) and store.lacks_columns:
+            store = store.add_columns()
+        store.say([
+            LabelEvent(e.info.uid, "units", units, "gaploop", "operator", note=f"--units={stated}")
+            for e, is_silent in zip(store.episodes, silent, strict=True) if is_silent
+        ])  # fmt: skip
+    except (GaploopError, OSError) as error:
+        log.warning("--units=%s has to be given again next time: %s", stated, error)
+
+
+def _require_one_unit(takes: Sequence[Take]) -> None:
+    """Refuse takes of one folder in several units: what is usual of one isn't of the others."""
+    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop harmonise."
+    stated: dict[str, list[str]] = {}
+    for take in takes:
+        name = take.info.uid if take.episode is None else f"episode {take.episode}"
+        if take.info.units not in ("", "unknown"):
+            stated.setdefault(take.info.units, []).append(name)
+    if len(stated) > 1:
+        listed = "; ".join(f"{unit}: {numbers(found)}" for unit, found in stated.items())
+        raise UnusableInputError(f"These takes are in several units ({listed}). {fix}")
+    silent = [t for t in takes if _is_silent(t) and np.isfinite(t.frames.state).all()]
+    if len({t.info.joint_names for t in silent}) != 1:
+        return
+    low, high = (np.array([f(t.frames.state, axis=0) for t in silent]) for f in (np.min, np.max))
+    if odd := [silent[i] for i in plainly_radians(low, high)]:
+        listed = numbers([t.info.uid if t.episode is None else t.episode for t in odd])
+        raise UnusableInputError(
+            f"Episodes {listed} look like radians, the others like degrees. {fix}"
+        )
 
 
 def in_units(take: Take, units: str) -> Take:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.take import Take
+from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gaploop.failure_analysis.views.headway import Headway
     from gaploop.sim.kinematics import ArmIk
 
-SCENE_SIZE = 7
-"""Entries of `observation.environment_state` (object and target polar, visible, domain)."""
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
 
@@ -227,9 +225,10 @@ class TakeView:
 
     @cached_property
     def scene(self) -> FloatArray | None:
-        """Tracked scene, shape (n, 7), or None where nothing tracks."""
-        scene = self.take.frames.environment_state
-        return scene if scene.ndim == 2 and scene.shape[1] == SCENE_SIZE and len(scene) else None
+        """Tracked scene, shape (n, 7) as `TRACKED_SCENE`, or None where nothing tracks."""
+        frames = self.take.frames
+        tracks = frames.environment_names == TRACKED_SCENE and frames.environment_state.size
+        return frames.environment_state if tracks else None
 
     @cached_property
     def currents_a(self) -> FloatArray | None:

@@ -34,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.finetune.lerobot_act import ACTION, FAULTS, SIDECAR, STATE
+from gaploop.finetune.lerobot_act import ACTION, FAULTS, SIDECAR, STATE, refuse_not_finite
 from gaploop.finetune.lerobot_policy import PREPROCESSOR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.training import is_out_of_memory
@@ -234,6 +234,7 @@ def open_bundle(
             f"{folder}/model.safetensors holds {len(own & held)} of the {len(own)} weights of a "
             f"{policy.config.type} policy. Its config.json belongs to other weights."
         )
+    refuse_not_finite(policy, folder)
     bundle = LeRobotBundle(policy, before, after, dict(names))
     features = {**(policy.config.input_features or {}), **(policy.config.output_features or {})}
     modes, as_is = policy.config.normalization_mapping, NormalizationMode.IDENTITY

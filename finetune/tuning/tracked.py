@@ -165,7 +165,10 @@ def sources_of(
         task, robot = cell or ("pick_place", SO101.name)
         sim = [
             scripted_source(
-                options.sim_takes, DemonstratedCell(task, robot), seed=options.spec.seed
+                options.sim_takes,
+                DemonstratedCell(task, robot),
+                seed=options.spec.seed,
+                workers=options.workers or 2,
             )
         ]
     share = options.share_real if sim else 1.0

@@ -50,6 +50,10 @@ CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
 """An error below this is as good as encoders are; a larger one leaves something unexplained."""
 LEAST_GAIN: Final = 0.3
 """Unless the error on what was held out falls by this share, nothing is named."""
+CLEAR: Final = 6.0
+"""Difference of the criterion from which on the better of two is clear (Kass and Raftery 1995)."""
+UNLIKE: Final = 3.0
+"""A joint whose error is so many times the others' median has something that wasn't measured."""
 NORMAL_MEDIAN: Final = 0.6745
 """Median of the absolute value of a standard normal variable."""
 MOST_ADDED: Final = 8
@@ -344,12 +348,19 @@ class DriveFitter:
         return np.asarray(np.minimum(np.abs(found), MOST_ALIKE))
 
     def bic(self, fit: Fit, alike: FloatArray) -> float:
-        """Return the criterion, with neighbouring readings counted as `alike` has it."""
-        count = float((len(self._read) / alike).sum())
-        return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * math.log(count)
+        """Return the criterion, with neighbouring readings counted as `alike` has it.
 
-    def choose(self) -> tuple[Fit, list[dict[str, Any]]]:
+        Extended by the number of candidates that were looked through (Chen and Chen 2008,
+        Biometrika 95:759): of fifty that aren't there, some fit by chance.
+        """
+        count = float((len(self._read) / alike).sum())
+        price = math.log(count) + 2.0 * math.log(len(candidates(self.arm)))
+        return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * price
+
+    def choose(self) -> tuple[Fit, list[dict[str, Any]], tuple[Candidate, ...]]:
         """Return the parameters that the logs speak for, and what each added one brought.
+
+        And others that explain them nearly as well: of the two sets one is right.
 
         What lowers the criterion most at first may be wrong: a weak gain looks like a delay until
         friction is there as well. So where one parameter doesn't explain it all, the next best
@@ -364,7 +375,10 @@ class DriveFitter:
             others = [f for f in begun if f.chosen[0].quantity is not used]
             ends.append(self._grown(nominal, [f for f in others if not f.chosen[0].joint][:1]))
         alike = np.minimum.reduce([self.alike(fit.error) for fit, _ in ends])
-        return min(ends, key=lambda end: self.bic(end[0], alike))
+        (best, steps), *rest = sorted(ends, key=lambda end: self.bic(end[0], alike))
+        rivals = [fit for fit, _ in rest if {*fit.chosen} != {*best.chosen}
+                  and self.bic(fit, alike) - self.bic(best, alike) < CLEAR]  # fmt: skip
+        return best, steps, rivals[0].chosen if rivals else ()
 
     def _begun(self, best: Fit) -> list[Fit]:
         """Return quick fits with one parameter more, the best first.
@@ -547,10 +561,10 @@ def fit_drives(
     for goals, way in ways.items():
         learn, judge = _held_out([list(log.pieces()) for log in way])
         fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        found, steps = fitter.choose()
+        found, steps, rival = fitter.choose()
         cost = float((fitter.cost(found.error) / fitter.alike(found.error)).sum())
-        tried.append((cost, goals, way, judge, found, steps))
-    _, goals, way, judge, found, steps = min(tried, key=lambda one: one[0])
+        tried.append((cost, goals, way, judge, found, steps, rival))
+    _, goals, way, judge, found, steps, rival = min(tried, key=lambda one: one[0])
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
     curves = [
         OpenLoopCurve(log.uid, log.t_s, log.q_rad, *paths)
@@ -559,7 +573,9 @@ def fit_drives(
     before = float(np.mean([np.abs(c.before_rad - c.read_rad)[:, :-1].mean() for c in curves]))
     after = float(np.mean([np.abs(c.after_rad - c.read_rad)[:, :-1].mean() for c in curves]))
     if after > (1 - LEAST_GAIN) * before:
-        found, after = Fit((), np.empty(0), found.error), before
+        found, after, rival = Fit((), np.empty(0), found.error), before, ()
+        curves = [replace(c, after_rad=c.before_rad) for c in curves]
+    by_joint = np.mean([np.abs(c.after_rad - c.read_rad)[:, :-1].mean(0) for c in curves], 0)
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
     final = everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
     motion_s = sum(float(log.t_s[-1]) for log in way)
@@ -568,6 +584,9 @@ def fit_drives(
     parameters = [*_drive_parameters(everything, final, source), *encoders]
     advance()
     close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders))
+    # One joint that its model doesn't follow hides in the mean over all of them.
+    odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint)))
+    unlike = {j: float(e) for j, e in zip(arm.joint_names, by_joint, strict=False) if e > odd_rad}
     fit = {
         "open_loop_error_before": before,
         "open_loop_error_after": after,
@@ -576,7 +595,9 @@ def fit_drives(
         "takes": len(way),
         "motion_s": motion_s,
         "goals": goals,
-        "explained": after <= close_rad,
+        "explained": after <= close_rad and not unlike,
+        "unlike": unlike,
+        "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),
     }
     return FittedDrives(parameters, fit, steps, curves)
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import CameraSource
+from gaploop.core.protocols import CameraSource, CountedCamera
 from gaploop.core.types import CameraFrame
-from gaploop.teleop.checks.ports import Access
+from gaploop.teleop.checks.ports import Access, Usb
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos.port import permission_fix, port_holder
 
@@ -26,13 +26,32 @@ MEASURE_S: Final = 1.0
 """Each camera is watched this long [s]."""
 SLOW_SHARE: Final = 0.8
 """Fewer pictures than this share of what the camera promises is a warning."""
+MORE_PICTURES: Final = (
+    "More light (a long exposure slows a camera down), another USB port or hub, or MJPG "
+    "(fourcc: MJPG)."
+)
 LOOK_S: Final = 0.005
 STALE_S: Final = 0.5
 """A take ends where a picture is older than this [s]."""
 OLD_S: Final = 0.15
 """Pictures older than this make a policy late [s]."""
+FROZEN_S: Final = 1.0
+"""A picture that is the same to the last bit for this long, while the arm moves, is frozen [s]."""
+FROZEN_RAD: Final = 0.1
+"""… by so much, in any joint [rad]."""
 FLAT_GREY: Final = 2.0
 """Pictures whose grey levels spread less than this show nothing: a lens cap, a dead sensor."""
+
+
+def too_slow(camera: CountedCamera, rate_hz: float, fps: float) -> str:
+    """Return what to say of a camera that gives `rate_hz` pictures a second where `fps` are asked.
+
+    It is "" where it gives what it should: its own config may ask for fewer.
+    """
+    asked_hz = min(fps, camera.fps or fps)
+    if not rate_hz < SLOW_SHARE * asked_hz:
+        return ""
+    return f"Camera {camera.name} gives {rate_hz:.0f} of {asked_hz:g} pictures a second"
 
 
 # --- those that Linux offers -------------------------------------------------------------------
@@ -89,13 +108,36 @@ def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[Ch
         level, fix = Level.OK, ""
         if measured_hz < SLOW_SHARE * promised_hz:
             level = Level.WARN
-            fix = "More light (long exposures slow a camera down), or another USB port."
+            fix = MORE_PICTURES
         results.append(CheckResult(AREA, level, found, fix, data, device))
     if results:
         return results
     fix = "Plug one in, or serve one over the network (LeRobot's camera type zmq)."
     none = "no camera at this machine"
     return [CheckResult(AREA, Level.OK, none, data={"hint": fix}, subject="none")]
+
+
+def video_identity(index_or_path: object, root: Path = Path("/")) -> Usb | None:
+    """Return what Linux knows of the USB camera at an index or path; None where nothing."""
+    is_index = str(index_or_path).isdigit()
+    name = f"video{index_or_path}" if is_index else Path(os.path.realpath(str(index_or_path))).name
+    device = root / "sys/class/video4linux" / name / "device"
+    try:
+        found = Path(os.path.realpath(device, strict=True))
+    except OSError:
+        return None
+    for folder in (found, *found.parents):
+        if (folder / "idVendor").exists():
+            break
+    else:
+        return None
+
+    def told(what: str) -> str:
+        with contextlib.suppress(OSError):
+            return (folder / what).read_text().strip()
+        return ""
+
+    return Usb(f"{told('idVendor')}:{told('idProduct')}", told("serial"), folder.name)
 
 
 # --- those that a policy sees with -------------------------------------------------------------

@@ -27,6 +27,7 @@ from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.calibration_files import (
@@ -45,7 +46,7 @@ from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
 from gaploop.teleop.servos.survey import present, survey, vitals
-from gaploop.teleop.servos.torque import torque_off
+from gaploop.teleop.servos.torque import limit_torque, torque_off
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
@@ -107,15 +108,25 @@ def arms_of(device: Any) -> list[tuple[str, Any]]:
     return found if joints == set(device.action_features) else []
 
 
-def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
+def open_arm(
+    device: Any,
+    prefix: str,
+    *,
+    limp: bool,
+    identities: Identities | None = None,
+    gripper_torque_pct: float = 100.0,
+) -> ConnectedArm:
     """Open, check and configure one arm.
 
     Args:
         limp: leave every motor without torque, as a follower must begin; a leader keeps what its
             class turned on, such as the spring of a Koch leader's gripper.
+        identities: what the session's devices were before; this one is added.
+        gripper_torque_pct: what the gripper of a limp arm may push with once it holds [%].
 
     Raises:
-        DeviceError: what is wrong with the port, the servos or the calibration; torque is off.
+        DeviceError: what is wrong with the port, the servos or the calibration; torque is off,
+            but nothing was written where it is another arm than before.
     """
     protocol = protocol_of(device)
     if protocol is None:
@@ -125,12 +136,15 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
     handler = PollPortHandler(port)
     lerobot_bus.port_handler = handler
     lerobot_bus.sync_reader.port = lerobot_bus.sync_writer.port = handler
+    name, identities = session_name(device, prefix), identities or Identities()
+    identities.check_port(name, port.path)
     port.open()
     motors = list(lerobot_bus.motors.values())
     bus = ServoBus(BusLine(port, protocol), [m.id for m in motors], [m.model for m in motors])
     with contextlib.ExitStack() as undo:
         undo.callback(port.close)
-        undo.callback(let_go, bus)
+        if identities.check_servos(name, bus):
+            undo.callback(let_go, bus)
         check_servos(bus, device)
         handler.openPort()
         try:
@@ -155,12 +169,19 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
                 f"{port.path}: servo {left[0]} doesn't let go of its torque."
                 " Hold the arm and switch its power off."
             )
+        grips = [m.id for name, m in lerobot_bus.motors.items() if "gripper" in name and limp]
+        if left := run([(bus.line, limit_torque(bus, grips, gripper_torque_pct))])[0]:
+            raise DeviceError(
+                f"{port.path}: servo {left[0]}, the gripper's, doesn't take its torque limit. "
+                "Check its cable, then switch the arm's power off and on."
+            )
         # Learn the bus's ways, and what each servo would forget without power.
         run([(bus.line, bus.probe())])
         run([(bus.line, bus.remember())])
         if not limp:
             bus.revive = True
             bus.holding = run([(bus.line, bus.which_hold())])[0]
+        identities.note_servos(name, bus)
         bus.forget_faults()
         undo.pop_all()
     return arm

@@ -23,6 +23,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.lerobot_devices.silence import Memory, newest_message
 from gaploop.teleop.stopping import undisturbed
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ WINDOW_RAD: Final = math.radians(20.0)
 """A joint whose limits nobody gave stays this near to where it was at connection [rad]."""
 IN_RADIANS: Final = ("unitree_g1", "unitree_g1_dex3")
 """Robot types whose positions are radians."""
+LINGER_MS: Final = 100
+"""The last goals may wait so long for the network once the robot is let go of [ms]."""
 SEND_TRIES: Final = 20
 """So many sends in a row may fail before the loop is told: 0.1 s at 200 Hz."""
 _POSITION: Final = ".pos"
@@ -99,6 +102,13 @@ class GenericFollower:
         self._failed_reads = self._failed_sends = self._failed_in_a_row = 0
         self._is_failing = False
         self._connected, self._holding = True, False
+        safety = station.safety
+        moves = [
+            k for k, name in enumerate(self.joint_names[: self._n_arm]) if "gripper" not in name
+        ]
+        self._memory = Memory(device, moves, safety.following_rad, safety.lost_servo_s / 2)
+        self._is_silent = False
+        _give_up_sending(device)
         start = self.read().position_rad
         if not np.isfinite(start).all():
             lacking = [
@@ -129,7 +139,10 @@ class GenericFollower:
         return {"failed reads": self._failed_reads, "failed sends": self._failed_sends}
 
     def read(self) -> FollowerState:
-        """Return what the robot reports; where it raises, NO_REPLY and the last positions."""
+        """Return what the robot reports; NO_REPLY and the last positions where it doesn't.
+
+        That is where its class raises, and where it answers from memory (see `silence`).
+        """
         t_s, seen = self._clock.now_s(), dict[str, Any]()
         try:
             seen = dict(self.device.get_observation())
@@ -148,6 +161,18 @@ class GenericFollower:
             columns = [self._column(seen, end) for end in ends]
             readings[name] = next((c for c in columns if np.isfinite(c).any()), columns[0])
         readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
+        bits = np.stack([position, *readings.values()])
+        is_silent = self._memory.answers(position, bits.tobytes(), t_s) and bool(seen)
+        if is_silent:
+            missing = [True] * len(missing)
+            readings = {name: np.full_like(values, np.nan) for name, values in readings.items()}
+            if not self._is_silent:
+                self._failed_reads += 1
+                log.warning(
+                    "%s is silent: its class answers, but with what it had heard before.",
+                    self.robot_type,
+                )
+        self._is_silent = is_silent
         flags = np.where(missing, NO_REPLY, 0).astype(np.int64)
         return FollowerState(t_s, position, **readings, status=flags)
 
@@ -160,6 +185,7 @@ class GenericFollower:
         if not self._holding:
             return
         values = self.to_units(command.sent_rad).tolist()
+        self._memory.sent(command.sent_rad)
         try:
             self.device.send_action(self._action(values))
             self._failed_in_a_row = 0
@@ -197,6 +223,7 @@ class GenericFollower:
     def torque_off(self) -> None:
         """Take torque off as the class offers it, or disconnect; DeviceError if neither works."""
         self._holding = False
+        self._memory.forget()
         if not self._connected:
             return
         failed = []
@@ -273,6 +300,7 @@ class GenericLeader:
         self._keys = [by_joint.get(name, "") for name in follower.joint_names]
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
         self._last = LeaderSample(-math.inf, np.full(len(self._keys), np.nan))
+        self._message: Any = None
         self._failed = 0
         self._is_failing = False
         self._connected = True
@@ -301,6 +329,10 @@ class GenericLeader:
             self._is_failing = True
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
+        message = newest_message(self.device)
+        if message is not None and message is self._message:
+            return self._last  # its class has heard nothing new, and says the last once more
+        self._message = message
         age_s = float(getattr(self.device, "age_s", 0.0))  # as that of a leader elsewhere
         self._last = LeaderSample(now_s - age_s, self._from_units(values))
         return self._last
@@ -311,6 +343,16 @@ class GenericLeader:
             self._connected = False
             with contextlib.suppress(*LEROBOT_FAULTS):
                 self.device.disconnect()
+
+
+def _give_up_sending(device: Any) -> None:
+    """Let no message to a robot that is gone keep its client from closing: ZeroMQ waits for ever.
+
+    LeKiwi's client hung in `disconnect()` once its host had died, and the session with it.
+    """
+    for socket in vars(device).values():
+        if callable(getattr(socket, "setsockopt", None)) and hasattr(socket, "linger"):
+            socket.linger = LINGER_MS
 
 
 def _number(value: Any) -> float:

@@ -30,6 +30,7 @@ from gaploop.teleop.lerobot_devices.faults import (
     is_uncalibrated,
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
+from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.calibration_files import kept_motors, put_away
 from gaploop.teleop.servos.registers import Protocol
@@ -53,7 +54,10 @@ gaploop's own exchange drives."""
 
 
 def make_follower(
-    robot_config: Any, station: Station | None = None, clock: Clock | None = None
+    robot_config: Any,
+    station: Station | None = None,
+    clock: Clock | None = None,
+    identities: Identities | None = None,
 ) -> ServoFollower | GenericFollower:
     """Connect the robot that a LeRobot `RobotConfig` describes; its torque is off.
 
@@ -62,6 +66,7 @@ def make_follower(
 
     Args:
         station: joint limits of a robot that has none of its own.
+        identities: what the session's devices were before, where this is a reconnection.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -78,9 +83,10 @@ def make_follower(
     device = _build(make_robot_from_config, config, "robot")
     found = arms_of(device)
     if not found:
-        with _connected(device):
+        with _connected(device, identities):
             return GenericFollower(device, station, clock)
-    with _opened(found, limp=True) as arms:
+    grip_pct = station.safety.gripper_torque_pct
+    with _opened(found, limp=True, identities=identities, gripper_torque_pct=grip_pct) as arms:
         if _hands_through(device, arms):
             refuse_options(config, "robot", _BY_US)
             return ServoFollower(device, arms, BusGroup(clock))
@@ -88,13 +94,17 @@ def make_follower(
 
 
 def make_leader(
-    teleop_config: Any, follower: Follower | None, clock: Clock | None = None
+    teleop_config: Any,
+    follower: Follower | None,
+    clock: Clock | None = None,
+    identities: Identities | None = None,
 ) -> ServoLeader | GenericLeader:
     """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
 
     Args:
         follower: the arm it leads. A leader arm is read in the same exchange as it. None where it
             leads nobody here: its samples are then in its own LeRobot units.
+        identities: what the session's devices were before, where this is a reconnection.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -106,12 +116,12 @@ def make_leader(
     device = _build(make_teleoperator_from_config, teleop_config, "teleop")
     found = arms_of(device)
     if not found:
-        with _connected(device):
+        with _connected(device, identities):
             return GenericLeader(device, follower or OwnUnits(device), clock)
     if isinstance(follower, ServoFollower):
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
     group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
-    with _opened(found, limp=False) as arms, contextlib.ExitStack() as undo:
+    with _opened(found, limp=False, identities=identities) as arms, contextlib.ExitStack() as undo:
         if not _hands_through(device, arms):
             return GenericLeader(device, follower or OwnUnits(device), clock)
         refuse_options(teleop_config, "teleop", _BY_US)
@@ -154,7 +164,7 @@ def connected_teleoperator(teleop_config: Any) -> Any:
 
 
 def make_cameras(
-    robot_config: Any, clock: Clock | None = None
+    robot_config: Any, clock: Clock | None = None, identities: Identities | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
     """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
@@ -164,7 +174,7 @@ def make_cameras(
     with contextlib.ExitStack() as undo:
         sources: list[LerobotCamera] = []
         for name, camera in cameras.items():
-            sources.append(LerobotCamera(name, camera, clock))
+            sources.append(LerobotCamera(name, camera, clock, identities))
             undo.callback(sources[-1].close)
         undo.pop_all()
     return (*sources, *(s.depth for s in sources if s.depth is not None))
@@ -202,13 +212,16 @@ def _check_calibration_file(config: Any, kind: str) -> None:
 
 
 @contextlib.contextmanager
-def _connected(device: Any) -> Iterator[None]:
+def _connected(device: Any, identities: Identities | None = None) -> Iterator[None]:
     """Connect a device; disconnect it again if anything goes wrong before the block is left."""
 
     def disconnect() -> None:
         with contextlib.suppress(*LEROBOT_FAULTS):
             device.disconnect()
 
+    port = getattr(getattr(device, "config", None), "port", None)
+    if identities is not None and port:
+        identities.check_port(session_name(device), str(port))
     with contextlib.ExitStack() as undo:
         undo.callback(disconnect)
         try:
@@ -227,7 +240,9 @@ def _connected(device: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[ConnectedArm]]:
+def _opened(
+    found: Iterable[tuple[str, Any]], *, limp: bool, **given: Any
+) -> Iterator[list[ConnectedArm]]:
     """Open every arm; if anything goes wrong before the block is left, make all limp and close."""
     with contextlib.ExitStack() as undo:
         arms: list[ConnectedArm] = []
@@ -235,7 +250,7 @@ def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[Co
         for prefix, device in found:
             _check_ports([device.bus.port], paths)
             paths.append(device.bus.port)
-            arms.append(open_arm(device, prefix, limp=limp))
+            arms.append(open_arm(device, prefix, limp=limp, **given))
             undo.callback(arms[-1].close)
             undo.callback(let_go, arms[-1].bus)
         yield arms

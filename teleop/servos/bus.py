@@ -102,6 +102,8 @@ class ServoBus:
         """Set a servo that came back limp up again at once: right for a leader, not a follower."""
         self.settings: dict[int, list[tuple[reg.ServoRegister, bytes]]] = {}
         """What each servo forgets when it loses power; `remember` reads it."""
+        self.torque_limits: dict[int, tuple[reg.ServoRegister, bytes]] = {}
+        """What some servos, such as a gripper's, are set to each time before they take torque."""
         self.heard_s = [-math.inf] * len(self.ids)
         """When each servo answered last, on the caller's clock [s]."""
         self._last: FloatArray = np.full((7, len(self.ids)), np.nan)

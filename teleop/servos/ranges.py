@@ -10,17 +10,25 @@ units are shares of it. LeRobot writes and uses all three without a word.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gaploop.core.arms import ARMS
+import numpy as np
+
+from gaploop.core.arms import ARM_MODELS, ARMS, model_of
+from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, Protocol
 
 WHOLE_TURN_TICKS: Final = 3900
 """A range this wide is a whole turn: no joint of these arms with an end stop comes near it."""
 UNMOVED_TICKS: Final = 40
 """A range of at most so much [ticks], 3.5°, is that of a joint that wasn't moved: hands tremble."""
+NARROW: Final = 0.7
+"""A range of less than this share of the joint's travel wasn't swept from end to end. A sweep to
+one end gives a half; ten published calibrations of SO-101 arms have 0.81 to 1.1 of the model's."""
 _LEKIWI_FULL_TURN: Final = frozenset(
     {"arm_wrist_roll", "base_left_wheel", "base_back_wheel", "base_right_wheel"}
 )
@@ -69,6 +77,29 @@ def turns_freely(arm: str, joint: str) -> bool:
     return True
 
 
+@functools.cache
+def travel_ticks(arm: str) -> dict[str, float]:
+    """Return how far each joint of LeRobot's device type `arm` turns, from its model [ticks].
+
+    Empty for arms without a model; without joints that have no end stop, and without grippers,
+    whose travel people change and whose angle isn't measured from the middle of their range.
+    """
+    name = model_of(arm)
+    if name is None or not ARM_MODELS[name].model.is_installed:
+        return {}
+    model = ArmModel.load(name)
+    spans = zip(model.joint_names, np.ptp(model.joint_limits_rad, axis=1).tolist(), strict=True)
+    return {
+        joint: span_rad / math.tau * TICKS_PER_TURN
+        for joint, span_rad in spans
+        if joint != "gripper" and not turns_freely(arm, joint)
+    }
+
+
+def _degrees(ticks: float) -> str:
+    return f"{ticks * 360.0 / TICKS_PER_TURN:.0f}°"
+
+
 def unusable(
     protocol: Protocol, arm: str, motors: Mapping[str, MotorRange], modes: Mapping[str, int]
 ) -> Iterator[str]:
@@ -91,6 +122,13 @@ def unusable(
             )
         elif is_wide or is_across:
             yield f"{name}: its range {low} to {high} runs across the encoder's end"
+        elif high - low < NARROW * (travel := travel_ticks(arm).get(name, 0)):
+            # Half a range has its middle, the joint's zero, a quarter of the travel off: the
+            # workspace box would then be kept by an arm that stands elsewhere.
+            yield (
+                f"{name}: its range {low} to {high} is {_degrees(high - low)}, but the joint has "
+                f"{_degrees(travel)}: it wasn't swept from end to end"
+            )
         in_position_mode = modes.get(name) == DYNAMIXEL_POSITION_MODE
         limit = (
             DYNAMIXEL_POSITION_MOST

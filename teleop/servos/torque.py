@@ -21,6 +21,10 @@ from gaploop.teleop.servos.state import encode_goals
 OFF_BUDGET_S: Final = 0.03
 """After this long no servo is tried again, but each has been tried [s]."""
 ROUNDS: Final = 3
+BY_CURRENT: Final = 5
+"""Dynamixel's Operating_Mode in which Goal_Current limits the torque: current-based position."""
+FEETECH_WHOLE: Final = 1000
+"""Torque_Limit of a servo that gives all that it has."""
 
 
 DAMPED: Final = {Protocol.FEETECH: 2, Protocol.DYNAMIXEL: 0}
@@ -76,6 +80,8 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
         for register, data in bus.settings.get(servo_id, []):
             if register != goal:
                 yield bus.store(servo_id, register, data)
+    if unlimited := (yield from _write_limits(bus)):
+        return unlimited
     yield bus.store_all(goal, encode_goals(bus.protocol, bus.ids, state.position_ticks))
     register = bus.register("Torque_Enable")
     yield bus.store_all(register, each_of(bus.ids, b"\x01"))
@@ -90,6 +96,51 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
         bus.rebooted.clear()
         yield from bus.note_holding(bus.ids)
     return left
+
+
+def limit_torque(bus: ServoBus, ids: Sequence[int], pct: float) -> Script[tuple[int, ...]]:
+    """Let servos push with at most `pct` of what they can, whenever they take torque from now on.
+
+    A Feetech servo heeds a share of its whole torque, and its Max_Torque_Limit where that is less.
+    A Dynamixel heeds a share of its Current_Limit where its mode is limited by current, else of its
+    PWM_Limit. None of it is kept without power: it is written again before each torque on.
+
+    Returns:
+        The servos that don't confirm it.
+    """
+    names = dict.fromkeys(ids, ("Max_Torque_Limit", "Torque_Limit"))
+    if bus.protocol is Protocol.DYNAMIXEL:
+        modes = yield from bus.collect(bus.register("Operating_Mode"), ids)
+        by_current = {i for i, mode in modes.items() if mode[0] == BY_CURRENT}
+        names = {
+            i: ("Current_Limit", "Goal_Current") if i in by_current else ("PWM_Limit", "Goal_PWM")
+            for i in modes
+        }
+    for servo_id, (most, limit) in names.items():
+        register = bus.register(most)
+        found = (yield from bus.collect(register, [servo_id])).get(servo_id)
+        if found is None:
+            continue
+        whole = register.value_in(found, register.address)
+        share = pct / 100.0 * (whole if bus.protocol is Protocol.DYNAMIXEL else FEETECH_WHOLE)
+        value = min(round(share), whole)
+        bus.torque_limits[servo_id] = bus.register(limit), value.to_bytes(2, "little")
+    left = yield from _write_limits(bus)
+    return tuple(i for i in ids if i in left or i not in bus.torque_limits)
+
+
+def _write_limits(bus: ServoBus) -> Script[tuple[int, ...]]:
+    """Write the torque limits of those that have one; return who doesn't confirm it."""
+    left = dict(bus.torque_limits)
+    for _ in range(ROUNDS):
+        for servo_id, (register, data) in left.items():
+            yield bus.store(servo_id, register, data)
+        for servo_id, (register, data) in tuple(left.items()):
+            if (yield from bus.collect(register, [servo_id])).get(servo_id) == data:
+                del left[servo_id]
+        if not left:
+            break
+    return tuple(left)
 
 
 def _where_not(bus: ServoBus, ids: Sequence[int], wanted: int) -> Script[tuple[int, ...]]:

@@ -239,7 +239,7 @@ def test_an_arm_that_cannot_get_back_into_its_box_says_so(
             return max(ways) < 0.05
 
     until(is_there)
-    operator = Operator((ProgramMode.RUNNING, "workspace box blocks the way", "q"))
+    operator = Operator((ProgramMode.RUNNING, "workspace box", "q"))
     assert drive(connect, operator).why == "quit"
 
 

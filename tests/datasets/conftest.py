@@ -69,7 +69,7 @@ def write_take() -> Callable[..., str]:
             fps=fps,
             joint_names=joints,
             robot_type="so101_sim",
-            units="deg",
+            units=info.pop("units", "deg"),
             t0_ns=1_700_000_000_000_000_000,
             **info,
         )

@@ -6,11 +6,14 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +53,9 @@ def record(
     fault: str = "",
     videos: bool = True,
     cameras: int = 1,
+    more: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    bright: Sequence[int] = (),
+    radians: Sequence[int] = (),
 ) -> Path:
     """Record with LeRobot's own writer: an arm that follows its leader, with cameras.
 
@@ -63,6 +69,9 @@ def record(
             stays) or `stalled` (all joints' states stay for a second).
         videos: whether pictures are stored as videos.
         cameras: how many; each sees brighter pictures than the one before.
+        more: features of noise, name to shape.
+        radians: episodes whose joints are in radians, not in degrees.
+        bright: of each episode, how bright its pictures are throughout, 0 to 255.
     """
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -71,6 +80,7 @@ def record(
     camera = {"dtype": "video" if videos else "image", **picture}
     names = [CAMERA, *(f"{CAMERA}_{i}" for i in range(1, cameras))]
     features = {"action": joints, "observation.state": joints, **dict.fromkeys(names, camera)}
+    features |= {n: {"dtype": "float32", "shape": s, "names": None} for n, s in more.items()}
     dataset = LeRobotDataset.create(
         "me/x", FPS, features, root=root, robot_type="so101", use_videos=videos
     )
@@ -82,6 +92,10 @@ def record(
         action = 40 * np.sin(time / 6 + phase)
         state = 40 * np.sin((time - lag) / 6 + phase) + noise
         pictures = draw.integers(0, 255, (frames, 48, 64, 3), dtype=np.uint8)
+        if episode in radians:
+            action, state = np.radians(action), np.radians(state)
+        if bright:
+            pictures = pictures // 16 + np.uint8(bright[episode])
         if fault == "dead":
             state[:, 1] = 3.25
         elif fault == "clipped":
@@ -96,6 +110,7 @@ def record(
         for k in range(frames):
             values = {"action": np.float32(action[k]), "observation.state": np.float32(state[k])}
             shown = {n: pictures[k] // cameras * (i + 1) for i, n in enumerate(names)}
+            values |= {n: draw.normal(size=s).astype(np.float32) for n, s in more.items()}
             dataset.add_frame({**values, **shown, "task": f"Task {episode % 2}"})
         dataset.save_episode()
     dataset.finalize()
@@ -193,6 +208,19 @@ def wrong_name_of_videos(root: Path) -> None:
         (root / "videos").rename(root / "video")
     else:
         (root / "video").mkdir()
+
+
+def uneven(path: Path, fps: int) -> None:
+    """Show the pictures of a video at uneven times, as a camera of variable rate has them."""
+    part = path.with_suffix(".part.mp4")
+    with av.open(str(path)) as old, av.open(str(part), "w") as new:
+        stream = new.add_stream_from_template(old.streams.video[0], opaque=True)
+        ticks = 1 / (Fraction(fps) * 512)
+        for k, packet in enumerate(p for p in old.demux(video=0) if p.size):
+            at = 512 * k + (100 if k % 4 == 1 else 0)
+            packet.time_base, packet.pts, packet.dts, packet.stream = ticks, at, at, stream
+            new.mux(packet)
+    part.replace(path)
 
 
 def rows_twice(root: Path) -> None:

@@ -265,7 +265,7 @@ def test_a_take_that_two_datasets_hold(dataset: Path, tmp_path: Path, barcodes: 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"robot_type": "koch"}, "is of robot 'koch'.*gaploop harmonise"),
+        ({"robot_type": "koch"}, "robot_type is koch.*gaploop harmonise"),
         ({"fps": 30}, "30 fps.*gaploop harmonise"),
     ],
 )
@@ -292,7 +292,7 @@ def test_other_joints_and_units_are_not_merged(
     table = pq.read_table(path)
     place = table.schema.get_field_index("gap_units")
     pq.write_table(table.set_column(place, "gap_units", pa.array(["rad"] * 4)), path)
-    with pytest.raises(UnusableInputError, match=r"in deg, those of .* in rad"):
+    with pytest.raises(UnusableInputError, match=r"are in rad, not deg.*gaploop harmonise"):
         merge([a, b], tmp_path / "whole")
     with pytest.raises(UnusableInputError, match="named twice"):
         merge([a, a], tmp_path / "whole")

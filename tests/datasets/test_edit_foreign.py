@@ -133,6 +133,7 @@ def test_lerobot_drops_a_teams_own_columns_and_gaploop_keeps_them(tmp_path: Path
 
 
 def test_statistics_are_those_that_lerobot_adds_up(foreign: Path, tmp_path: Path) -> None:
+    """But for the quantiles, of which it takes the mean: see test_statistics.py."""
     assert (
         main(["edit", "keep", str(foreign), "--episodes=1:", f"--output_dir={tmp_path}/out"]) == 0
     )
@@ -149,8 +150,8 @@ def test_statistics_are_those_that_lerobot_adds_up(foreign: Path, tmp_path: Path
     ours = json.loads((tmp_path / "out" / layout.STATS).read_text())
     assert set(ours) == set(theirs)
     for feature, stats in theirs.items():
-        for stat, value in stats.items():
-            np.testing.assert_allclose(ours[feature][stat], value, rtol=1e-12)
+        for stat in ("min", "max", "mean", "std", "count"):
+            np.testing.assert_allclose(ours[feature][stat], stats[stat], rtol=1e-4, atol=1e-6)
 
 
 def test_recording_goes_on_with_plain_lerobot_after_an_edit(foreign: Path, tmp_path: Path) -> None:
@@ -216,18 +217,16 @@ def test_rows_that_are_not_there_are_not_invented(
     assert check(root) != []
 
 
-def test_torn_statistics_are_said_in_one_line(
-    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torn_statistics_are_computed_anew(foreign: Path, tmp_path: Path) -> None:
     """stats.json cut short by a full disk ended an edit of a dataset with a traceback."""
     root = Path(shutil.copytree(foreign, tmp_path / "set"))
     for path in layout.episode_files(root):
         table = layout.read_parquet(path)
         kept = [n for n in table.column_names if not n.startswith("stats/")]
         pq.write_table(table.select(kept), path)
-    for torn, says in (('{"action": {', "is not JSON"), ("[]", "is not a JSON object")):
-        (root / layout.STATS).write_text(torn)
-        assert edit("keep", root, "--episodes=0:", tmp_path / "o") == 2
-        error = capsys.readouterr().err
-        assert re.search(rf"stats\.json.*{says}", error), error
-        assert error.count("\n") == 1
+    due = json.loads((root / layout.STATS).read_text())["action"]["max"]
+    (root / layout.STATS).write_text('{"action": {')
+    assert edit("keep", root, "--episodes=0:", tmp_path / "o") == 0
+    stats = json.loads((tmp_path / "o" / layout.STATS).read_text())
+    np.testing.assert_allclose(stats["action"]["max"], due, rtol=1e-6)
+    assert set(stats) >= {"action", "observation.images.front"}

@@ -18,9 +18,11 @@ import pytest
 from damage import CAMERA, change, data_files, episode_files, info, run_fix, set_info
 
 from gaploop.core import labels
+from gaploop.core.files import LFS_POINTER
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.sources import load_takes
 from gaploop.scripts.cli import main
@@ -112,9 +114,60 @@ def smaller(root: Path) -> None:
     feature(root, CAMERA, shape=[24, 32, 3])
 
 
+def late(root: Path) -> None:
+    """Place all pictures but the first episode's one frame late, the last beyond the file's end."""
+
+    def later(times_s: list[float]) -> list[float]:
+        return [times_s[0], *(t + 1 / damage.FPS for t in times_s[1:])]
+
+    clip(root, from_timestamp=later, to_timestamp=later)
+
+
+def with_gaps(root: Path) -> None:
+    for path in (*data_files(root), *episode_files(root)):
+        change(path, "episode_index", lambda v: [3 * e for e in v])
+
+
+def without_quantiles(root: Path) -> None:
+    stats(root, lambda s: [entry.pop(q) for entry in s.values() for q in QUANTILES])
+
+
+def radians(root: Path) -> None:
+    """Write the last episode in radians."""
+
+    def edit(rows: list[list[float]]) -> list[list[float]]:
+        kept = FRAMES * (EPISODES - 1)
+        return rows[:kept] + np.radians(rows[kept:]).tolist()
+
+    for name in ("action", "observation.state"):
+        change(data_files(root)[0], name, edit)
+
+
+def pointer(root: Path) -> None:
+    data_files(root)[0].write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
+
+
 RECORDED: dict[str, tuple[str, Plant]] = {
-    **{name: (way.code, way.plant) for name, way in damage.DAMAGES.items()},
+    "late pictures": ("video_too_short", late),
+    "uneven pictures": (
+        "video_timestamps",
+        lambda r: damage.uneven(damage.video_files(r)[0], damage.FPS),
+    ),
+    "gaps in numbers": ("episode_numbers", with_gaps),
+    "no quantiles": ("missing_stats", without_quantiles),
+    "averaged quantiles": ("wrong_stats", lambda _root: None),
+    "time runs on": (
+        "bad_timestamp",
+        lambda r: change(data_files(r)[0], "timestamp", lambda v: [i / 20 for i in range(len(v))]),
+    ),
+    "another program's": (
+        "bad_info",
+        lambda r: (r / layout.INFO).write_text('{"name": "x", "version": 2}'),
+    ),
+    "radians": ("mixed_units", radians),
+    "pointer": ("lfs_pointer", pointer),
     **{name: (way.code, way.plant) for name, way in damage.VIDEO_DAMAGES.items()},
+    "NaN": ("not_finite", damage.with_nan),
     "link out": ("link_out", link_out),
     "no fps": ("bad_info", lambda r: set_info(r, fps=None)),
     "no place in a template": ("bad_info", lambda r: set_info(r, data_path="data/{x}.parquet")),
@@ -206,6 +259,7 @@ MOTION = ("dead", "clipped", "late", "early", "frozen", "stalled")
 ELSEWHERE = {
     "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
     "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
+    "slow_camera",
 }  # fmt: skip
 """Codes whose fix is in words, or whose command other tests run."""
 
@@ -225,6 +279,7 @@ def stale(root: Path) -> None:
 
 
 PUBLISHED: dict[str, tuple[str, Plant]] = {
+    "units": ("mixed_units", lambda r: change(episode_files(r)[0], "gap_units", second("rad"))),
     "columns dropped": (
         "no_gap_columns",
         lambda r: drop(episode_files(r)[0], *columns.EPISODE_COLUMNS),
@@ -277,6 +332,13 @@ STORED: dict[str, tuple[str, Plant]] = {
 BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
+COMMANDS = {
+    "late pictures": "import", "uneven pictures": "import", "gaps in numbers": "import",
+    "another program's": "import", "NaN": "repair", "truncated video": "repair",
+    "column gone": "import", "empty": "repair", "columns dropped": "publish",
+    "pointer": "repair", "missing video": "import",
+}  # fmt: skip
+"""Faults to the command that meets them before `check` does."""
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +349,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
     for i in range(EPISODES):
         write_take(root / "journal", FRAMES, code=50 * i)
     publish(root / "journal", root / "published", "me/x")
+    to = f"--output_dir={root}/imported"
+    assert main(["import", str(root / "recorded"), "--format=lerobot", to]) == 0
     return root
 
 
@@ -314,7 +378,41 @@ def follow(root: Path, code: str, old: Path) -> None:
         assert code not in {f.code for f in check(done)}
 
 
-@pytest.mark.parametrize("fault", ["overlap", "between pictures"])
+@pytest.mark.parametrize("fault", COMMANDS)
+def test_what_a_command_prints_leads_on(
+    store: Path, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Import named repair, and repair named import: whoever did as told went in a circle.
+
+    The recording has come through import before, where that is possible.
+    """
+    base = next(b for b, faults in BASES.items() if fault in faults)
+    root = tmp_path / "set"
+    shutil.copytree(store / ("imported" if base == "recorded" else base), root)
+    ALL[fault][1](root)
+    words = {
+        "repair": ["repair", str(root), "--yes"],
+        "import": ["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/out"],
+        "publish": ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
+    }[COMMANDS[fault]]
+    tried: list[list[str]] = []
+    while main(words) != 0:
+        said = capsys.readouterr()
+        [printed] = re.findall(r"gaploop (?!\w+:)([^\n#]+)", said.out + said.err)[-1:] or [""]
+        told = shlex.split(printed.rstrip(". "))
+        if not told or "--help" in told:
+            assert re.search("Restore|Fetch|delete it", said.out + said.err), said
+            return  # in words, for a person
+        assert told not in tried, said
+        tried.append(told)
+        assert main(told) == 0, said
+        if told[0] in ("import", "edit"):
+            return  # it wrote another dataset, without what is wrong with this
+
+
+@pytest.mark.parametrize(
+    "fault", ["overlap", "between pictures", "late pictures", "uneven pictures"]
+)
 def test_stretches_that_are_laid_out_anew_hold_each_takes_own_pictures(
     store: Path, tmp_path: Path, fault: str
 ) -> None:
@@ -341,4 +439,5 @@ def test_no_code_is_left_out() -> None:
     table = text[text.index("| looks at |") : text.index("How the less obvious")]
     motion = {"dead_joint", "clipped_joint", "action_lag", "frozen_images", "frozen_state"}
     listed = set(re.findall(r"`([a-z_]+)`", table))
-    assert listed == motion | ELSEWHERE | {code for code, _ in ALL.values()}
+    ways = {way.code for way in damage.DAMAGES.values()}  # repaired in test_damaged.py
+    assert listed == motion | ELSEWHERE | ways | {code for code, _ in ALL.values()}

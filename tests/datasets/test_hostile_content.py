@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import damage
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
+from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.repair.dataset import RepairOptions, plan
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
 
@@ -346,3 +349,20 @@ def test_hdf5_does_not_lead_into_other_files(tmp_path: Path, kind: str) -> None:
             file.create_virtual_dataset("action", layout)
     with pytest.raises(UnusableInputError, match=r"/action (leads to|is read from) .* another"):
         list(LAYOUTS["aloha"].read(folder, KNOWN).episodes())
+
+
+def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_path: Path) -> None:
+    """6.6 MB that claimed 300 million rows kept five commands busy for more than a minute."""
+    root = damage.record(tmp_path / "set", 2, 12, videos=False)
+    [path] = damage.data_files(root)
+    row = pq.read_table(path).slice(0, 1)
+    group = row.take(pa.array(np.zeros(400_000, int)))
+    with pq.ParquetWriter(path, group.schema) as writer:
+        for _ in range(3):
+            writer.write_table(group)
+    [found] = [f for f in check(root) if f.code == "unreadable"]
+    assert "claims 1200000 rows" in found.message
+    assert found.fix == "Restore it from a copy."
+    for act in (lambda: plan(root, RepairOptions()), lambda: load_frames(root, ["action"])):
+        with pytest.raises(UnusableInputError, match="claims 1200000 rows"):
+            act()

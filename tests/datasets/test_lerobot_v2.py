@@ -8,7 +8,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import damage
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from damage import CAMERA, record
@@ -151,6 +154,33 @@ def test_what_is_missing_is_named_and_left_out(
     require_same(published, tmp_path / "back", (0, 3))
 
 
+@pytest.mark.parametrize("odd", ["time runs on", "uneven pictures", "gaps in numbers"])
+def test_what_is_only_stated_oddly_comes_along_whole(
+    published: Path, old: Path, tmp_path: Path, odd: str
+) -> None:
+    """Import named repair for timestamps that ran on, and repair named import; pictures at uneven
+    times were left out; a gap in the numbers ended in exit code 1 with everything written."""
+    for k in range(len(FRAMES)):
+        table = pq.read_table(data(old, k))
+        if odd == "time runs on":
+            later = pc.add(table["timestamp"], pa.scalar(10.0 * k, pa.float32()))
+            at = table.column_names.index("timestamp")
+            pq.write_table(table.set_column(at, "timestamp", later), data(old, k))
+        elif odd == "uneven pictures":
+            damage.uneven(video(old, k), 50)
+    if odd == "gaps in numbers":
+        for k in (3, 2):
+            video(old, k).rename(video(old, 2 * k + 1))
+            data(old, k).rename(data(old, 2 * k + 1))
+        lines = (old / EPISODES).read_text()
+        for k in (3, 2):
+            lines = lines.replace(f'"episode_index": {k},', f'"episode_index": {2 * k + 1},')
+        (old / EPISODES).write_text(lines)
+    assert import_(old, tmp_path / "back") == 0
+    assert errors(tmp_path / "back") == []
+    require_same(published, tmp_path / "back", (0, 1, 2, 3))
+
+
 @pytest.mark.parametrize("spoil", ["cut video", "cut rows", "short video", "NaN"])
 def test_what_is_damaged_is_left_out(
     published: Path, old: Path, tmp_path: Path, spoil: str
@@ -161,8 +191,6 @@ def test_what_is_damaged_is_left_out(
         table = pq.read_table(data(old, 1))
         rows = table.to_pylist()
         rows[2]["action"][0] = float("nan")
-        import pyarrow as pa
-
         pq.write_table(pa.Table.from_pylist(rows, table.schema), data(old, 1))
     else:
         path = video(old, 1) if spoil == "cut video" else data(old, 1)

@@ -70,6 +70,22 @@ def test_a_failed_take_is_never_trained_on_by_accident(make: Make, mix: Make) ->
     assert [t.episode.index for t in more.takes] == [0, 1, 2, 3]
 
 
+def test_demonstrations_that_nobody_labelled_count_as_such(
+    make: Make, mix: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Plain lerobot-record writes no outcome, and people keep what went well."""
+    silent = {"outcome": Outcome.UNLABELLED}
+    imported = {**silent, "kind": TakeKind.IMPORT}
+    make("plain", imported, imported, silent, {**silent, "kind": TakeKind.ROLLOUT})
+    chosen = opened(mix(sources={"all": "plain"})).takes
+    assert [t.episode.index for t in chosen if len(t.frames) == FRAMES] == [0, 1, 2]
+    assert "nobody said how its 3 takes went" in caplog.text
+    for told in (Outcome.FAILURE, Outcome.SUCCESS):  # somebody began to label
+        make(told.value, imported, {"outcome": told})
+        with pytest.raises(UnusableInputError, match="no outcome"):
+            opened(mix(sources={"all": told.value}))
+
+
 def test_weights_multiply_and_zero_leaves_a_take_out(make: Make, mix: Make) -> None:
     make(
         "takes",

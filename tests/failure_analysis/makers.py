@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gaploop.core.plan import Plan
-from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.take import TRACKED_SCENE, Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -98,6 +98,7 @@ def frames(sent: FloatArray, position: FloatArray, scene: FloatArray | None = No
         none if scene is None else scene,
         np.zeros(n, dtype=bool),
         np.zeros(n, dtype=np.int64),
+        environment_names=() if scene is None else TRACKED_SCENE,
     )
 
 

@@ -117,16 +117,21 @@ class TestOneArm:
         sent[:, 1] += swing
         assert call(take(t_s, sent, read, telemetry=telemetry)).mode == FailureMode.OSCILLATION
 
-    def test_an_estop_is_the_operators_and_a_stall_is_an_obstruction(self, telemetry: bool) -> None:
+    def test_a_trip_of_ours_alone_is_no_obstruction(self, telemetry: bool) -> None:
+        """A late arm's takes read "obstruction": the filter had taken it for a stalled one."""
         t_s, sent, read = attempt(2.0)
         for reason, mode in (
             (SafetyReason.ESTOP, FailureMode.OPERATOR_STOP),
             (SafetyReason.OVER_TEMPERATURE, FailureMode.OPERATOR_STOP),
-            (SafetyReason.STALL, FailureMode.OBSTRUCTION),
+            (SafetyReason.STALL, FailureMode.OPERATOR_STOP),
         ):
             flags = np.where(t_s > 1.0, int(reason | SafetyReason.TRIPPED), 0)
             made = take(t_s, sent, read, safety=flags, telemetry=telemetry)
             assert call(made).mode == mode
+        read[(t_s > 0.7) & (t_s < 1.05), 1] += 0.4  # something holds a joint, and then it trips
+        flags = np.where(t_s > 1.0, int(SafetyReason.STALL | SafetyReason.TRIPPED), 0)
+        held = take(t_s, sent, read, safety=flags, telemetry=telemetry)
+        assert call(held).mode == FailureMode.OBSTRUCTION
 
     def test_an_arm_still_on_its_way_ran_out_of_time(self, telemetry: bool) -> None:
         t_s, sent, read = attempt()

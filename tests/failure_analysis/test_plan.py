@@ -215,22 +215,9 @@ def test_abstentions_and_too_few_failures_pay_for_nothing() -> None:
     ):
         plan = make_plan(unclear, 50)
         assert plan.takes == 0
-        assert "Too few" in plan.items[0].why
+        assert not plan.items or "Too few" in plan.items[0].why
         assert any("Find out first" in note for note in plan.notes)
     assert make_plan(diagnosed({}, count=0), 50).items == ()
-
-
-def test_many_failures_that_lean_one_way_are_tried_with_a_few_takes() -> None:
-    leaning = diagnosed({"object_property": 0.8, "human_behavior": 0.12}, count=10, abstained=True)
-    plan = make_plan(leaning, 20)
-    item, other = plan.items
-    assert (item.takes, item.may_follow) == (5, 15)
-    assert "lean to this" in item.why
-    assert "--results" in item.why
-    assert other.takes == 0
-    assert any("Find out first" in note for note in plan.notes)
-    hopeless = diagnosed({"visual_domain": 0.8}, count=10, abstained=True)
-    assert make_plan(hopeless, 20).takes == 0
 
 
 def test_where_it_is_open_whether_demonstrations_help_a_few_come_first() -> None:

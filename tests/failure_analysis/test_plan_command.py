@@ -32,9 +32,10 @@ from gaploop.scripts.cli import main
 
 def a_diagnosis(folder: Path, shares: Mapping[str, float], count: int = 8) -> Path:
     every = {d.value: shares.get(d.value, 0.0) for d in GapDimension}
+    rest = 1 - sum(every.values())
     takes = tuple(
         TakeDiagnosis(
-            f"t{k}", None, "timeout", "approach", every, 1 - sum(every.values()), False, ()
+            f"t{k}", None, "timeout", "approach", every, rest, False, (), named=tuple(shares)
         )
         for k in range(count)
     )

@@ -75,7 +75,9 @@ def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
     every = {d.value: shares.get(d.value, 0.0) for d in D}
     rest = 1.0 - sum(every.values())
     takes = tuple(
-        TakeDiagnosis(f"t{k}", None, "timeout", "approach", every, rest, False, ())
+        TakeDiagnosis(
+            f"t{k}", None, "timeout", "approach", every, rest, False, (), named=tuple(shares)
+        )
         for k in range(count)
     )
     return Diagnosis("diag", "", takes, {"outcomes": {"failure": count, "success": 4}})
@@ -137,6 +139,34 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
 
 
 NOTHING_REPRODUCED = {"reproduces": False}
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("by_station", [False, True])
+@pytest.mark.parametrize("dimension", list(D))
+def test_what_was_not_named_is_not_bought_against(
+    dimension: GapDimension, by_station: bool, images: bool, tmp_path: Path
+) -> None:
+    """A diagnosis that abstained 12 of 12 times leaned to people with 72 %: "change scene".
+
+    Another named nothing, and its plan recalibrated a camera that stood where it should.
+    """
+    shares = {dimension.value: 0.82, **{d.value: 0.02 for d in D if d is not dimension}}
+    named = diagnosed(shares)
+    sure = replace(named, takes=tuple(replace(t, named=(dimension.value,)) for t in named.takes))
+    unsure = replace(named, takes=tuple(replace(t, named=(), abstained=True) for t in named.takes))
+    if by_station:  # all failures together name it, none alone
+        told = {**unsure.summary, "station": {"named": [dimension.value]}}
+        sure = replace(unsure, summary=told)
+    context = about(tmp_path, WEAK, CAMERA, SIZE)
+    context = replace(context, takes=(tmp_path / "rollouts",))
+    ask = Ask(Budget(takes=20), learn(image_policy=images), image_policy=images, about=context)
+    assert {item.dimension for item in plan_for(sure, ask).plan.items} == {dimension}
+    plan = plan_for(replace(unsure, source="rollouts"), ask).plan
+    assert plan.items == ()
+    assert plan.takes == 0
+    assert plan.measure
+    assert "Find out first" in " ".join(plan.notes)
 
 
 def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:

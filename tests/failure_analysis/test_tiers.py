@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from failure_analysis_makers import make_plan, repeated, scene_picture, successes, take
 
-from gaploop.core.take import Take
+from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
@@ -33,6 +33,7 @@ from gaploop.failure_analysis.tiers import (
     Tier,
     without_telemetry,
 )
+from gaploop.failure_analysis.views.view import TakeView
 
 DIMENSIONS = [d.value for d in GapDimension]
 
@@ -103,7 +104,8 @@ def test_a_plan_says_what_to_measure_where_nothing_was_seen() -> None:
 
 def test_every_tier_is_named_in_json_and_report(tmp_path: Path) -> None:
     scene = np.tile([0.3, 0.2, 0.0, 0.5, 0.2, 1.0, 0.0], (300, 1))
-    full = [replace(t, frames=replace(t.frames, environment_state=scene)) for t in failures()]
+    seen = {"environment_state": scene, "environment_names": TRACKED_SCENE}
+    full = [replace(t, frames=replace(t.frames, **seen)) for t in failures()]
     columns = [replace(t, telemetry=Telemetry(np.empty(0), {})) for t in failures()]
     other = usual(station="other")
     for takes, tier in ((columns, Tier.LEROBOT), (failures(), Tier.TELEMETRY), (full, Tier.SCENE)):
@@ -179,3 +181,13 @@ def test_weak_evidence_leads_and_names_nothing() -> None:
     leading = found["station"]["leading"]
     assert leading == "actuator_response"
     assert found["station"]["posterior"][leading] < 0.7
+
+
+def test_seven_numbers_are_no_tracked_scene() -> None:
+    """A 7-joint arm's state, copied by import, was taken for one: "lies 119283 mm from the target",
+    25 of 35 takes misplaced."""
+    scene = np.tile([0.3, 0.2, 0.0, 0.5, 0.2, 1.0, 0.0], (300, 1))
+    [take, *_] = failures()
+    for names, tracks in ((TRACKED_SCENE, True), (TRACKED_SCENE[::-1], False), ((), False)):
+        frames = replace(take.frames, environment_state=scene, environment_names=names)
+        assert (TakeView(replace(take, frames=frames), images=False).scene is not None) == tracks

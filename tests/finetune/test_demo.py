@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from gaploop.core import labels
 from gaploop.core.journal_format import TRUTH, read_journal
-from gaploop.core.plan import load_plan
+from gaploop.core.plan import Plan, PlanItem, load_plan, save_plan
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.datasets.frames import load_frames
@@ -25,22 +26,29 @@ from gaploop.finetune.closed_loop import (
 )
 from gaploop.finetune.demo import DemoResult, Size, draw_targets, run_demo
 from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.loop_report import write_report
+from gaploop.finetune.gate.judge import Answer
+from gaploop.finetune.loop_report import better_words, loop_words, write_report
 from gaploop.finetune.reproduction import reproduced
 
 SEED = 3
-TINY = Size(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2, 0, 0)
+TINY = Size(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demo's folder in which the cells are measured already, the second as nominal."""
+    """A demo's folder in which the cells are measured already, the second as nominal.
+
+    And it has a plan that names what no command does.
+    """
     folder = tmp_path_factory.mktemp("demo")
     name = "object_property.size.size_factor"
     small = TwinParameter(name, "1", 1.0, 0.55, (0.52, 0.58), True, "calipers")
     for name, parameters in (("a", (small,)), ("b", ())):
         (folder / f"cell_{name}").mkdir()
         save_twin(Twin("bench", "so101", parameters), folder / f"cell_{name}" / TWIN)
+    task = GapDimension.TASK_SPECIFICATION
+    item = PlanItem("p:t", task, takes=0, remedy="change_task", why="", protocol="")
+    save_plan(Plan("p", "d", (item,)), folder / "cell_b" / "plan.yaml")
     return folder
 
 
@@ -115,6 +123,7 @@ def test_the_diagnosis_is_the_same_without_the_truth(demo: DemoResult) -> None:
     assert (journal / TRUTH).exists()
     (journal / TRUTH).unlink()
     takes = list(read_journal(journal))
+    assert loop.twin is not None
     # unlabelled: the automatic labels must not feed back either
     again = reproduced(
         diagnose(takes), takes, loop.twin, "base", loop.folder / "reproduction", n=2, workers=1
@@ -139,6 +148,13 @@ def test_what_no_command_does_is_done_to_the_cell(demo: DemoResult) -> None:
     assert loop.after.domain is Domain.SIM_TARGET
     assert "task specification" in loop.done
     assert loop.after.successes > loop.before.successes
+    # Only the simulation knew how.
+    assert "not counted" in loop.done
+    promoted = replace(loop.verdict, verdict=Answer.PROMOTE) if loop.verdict else None
+    result = replace(demo, loops=(demo.loops[0], replace(loop, verdict=promoted)))
+    assert not result.better[1]
+    assert "Cell B isn't counted" in better_words(result)
+    assert "not counted" in loop_words(loop)
 
 
 def test_stages_that_are_there_are_not_run_again(demo: DemoResult, folder: Path) -> None:

@@ -135,7 +135,7 @@ def test_what_can_not_be_used_is_one_line_with_the_fix(
     says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_dataset("unlabelled", [{"outcome": Outcome.UNLABELLED}])
+    write_dataset("unlabelled", [{"outcome": Outcome.UNLABELLED}, {}])
     rotated = write_dataset("rotated", [{}])
     info = json.loads((rotated / "meta" / "info.json").read_text())
     names = info["features"]["action"]["names"]

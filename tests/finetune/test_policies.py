@@ -41,6 +41,15 @@ def adapted(base: Path, write_dataset: Callable[..., Path], tmp_path: Path) -> T
     )
 
 
+@pytest.mark.parametrize("last", ["checkpoints/last", "checkpoints/000020", "last", ""])
+def test_what_plain_lerobot_train_wrote_is_found_in_its_run(
+    last: str, base: Path, tmp_path: Path
+) -> None:
+    """`lerobot-train --output_dir=OUT` leaves OUT/checkpoints/last/pretrained_model."""
+    shutil.copytree(base, tmp_path / "run" / last / "pretrained_model")
+    assert policy_id(tmp_path / "run") == policy_id(base)
+
+
 def test_merged_acts_like_the_adapter_and_neither_like_the_base(
     adapted: TrainedPolicy, base: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,10 @@ def test_what_differs_is_named(facts: dict[str, Any], seen: dict[str, Any], said
     items = check_features(replace(FACTS, **facts), replace(SEEN, **seen))
     assert any(item.level is Level.FAIL and said in item.found for item in items), items
     assert all(item.fix for item in items)
+    # What is printed for the simulated cell is an option that it has.
+    there = replace(SEEN, **{"domain": Domain.SIM, **seen})
+    fixes = " ".join(item.fix for item in check_features(replace(FACTS, **facts), there))
+    assert not {"--robot.cameras", "--robot.use_degrees"} & set(re.findall(r"--[\w.]+", fixes))
 
 
 @pytest.mark.parametrize(

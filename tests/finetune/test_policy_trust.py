@@ -13,6 +13,7 @@ from typing import Any
 
 import lerobot
 import pytest
+from safetensors.torch import load_file, save_file
 
 import gaploop
 from gaploop.core.errors import UnusableInputError
@@ -221,6 +222,20 @@ def test_other_files_name_no_code_either(
 def test_pickles_are_refused(name: str, policy: Path) -> None:
     (policy / name).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(UnusableInputError, match="pickle"):
+        load_policy(policy)
+
+
+def test_weights_that_hang_or_say_nothing_are_refused(policy: Path) -> None:
+    """A pipe in the place of the weights kept push waiting for ever; NaN drove without a word."""
+    path = policy / "model.safetensors"
+    weights = load_file(path)
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save_file(weights, path)
+    with pytest.raises(UnusableInputError, match="NaN"):
+        load_policy(policy)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UnusableInputError, match="is a pipe"):
         load_policy(policy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter, save_twin
-from gaploop.core.vocabulary import GapDimension, TakeKind
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis, diagnose
 from gaploop.failure_analysis.station import NONE, POLICY, UNMEASURED
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, category
 from gaploop.finetune.evaluation import Rollout
@@ -26,6 +29,7 @@ from gaploop.finetune.reproduction import (
     StationFailures,
     combined,
     reproduce,
+    reproduced,
     reweighed,
     subsets,
 )
@@ -199,8 +203,68 @@ def test_without_a_rate_only_modes_are_compared() -> None:
     assert found.rate_p is None
     assert found.station is None
     assert found.reproduces
-    assert costs(found)[UNMEASURED] == 0.0
+    assert UNMEASURED not in costs(found)
+    assert "isn't known" in " ".join(found.lines())
     assert combined(found, EVEN, 0.5, 12).named == ("actuator_response",)
+
+
+PUSHED = {**dict.fromkeys(EVEN, 0.02), "human_behavior": 0.82}
+
+
+@pytest.mark.parametrize("kind", list(TakeKind))
+@pytest.mark.parametrize("passive", [EVEN, PUSHED], ids=["even", "people"])
+@pytest.mark.parametrize("mechanisms", [(), (BACKLASH,), (BACKLASH, CAMERA)], ids=len)
+@pytest.mark.parametrize("n", [1, 12, 40])
+def test_a_policy_that_does_well_in_simulation_is_never_blamed(
+    kind: TakeKind, passive: Mapping[str, float], mechanisms: tuple[str, ...], n: int
+) -> None:
+    """0 of 10 of takes of unknown kind read "the policy itself 100 %", beside 0 of 12 nominal.
+
+    With kind=rollout the same takes read "not measured 100 %".
+    """
+    failed = Outcome.FAILURE
+    takes = [plain_take(str(uid), kind, failed) for uid in range(10)]
+    there = StationFailures.of(takes, "so101", "lerobot")
+    if kind is TakeKind.DEMONSTRATION:
+        assert not there.failed
+        return
+    assert (there.failed, there.succeeded) == (10, 0)
+    assert there.rate_known is (kind is TakeKind.ROLLOUT)
+    rolls = cell(dict.fromkeys(mechanisms, 0.0), n=n, mode=there.modes[0])
+    found = reproduce(there, twin(*mechanisms), rolls)
+    told = combined(found, passive, 0.75, 10)
+    assert POLICY not in told.named
+    assert told.leading != POLICY
+    assert told.posterior[POLICY] < passive[NONE]
+    assert found.leads[UNMEASURED] > 0.5
+    assert found.shares[UNMEASURED] > 0.5
+    if passive is PUSHED:
+        assert told.leading == "human_behavior"
+    bad = reproduce(there, twin(*mechanisms), cell(dict.fromkeys(mechanisms, 0.0), 1.0, n=40))
+    assert combined(bad, EVEN, 0.5, 10).leading == POLICY
+
+
+def plain_take(uid: str, kind: TakeKind, outcome: Outcome) -> Take:
+    n = 20
+    info = TakeInfo(uid, kind=kind, fps=10, joint_names=("a",), robot_type="so101_follower")
+    nothing = np.zeros((n, 6))
+    t_s = np.arange(n) / 10
+    frames = replace(Frames.empty(), t_s=t_s, state=nothing, action=nothing, sent=nothing)
+    return Take(info, outcome, frames, Telemetry(np.empty(0), {}))
+
+
+def test_what_cannot_be_reproduced_says_so() -> None:
+    """Rollouts of the nominal simulation that aren't there, and failures that aren't rollouts."""
+    takes = [plain_take(str(uid), TakeKind.DEMONSTRATION, Outcome.FAILURE) for uid in range(6)]
+    found = diagnose(takes)
+    with pytest.raises(UnusableInputError, match="--n=0"):
+        reproduced(found, takes, twin(), "base", Path("unused"), n=0, workers=1)
+    same = reproduced(found, takes, twin(), "base", Path("unused"), n=1, workers=1)
+    assert "kind" in same.summary["not_reproduced"]
+    won = [replace(take, outcome=Outcome.SUCCESS) for take in takes]
+    nothing = reproduced(diagnose(won), won, twin(), "base", Path("unused"), n=1, workers=1)
+    assert "not_reproduced" not in nothing.summary
+    assert not nothing.summary["station"]["named"]
 
 
 def test_few_failures_test_nothing_and_none_reproduce_nothing() -> None:
@@ -287,7 +351,6 @@ def test_from_takes_and_a_twin_to_a_verdict(
 
 def test_modes_are_told_by_no_more_than_the_station_has() -> None:
     from gaploop.collect.recorder import Recorder
-    from gaploop.core.vocabulary import Outcome
     from gaploop.finetune.evaluate import MemoryTake
 
     rig = embedded_rig()

@@ -195,6 +195,21 @@ def test_text_is_taken_as_it_is_written(text: str) -> None:
     assert read(f"--dataset.single_task={text}").dataset.single_task == text
 
 
+@pytest.mark.parametrize("serial", ["0123", "012345678", "00", "0", "123456789012", "ab01"])
+def test_a_serial_number_stays_as_it_is_typed(serial: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads 0123 as octal: the camera of another serial number was looked for."""
+
+    @dataclass
+    class Config:
+        cameras: dict[str, Any] = field(default_factory=dict)
+
+    cameras = f"{{top: {{serial_number_or_name: {serial}}}}}"
+    (tmp_path / "config.yaml").write_text(f"cameras: {cameras}\n")
+    for given in (f"--cameras={cameras}", f"--config_path={tmp_path / 'config.yaml'}"):
+        found = parse(Config, [given], (), "gaploop x")
+        assert str(found.cameras["top"]["serial_number_or_name"]) == serial
+
+
 def test_positionals_fill_their_options_in_order() -> None:
     both = ("way", "roots")
     assert read("down", "A", "B", positional=both).roots == [Path("A"), Path("B")]

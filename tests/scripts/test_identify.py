@@ -6,14 +6,22 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gaploop.collect.journal import JournalWriter
+from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
-from gaploop.core.twin import load_twin
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin, TwinParameter, load_twin
+from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.report.twin_page import residual_lines
+from gaploop.finetune.evaluate import MemoryTake
 from gaploop.scripts.cli import main
+from gaploop.sim.arms import arm_named
 from gaploop.sim.cell import SimCell
+from gaploop.sim.identification.drives import fit_drives
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +61,47 @@ def test_a_station_becomes_a_twin_that_cells_take(
     run = json.loads((out / "run.json").read_text())
     assert run["command"] == "identify"
     assert len(run["lineage"]["takes"]) == 2
+
+
+def losing_goals(take: Take, joint: str, seed: int) -> Take:
+    """Return a take of an arm of which one servo misses every other goal, by chance."""
+    record, name = take.telemetry, f"follower.{joint}.position_rad"
+    heard = np.random.default_rng(seed).random(len(record.t_s)) < 0.5
+    last = np.maximum.accumulate(np.where(heard, np.arange(len(heard)), 0))
+    then_s = record.t_s[last]
+    late = np.interp(then_s, record.t_s, record.columns[name])
+    return replace(take, telemetry=replace(record, columns={**record.columns, name: late}))
+
+
+@pytest.mark.parametrize("joint", ["", "wrist_flex", "shoulder_lift"])
+def test_a_servo_that_loses_goals_is_not_nothing(joint: str) -> None:
+    """It passed as "nothing differs": one joint's error hid in the mean over all of them."""
+    rig = replace(embedded_rig(), cameras=(), tracker=None)
+    rig.reset(0)
+    takes = []
+    for seed in range(2):
+        memory = MemoryTake(rig)
+        recorder = Recorder(memory, rig.follower)
+        run_take(rig, rig.scripted_leader(0), seed=seed, max_s=4.0, sinks=(recorder,))
+        taken = memory.take(Outcome.SUCCESS)
+        takes.append(losing_goals(taken, joint, seed) if joint else taken)
+    rig.close()
+    fitted = fit_drives(takes, arm_named("so101"))
+    assert set(fitted.fit["unlike"]) == ({joint} if joint else set())
+    assert fitted.fit["explained"] is not bool(joint)
+    said = residual_lines(Twin("bench", "so101", tuple(fitted.parameters), (), fitted.fit))
+    assert bool(said) is bool(joint)
+    assert not joint or (joint in said[0] and "lost goals" in said[0])
+
+
+def test_what_explains_as_much_is_said_as_one_of_two() -> None:
+    name = "actuator_response.backlash.backlash_rad"
+    row = TwinParameter(name, "rad", 0.0, 0.05, (0.04, 0.06), True, "probe")
+    fit = {"unlike": {}, "instead": ["actuator_response.weak.friction_nm"]}
+    (line,) = residual_lines(Twin("bench", "so101", (row,), (), fit))
+    assert line.startswith("one of these two")
+    assert name in line
+    assert "friction_nm" in line
 
 
 @pytest.mark.parametrize(

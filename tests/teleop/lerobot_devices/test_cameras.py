@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from lerobot.robots.so_follower import SO101FollowerConfig
 from plugin_devices import FakeCamera
 from plugin_devices.config import FakeCameraConfig
 
-from gaploop.core.clock import MonotonicClock
+from gaploop.core.clock import ManualClock, MonotonicClock
 from gaploop.core.errors import DeviceError
+from gaploop.teleop.checks.cameras import too_slow
 from gaploop.teleop.lerobot_devices import cameras as module
 from gaploop.teleop.lerobot_devices import make_cameras
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
@@ -126,4 +128,69 @@ def test_a_depth_stream_comes_with_its_cameras_pictures() -> None:
     assert picture.shape == (4, 6)
     assert picture.dtype == np.uint16
     assert (picture == 40_000).all()
+    camera.close()
+
+
+class SteppedCamera(FakeCamera):  # type: ignore[misc]
+    """Gives a picture when the test says so; the same time or bits again where it says that."""
+
+    def __init__(self, fps: int = 30) -> None:
+        super().__init__(FakeCameraConfig(fps=fps, width=6, height=4))
+        self.fps = fps
+        self.go, self.given = threading.Semaphore(1), threading.Semaphore(0)
+        self.stamp_s: float | None = None
+        self.shade = 0
+
+    def async_read(self, timeout_ms: float = 200) -> Any:
+        if not self.go.acquire(timeout=timeout_ms / 1000.0):
+            raise TimeoutError
+        self.given.release()
+        self.latest_timestamp = self.stamp_s
+        return np.full((4, 6, 3), self.shade, dtype=np.uint8)
+
+    def give(self) -> None:
+        """Let it answer once more, and wait until it was asked for another after that."""
+        self.given.acquire(timeout=WITHIN_S)
+        self.go.release()
+
+
+@pytest.mark.parametrize(
+    ("gives_hz", "fps", "says"), [(8, 30, "8 of 30"), (8, 10, ""), (30, 30, "")]
+)
+def test_what_a_camera_gives_is_counted(gives_hz: int, fps: int, says: str) -> None:
+    """One gave 8 of the 30 pictures a second asked for, and nothing was said."""
+    clock, fake = ManualClock(), SteppedCamera(fps)
+    camera = LerobotCamera("top", fake, clock)
+    assert math.isnan(camera.rate_hz())
+    for n in range(1, 2 * gives_hz + 1):
+        clock.sleep_until(n / gives_hz)
+        fake.shade = n
+        fake.give()
+        until(lambda n=n: camera.pictures == n + 1)
+    assert camera.rate_hz() == pytest.approx(gives_hz, abs=0.6)
+    assert (says in too_slow(camera, camera.rate_hz(), 30.0)) if says else True
+    assert bool(too_slow(camera, camera.rate_hz(), 30.0)) == bool(says)
+    camera.close()
+
+
+@pytest.mark.parametrize("stamp_s", [None, 5.0])
+def test_a_picture_handed_out_again_is_no_new_one(
+    stamp_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class that answers at once with what it has would never grow stale."""
+    monkeypatch.setattr(module, "SAME_S", 1e9)  # whatever takes less is at once
+    clock, fake = ManualClock(), SteppedCamera()
+    fake.stamp_s = stamp_s
+    camera = LerobotCamera("top", fake, clock)
+    monkeypatch.setattr(camera._stop, "wait", lambda _s=0.0: False)
+    first = camera.frame()
+    clock.sleep_until(3.0)
+    for _ in range(3):
+        fake.give()
+    assert camera.frame() is first
+    assert camera.pictures == 1
+    fake.stamp_s, fake.shade = None if stamp_s is None else 6.0, 9
+    fake.give()
+    until(lambda: camera.pictures == 2)
+    assert camera.same_since_s == camera.frame().t_capture_s
     camera.close()

@@ -18,7 +18,7 @@ import pytest
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.station import Station
-from gaploop.core.types import SafeCommand, SafetyReason
+from gaploop.core.types import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.scripts._devices import registries
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
@@ -212,6 +212,22 @@ def test_a_base_stops_when_the_one_who_drives_it_is_gone(tmp_path: Any) -> None:
         assert safety.tripped & SafetyReason.STALE_LEADER
         heard(host, turn, x_vel=0.0)
         follower.close()
+
+
+def test_a_lekiwi_whose_host_is_gone_is_silent_and_lets_go(tmp_path: Any) -> None:
+    """Its client served the last state for ever, and hung in disconnect() over unsent goals."""
+    with Host() as host:
+        follower = lekiwi(host, tmp_path)
+        follower.torque_on()
+        assert not follower.read().status.any()
+    clock: Any = follower._clock
+    follower.read()  # what was on the way
+    clock.sleep_until(clock.now_s() + 1.0)
+    state = follower.read()
+    assert (state.status & NO_REPLY).all()
+    np.testing.assert_allclose(np.degrees(state.position_rad[:6]), 5.0)
+    follower.send(SafeCommand(state.position_rad, state.position_rad))
+    follower.close()
 
 
 def test_a_teleoperator_of_the_tool_is_refused_in_one_line(

@@ -13,6 +13,7 @@ from emulated_arms import Emulated, calibration_folder, emulated
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus, so101
 from gaploop.teleop.emulator.faults import Fault
@@ -413,3 +414,47 @@ def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
                 and min(bus.line.wait_s for bus in follower.buses) > 0.012
             )
         )
+
+
+@pytest.mark.parametrize("pct", [50.0, 20.0])
+@pytest.mark.parametrize(
+    ("model", "register", "whole"),
+    [
+        ("so101", "Torque_Limit", 1000),
+        ("koch", "Goal_Current", 1750),
+        ("openmanipulator", "Goal_Current", 1750),
+    ],
+)
+def test_a_gripper_has_a_torque_limit_of_its_own(
+    model: str, register: str, whole: int, pct: float, tmp_path: Path
+) -> None:
+    """Half of what it can unless the station says less, and after a restart too."""
+    safety = SafetyLimits() if pct == 50.0 else SafetyLimits(gripper_torque_pct=pct)
+    station = Station("test", safety=safety)
+    with emulated(model, "follower", tmp_path) as arm:
+        follower = make_follower(arm.config, station)
+        names = dict(zip(follower.joint_names, sorted(arm.bus.servos), strict=True))
+        gripper = names.pop("gripper")
+
+        def limits() -> dict[int, int]:
+            with arm.bus.lock:
+                servos = arm.bus.servos
+                return {
+                    i: s.memory[register]
+                    for i, s in servos.items()
+                    if register in s.memory.table.by_name
+                }
+
+        def at(servo_id: int) -> int | None:
+            return limits().get(servo_id)
+
+        assert at(gripper) == round(whole * pct / 100)
+        assert all(at(i) in (whole, None) for i in names.values())
+        with arm.bus.lock:  # it loses power, and nobody looks
+            arm.bus.servos[gripper].power_down()
+            arm.bus.servos[gripper].power_up()
+            arm.bus.servos[gripper].memory[register] = whole
+        follower.torque_on()
+        assert at(gripper) == round(whole * pct / 100)
+        assert torques(arm.bus)[gripper]
+        follower.close()

@@ -267,6 +267,31 @@ def test_a_calibration_that_cannot_be_driven_with(
         assert limp(arm.bus)
 
 
+@pytest.mark.parametrize(("model", "role"), [("so101", "follower"), ("koch", "leader")])
+def test_half_a_calibrated_range_is_refused(model: str, role: str, tmp_path: Path) -> None:
+    """ENTER after half a sweep: the elbow's zero was 48° off, and so was the workspace box."""
+    plan = PLANS_OF[model](role).calibrated()
+    kept = plan.calibration()
+    kept["elbow_flex"]["range_max"] = 2047
+    (elbow,) = (servo for servo in plan.servos if servo.name == "elbow_flex")
+    half = {**elbow.settings, "Max_Position_Limit": 2047}
+    with (
+        emulated(model, role, tmp_path, plan=plan.with_servo("elbow_flex", settings=half)) as arm,
+        emulated(model, "follower", tmp_path / "good") as good,
+    ):
+        calibration_folder(tmp_path, role, kept)
+        if role == "follower":
+            text = said(lambda: make_follower(arm.config))
+        else:
+            follower = make_follower(good.config)
+            text = said(lambda: make_leader(arm.config, follower))
+            follower.close()
+        assert limp(arm.bus)
+    assert "elbow_flex: its range" in text
+    assert "wasn't swept from end to end" in text
+    assert "lerobot-calibrate --" in text
+
+
 @pytest.mark.parametrize(
     ("model", "fault", "settings", "says"),
     [

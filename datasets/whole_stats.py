@@ -1,0 +1,182 @@
+"""`meta/stats.json`: statistics of all frames of a dataset.
+
+Of numbers they are computed from every row. LeRobot takes the mean of the episodes' quantiles,
+which are no quantiles of anything: where episodes differ, half of the frames can lie outside
+[q01, q99], and policies that normalise by them, such as pi0.5, see actions cut off. Of pictures the
+episodes' statistics are joined, each standing for the distribution that its quantiles outline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.check.frames import batches, matrix, numeric_features
+from gaploop.datasets.check.stats import QUANTILES
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.lerobot_read import pictures_of
+from gaploop.datasets.v3_files import with_columns, write_episodes
+
+_GRID: Final = 1025
+"""Values at which pictures' distributions are added up; 8 bits have 256."""
+
+type Floats = NDArray[np.float64]
+
+
+def complete_stats(info: DatasetInfo) -> bool:
+    """Write `meta/stats.json` anew, and what `meta/episodes` lacks of pictures; say if it changed.
+
+    What nothing can be computed from, such as a camera without videos, keeps what it had. Nobody
+    else may read or write the dataset meanwhile.
+
+    Raises:
+        UnusableInputError: a file can't be read.
+    """
+    table = _with_pictures(info)
+    path = info.root / layout.STATS
+    before: Any = {}
+    with contextlib.suppress(UnusableInputError):  # missing or torn
+        before = read_json(path)
+    before = before if isinstance(before, dict) else {}
+    stats = {key: value for key, value in before.items() if key in info.features}
+    for key, shape in numeric_shapes(info).items():
+        values = [
+            matrix(part[key], int(np.prod(shape)))
+            for file in layout.data_files(info.root)
+            for part in batches(file, [key])
+            if key in part.column_names
+        ]
+        if rows := sum(map(len, values)):
+            flat = np.concatenate(values).reshape(-1, shape[-1])
+            stats[key] = {**_of_numbers(flat), "count": [rows]}
+    for key in info.picture_keys:
+        if (joined := joined_stats(table, key)) is not None:
+            stats[key] = {n: v.tolist() for n, v in joined.items()}
+    if stats == before:
+        return False
+    write_json(path, stats)
+    return True
+
+
+def numeric_shapes(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
+    """Return the features that hold numbers with their shapes.
+
+    LeRobot's statistics are of the last axis, over rows and all other axes: (4,) of (3, 4).
+    """
+    names = {**numeric_features(info), **dict.fromkeys(columns.AUTOMATIC, 1)}
+    return {n: tuple(info.features[n].get("shape") or (1,)) for n in names if n in info.features}
+
+
+def _of_numbers(values: Floats) -> dict[str, list[float]]:
+    """Return statistics of finite numbers, shape (n, width), but their count."""
+    found: dict[str, list[float]] = {n: [] for n in ("min", "max", "mean", "std", *QUANTILES)}
+    for column in values.T:
+        column = column[np.isfinite(column)]
+        kept = column if len(column) else np.zeros(1)
+        for name in ("min", "max", "mean", "std"):
+            found[name].append(float(getattr(kept, name)()))
+        for name, value in zip(
+            QUANTILES, np.quantile(kept, list(QUANTILES.values())).tolist(), strict=True
+        ):
+            found[name].append(value)
+    return found
+
+
+def joined_stats(table: pa.Table, key: str) -> dict[str, NDArray[Any]] | None:
+    """Return statistics of pictures of all episodes of a table; None where one has none."""
+    names = [n for n in table.column_names if n.startswith(f"stats/{key}/")]
+    stats: dict[str, Floats] = {}
+    try:
+        for name in names:
+            if table[name].null_count or not len(table):
+                return None
+            cells = table[name].to_pylist()
+            values = np.array([np.asarray(cell, dtype=np.float64).reshape(-1) for cell in cells])
+            stats[name.rpartition("/")[2]] = values
+        if not {"min", "max", "mean", "std", "count"} <= set(stats):
+            return None
+        count = stats.pop("count")[:, :1]
+        share = count / count.sum()
+        mean = (stats["mean"] * share).sum(axis=0)
+        spread = stats["std"] ** 2 + (stats["mean"] - mean) ** 2
+        joined = {
+            "min": stats["min"].min(axis=0),
+            "max": stats["max"].max(axis=0),
+            "mean": mean,
+            "std": np.sqrt((spread * share).sum(axis=0)),
+        }
+        if set(QUANTILES) <= set(stats):
+            joined |= _joined_quantiles(stats, share[:, 0])
+    except (ValueError, TypeError):  # of unequal width, or no numbers
+        return None
+    shaped: dict[str, NDArray[Any]] = {n: v.reshape(-1, 1, 1) for n, v in joined.items()}
+    return {**shaped, "count": np.array([int(count.sum())])}
+
+
+def _joined_quantiles(stats: Mapping[str, Floats], share: Floats) -> dict[str, Floats]:
+    """Return quantiles of a mixture of distributions, each outlined by its own quantiles.
+
+    `stats` have shape (episodes, channels); `share` of each episode, (episodes,), adds up to 1.
+    """
+    outlines = np.stack([stats[n] for n in ("min", *QUANTILES, "max")], axis=1)
+    outlines = np.maximum.accumulate(outlines, axis=1)  # whatever rounding did to their order
+    levels = [0.0, *QUANTILES.values(), 1.0]
+    found: dict[str, list[float]] = {name: [] for name in QUANTILES}
+    for channel in range(outlines.shape[2]):
+        points = outlines[:, :, channel]
+        grid = np.linspace(points.min(), points.max(), _GRID)
+        below = np.zeros(_GRID)
+        for part, own in zip(share, points, strict=True):
+            below += part * np.interp(grid, own, levels, left=0.0, right=1.0)
+        for name, level in QUANTILES.items():
+            found[name].append(float(np.interp(level, below, grid)))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _with_pictures(info: DatasetInfo) -> pa.Table:
+    """Return `meta/episodes`; statistics that it lacks of pictures that are there are put in."""
+    files = layout.episode_files(info.root)
+    read = [layout.read_parquet(path) for path in files]
+    table = pa.concat_tables(read, promote_options="permissive") if read else pa.table({})
+    lacking = [k for k in info.picture_keys if joined_stats(table, k) is None]
+    if not len(table) or not lacking:
+        return table
+    episodes = {e.index: e for e in layout.read_episodes(info)}
+    rows = [episodes[int(i)] for i in table["episode_index"].to_pylist()]
+    filled: dict[str, list[Any]] = {}
+    for key in lacking:
+        details = info.features[key].get("info") or {}
+        if not details.get("is_depth_map"):
+            filled |= _of_episodes(info, rows, key)
+    if filled:
+        table = with_columns(
+            table.drop_columns([n for n in filled if n in table.schema.names]), filled
+        )
+        shutil.rmtree(info.root / layout.EPISODES)
+        write_episodes(info.root, table)
+    return table
+
+
+def _of_episodes(info: DatasetInfo, rows: Sequence[EpisodeRow], key: str) -> dict[str, list[Any]]:
+    """Return a camera's columns of statistics, a value for each episode; {} if pictures lack."""
+    from gaploop.datasets.lerobot_stats import of_images  # here: it imports torch
+
+    stats = []
+    try:
+        for episode in rows:
+            if (pictures := pictures_of(info, episode, key)) is None:
+                return {}
+            stats.append(of_images(pictures(), episode.length))
+    except DAMAGE:
+        return {}  # `check` says what is the matter with them
+    return {f"stats/{key}/{n}": [own[n].tolist() for own in stats] for n in stats[0]}

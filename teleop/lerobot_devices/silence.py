@@ -1,0 +1,104 @@
+"""Tells a robot that answers from memory from one that is there.
+
+Some classes go on serving the last state they heard after the robot behind them has died: LeRobot's
+LeKiwi client, a bridge, a simulator's client. Nothing raises, so nothing seems wrong.
+
+- Where the class keeps the newest message, that is what tells: the same object again is nothing
+  new, whatever an arm at rest reports.
+- Otherwise only the readings can tell. An arm at rest with quiet encoders repeats itself to the
+  last bit, and so does one that holds a weight, or pushes with one joint on what doesn't give. So
+  not one reading may have changed while the goals moved where no arm could have stayed: two joints
+  off by more than `off_rad` after that much of travel, or one that is sent back to where it has
+  just been, or that was sent past on both sides of where it says it is. A gripper that holds
+  something and the speeds of a base aren't asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.types import FloatArray
+
+REACTION_S: Final = 0.3
+"""No arm needs longer to show that it has begun to move [s]; 0.19 s was the slowest of those
+measured (a Piper, from rest)."""
+FORGET_RAD_S: Final = 0.2
+"""Where a joint has been counts as free for a while: that range shrinks towards it [rad/s]."""
+SEVERAL: Final = 2
+"""So many joints at once aren't blocked without one reading of the arm that changes."""
+_NEWEST: Final = ("last_remote_state", "_lowstate")
+"""Where classes keep the newest message: LeKiwi's client and those made after it; Unitree's G1."""
+
+
+def newest_message(device: Any) -> Any:
+    """Return the object that a device's readings are made of, anew with each message; or None."""
+    found = (getattr(device, name, None) for name in _NEWEST)
+    return next((message for message in found if message is not None), None)
+
+
+class Memory:
+    """Watches what a robot reports against where it is sent.
+
+    Args:
+        joints: places of the joints that go where they are sent, grippers left out.
+        off_rad: a joint this far from where it was sent should be under way [rad].
+        patience_s: nothing new from the source for this long is silence [s].
+    """
+
+    def __init__(
+        self, device: Any, joints: Sequence[int], off_rad: float, patience_s: float
+    ) -> None:
+        self._device, self._joints = device, np.asarray(joints, dtype=np.intp)
+        self._off_rad, self._patience_s = off_rad, patience_s
+        self._message: Any = None
+        self._readings = b""
+        self._heard_s = self._since_s = self._changed_s = math.nan
+        self._been: FloatArray = np.full((2, len(joints)), np.nan)
+        self._is_dry = bool(getattr(getattr(device, "config", None), "dry_run", False))
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing was sent so far, or the arm isn't held any more."""
+        self._goals: FloatArray | None = None
+
+    def sent(self, goals_rad: FloatArray) -> None:
+        """Take note of goals, shape (n_joints,) [rad]."""
+        goals = goals_rad[self._joints]
+        if self._goals is None:
+            self._goals = np.stack([goals, goals, goals])
+        else:
+            low, high, _ = self._goals
+            self._goals = np.stack([np.minimum(low, goals), np.maximum(high, goals), goals])
+
+    def answers(self, q_rad: FloatArray, readings: bytes, now_s: float) -> bool:
+        """Say whether `readings`, with the positions `q_rad` [rad], are memory and no answer."""
+        message = newest_message(self._device)
+        if message is not None:
+            if message is not self._message or readings != self._readings:
+                self._message, self._readings, self._heard_s = message, readings, now_s
+            return now_s - self._heard_s >= self._patience_s
+        q, off_rad = q_rad[self._joints], self._off_rad
+        if readings != self._readings:
+            forgotten = FORGET_RAD_S * (now_s - self._changed_s)
+            lowest, highest = self._been + np.array([[forgotten], [-forgotten]])
+            self._been = np.stack([np.fmin(lowest, q), np.fmax(highest, q)])
+            self._readings, self._changed_s, self._since_s = readings, now_s, math.nan
+            self.forget()
+        if self._goals is None:
+            return False
+        low, high, goal = self._goals
+        moved = (high - low > off_rad) & (np.abs(goal - q) > off_rad)
+        lowest, highest = self._been
+        up = (goal - q > off_rad) & ((q - low > off_rad) | (highest - q > off_rad))
+        down = (q - goal > off_rad) & ((high - q > off_rad) | (q - lowest > off_rad))
+        free = up | down
+        if self._is_dry or (np.count_nonzero(moved) < SEVERAL and not free.any()):
+            self._since_s = math.nan
+            return False
+        if math.isnan(self._since_s):
+            self._since_s = now_s
+        return now_s - self._since_s >= REACTION_S

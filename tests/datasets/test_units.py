@@ -1,0 +1,108 @@
+"""One dataset, one unit: refused before the take, found afterwards, never pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import damage
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.check.units import plainly_radians
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.lerobot_read import read_takes
+from gaploop.failure_analysis.views.joints import units_of
+from gaploop.scripts._arguments import parse
+from gaploop.scripts._sessions import go_on_with
+from gaploop.scripts.record import RecordConfig
+
+type Write = Callable[..., str]
+TASK = "Put the cube on the disc"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
+    root = tmp_path_factory.mktemp("units")
+    write_take(root / "journal", 5, task=TASK)
+    publish(root / "journal", root / "set", "me/x")
+    return root
+
+
+@pytest.mark.parametrize("units", ["m100_100", "rad"])
+def test_takes_in_other_units_are_not_published_beside_them(
+    store: Path, tmp_path: Path, write_take: Write, units: str
+) -> None:
+    write_take(tmp_path / "journal", 5, units=units)
+    before = sorted((store / "set").rglob("*"))
+    with pytest.raises(UnusableInputError, match=f"are in {units}, not deg"):
+        publish(tmp_path / "journal", store / "set", "me/x")
+    assert sorted((store / "set").rglob("*")) == before
+
+
+def gone_on_with(store: Path, *words: str, **robot: Any) -> Any:
+    config = parse(RecordConfig, [f"--dataset.root={store}/set", *words], (), "gaploop record")
+    if robot:
+        config.robot = SimpleNamespace(**robot)
+    go_on_with(config, store / "set", store / "journal")
+    return config
+
+
+def test_what_is_left_open_is_taken_from_the_dataset(store: Path) -> None:
+    camera = SimpleNamespace(width=None, height=None)
+    config = gone_on_with(store, use_degrees=False, cameras={"overhead": camera})
+    assert (config.dataset.single_task, config.dataset.fps) == (TASK, 50.0)
+    assert config.robot.use_degrees
+    assert (camera.width, camera.height) == (64, 64)
+    (store / "none").mkdir(exist_ok=True)
+    config = parse(RecordConfig, [f"--dataset.root={store}/none"], (), "gaploop record")
+    go_on_with(config, store / "none", store / "no_journal")
+    assert (config.dataset.single_task, config.dataset.fps) == ("", None)
+
+
+@pytest.mark.parametrize(
+    "task", ["put the cube on the disc", f"{TASK}.", "Put the  cube on the disc "]
+)
+def test_a_task_that_only_looks_different_is_refused(store: Path, task: str) -> None:
+    for more in ([], ["--dataset.new_task=true"]):
+        with pytest.raises(UnusableInputError, match=f"Write '{TASK}'"):
+            gone_on_with(store, f"--dataset.single_task={task}", *more)
+
+
+def test_a_new_task_has_to_be_meant(store: Path) -> None:
+    with pytest.raises(UnusableInputError, match="would be a new task"):
+        gone_on_with(store, "--dataset.single_task=Stack the cubes")
+    with pytest.raises(UnusableInputError, match="'stack cube' would be a new task"):
+        gone_on_with(store, "--robot.task=stack_cube")
+    meant = ("--dataset.single_task=Stack the cubes", "--dataset.new_task=true")
+    assert gone_on_with(store, *meant).dataset.single_task == "Stack the cubes"
+    assert gone_on_with(store, f"--dataset.single_task={TASK}").dataset.single_task == TASK
+
+
+def test_radians_are_told_only_where_it_is_certain() -> None:
+    draw = np.random.default_rng(0)
+    high = draw.uniform(10, 60, (6, 6))
+    low = -high
+    rad = np.where(np.arange(6) > 3, np.pi / 180, 1.0)[:, None]
+    assert plainly_radians(low * rad, high * rad) == [4, 5]
+    idle = np.where(np.arange(6) > 3, 0.002, 1.0)[:, None]  # of an arm that rests at 0 degrees
+    for scale in (1.0, np.pi / 180, idle, rad * idle):
+        assert plainly_radians(low * scale, high * scale) == []
+    one = np.where(np.arange(6) == 2, 0.02, 1.0)  # only one of its joints moves as little
+    assert plainly_radians(low * one, high * one) == []
+
+
+def test_diagnosis_never_pools_over_unlike_units(tmp_path: Path) -> None:
+    """Takes in radians, read as degrees, were called frozen."""
+    takes = list(read_takes(damage.record(tmp_path / "set", 3, 30, radians=(2,))))
+    with pytest.raises(UnusableInputError, match="Episodes 2 look like radians"):
+        units_of(takes, "degrees")
+    assert units_of(takes[:2], "degrees") == "deg"
+    units = ("deg", "m100_100")
+    told = [replace(t, info=replace(t.info, units=u)) for t, u in zip(takes, units, strict=False)]
+    with pytest.raises(UnusableInputError, match="several units"):
+        units_of(told)
