@@ -36,6 +36,7 @@ from gaploop.teleop.loop import (
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
+from gaploop.teleop.supervisor import BEAT_S, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ ESTOP_S: Final = 0.1
 ORPHAN_S: Final = 2.0
 """A program whose main thread is gone may live on for this long to take torque off [s]."""
 _LOOK_EVERY_S: Final = 0.02
+_LOOKS_A_BEAT: Final = round(BEAT_S / _LOOK_EVERY_S)
 
 
 class LoopMode(StrEnum):
@@ -150,7 +152,8 @@ class ControlThread:
         # A daemon, so that a device that never returns can't keep the program alive; the
         # watchdog sees to it that the program doesn't end before torque is off.
         self._thread = threading.Thread(target=self._run, name="control loop", daemon=True)
-        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s)
+        self._supervisor = Supervisor(getattr(follower, "supervised", tuple)())
+        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s, self._supervisor)
         self._gate = _Gate(follower)
         # Told in the loop's own thread; must not block. Replaced, never changed.
         self._sinks: tuple[TakeSink, ...] = ()
@@ -169,6 +172,8 @@ class ControlThread:
         with contextlib.ExitStack() as on_exception:
             on_exception.callback(take_torque_off, self._follower)
             self._leader.reset()
+            self._supervisor.ready()  # before anything holds
+            on_exception.callback(self._supervisor.rests)
             self._follower.torque_on()
             on_exception.pop_all()
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
@@ -279,7 +284,9 @@ class ControlThread:
     # In the watchdog's thread:
 
     def _hangs(self) -> None:
-        """Take torque off from outside."""
+        """Have the supervisor look after the arm; where there is none, take torque off here."""
+        if self._supervisor.take_over():
+            return
         self._gate.shut = True
         faults = take_torque_off(self._follower)
         self._faults += ("the control loop hung", *faults)
@@ -301,7 +308,11 @@ class ControlThread:
             self._state,
             self._safety.tripped,
             self._realtime,
-            (*self._faults, *_faults(self._boxes)),
+            (
+                *self._faults,
+                *((self._supervisor.lost,) if self._supervisor.lost else ()),
+                *_faults(self._boxes),
+            ),
             _lost(self._boxes),
             self._unconfirmed,
         )
@@ -431,6 +442,7 @@ class ControlThread:
         faults += () if self._is_limp else take_torque_off(self._follower)
         self._is_limp = True
         self._watchdog.over = True
+        self._supervisor.done()  # before the ports are closed: who opens them next may be quick
         steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
         named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
         for name, device in named:
@@ -636,10 +648,13 @@ class Watchdog:
 
     Args:
         on_hang: takes torque off; called in the watchdog's thread; must not raise.
+        supervisor: is told that this program goes on.
     """
 
-    def __init__(self, on_hang: Callable[[], None], slowest_s: float) -> None:
-        self._on_hang = on_hang
+    def __init__(
+        self, on_hang: Callable[[], None], slowest_s: float, supervisor: Supervisor
+    ) -> None:
+        self._on_hang, self._supervisor = on_hang, supervisor
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
@@ -672,9 +687,12 @@ class Watchdog:
         self._watches = self._turns = self.estopped = False
 
     def _watch(self) -> None:
-        beats = silent = unheeded = unstopped = orphaned = 0
+        beats = silent = unheeded = unstopped = orphaned = looks = 0
         while not self.over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
             time.sleep(_LOOK_EVERY_S)
+            looks += 1
+            if looks % _LOOKS_A_BEAT == 0:  # by this thread alone, so in order
+                (self._supervisor.drives if self._watches else self._supervisor.rests)()
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self.told_to_stop = True
@@ -686,3 +704,4 @@ class Watchdog:
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return
+        self._supervisor.rests()

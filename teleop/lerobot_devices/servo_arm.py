@@ -21,14 +21,16 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
-from gaploop.teleop.lerobot_devices.units import joined
+from gaploop.teleop.lerobot_devices.units import GRIPPER, joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
 from gaploop.teleop.stopping import undisturbed
+from gaploop.teleop.supervisor import SupervisedBus
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
@@ -164,6 +166,32 @@ class ServoFollower(ServoArms):
                     own[:] = low, high
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
+
+    def supervised(self) -> list[SupervisedBus]:
+        """Return its buses and its leader's, as a supervisor has to know them.
+
+        None that are emulated in this very program, and end with it.
+        """
+        found = []
+        for bus in self.group.buses:
+            port, limits, names = bus.line.port, np.empty((0, 2)), ()
+            if bus in self.buses:
+                own = self.spans[self.buses.index(bus)]
+                limits, names = self.joint_limits_rad[own], self.joint_names[own]
+            known = SupervisedBus(
+                handle=port.fileno(),
+                path=port.path,
+                baud=port.baud,
+                protocol=bus.protocol,
+                ids=list(bus.ids),
+                models=list(bus.models),
+                angles=bus.decoder.angles,
+                limits_rad=limits.tolist(),
+                grips=[k for k, name in enumerate(names) if name.endswith(GRIPPER)],
+            )
+            if not is_emulated_here(port.path):
+                found.append(known)
+        return found
 
     def read(self) -> FollowerState:
         """Return what the servos report; reads the leader's in the same exchange."""
