@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -53,6 +53,8 @@ LEAVES_S: Final = 1.0
 """The program waits this long for its supervisor to leave the ports [s]."""
 PERIOD_S: Final = 0.02
 """Of the supervisor's own turns, while it lowers an arm [s]."""
+TELL_S: Final = 1.0
+"""A servo that doesn't answer is asked, or told, again for so long [s]."""
 _LOOK_S: Final = 0.05
 
 _READY, _DRIVES, _RESTS, _HANGS, _DONE = b"r", b".", b"-", b"!", b"="
@@ -102,7 +104,7 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             stack.enter_context(theirs)
             handles = [bus.handle for bus in buses]
-            job = {"pid": os.getpid(), "own": platform_calls.own_handle()}
+            job = {"pid": os.getpid(), "own": platform_calls.own_handle(), "silent_s": SILENT_S}
             if job["own"] is not None:
                 stack.callback(os.close, job["own"])
                 handles.append(job["own"])
@@ -188,7 +190,7 @@ def main() -> None:
     channel.sendall(_READY)
     pid = job["pid"]
     try:
-        why = _watch(channel, pid)
+        why = _watch(channel, pid, job["silent_s"])
         if why:
             platform_calls.kill_process(pid, job["own"])
             _wait_until_gone(pid)
@@ -197,7 +199,7 @@ def main() -> None:
         os._exit(0)  # at once: the program, or the next one, waits for the ports
 
 
-def _watch(channel: socket.socket, pid: int) -> str:
+def _watch(channel: socket.socket, pid: int, patience_s: float) -> str:
     """Return why the program can't look after the arm any more, "" where it needn't."""
     silent_s, drives, wait_s = 0.0, False, _LOOK_S
     channel.setblocking(False)
@@ -221,7 +223,7 @@ def _watch(channel: socket.socket, pid: int) -> str:
             # Counted in looks: a machine that was suspended, or too busy for this process as well,
             # isn't taken for a program that hangs.
             silent_s += wait_s
-        if silent_s > SILENT_S and (drives or wait_s < _LOOK_S):
+        if silent_s > patience_s and (drives or wait_s < _LOOK_S):
             return "stood still" if drives else ""
     return "ended"
 
@@ -247,7 +249,8 @@ def _look_after(buses: Sequence[SupervisedBus], park_rad: list[float] | None, wh
     arms = [_Arm(known) for known in buses]
     followers = [arm for arm in arms if arm.known.limits_rad]
     run([(arm.line, torque_off(arm.bus)) for arm in arms if arm not in followers])
-    run([(arm.line, arm.ask()) for arm in followers])
+    for arm in followers:
+        _told_again(arm, arm.ask)
     if not any(arm.holding or arm.silent for arm in followers):
         return
     _say(
@@ -256,11 +259,10 @@ def _look_after(buses: Sequence[SupervisedBus], park_rad: list[float] | None, wh
     )
     if any(arm.holding for arm in followers):
         _lower(followers, park_rad, let_go)
-    left = run([(arm.line, torque_off(arm.bus)) for arm in followers])
     words = [
         f"servo {servo_id} on {arm.known.path}"
-        for arm, ids in zip(followers, left, strict=True)
-        for servo_id in ids
+        for arm in followers
+        for servo_id in _told_again(arm, arm.let_go)
     ]
     _say(
         f"Torque off isn't confirmed by {', '.join(words)}. Switch the arm's power off."
@@ -284,17 +286,22 @@ class _Arm:
         self.silent = list[int]()
         self.goal_rad = np.full(len(known.ids), np.nan)
 
-    def ask(self) -> Script[None]:
-        """Find out which servos hold, and where; NaN where one doesn't say."""
+    def ask(self) -> Script[list[int]]:
+        """Find out which servos hold, and at what goals; return those that don't say."""
         bus = self.bus
         yield from bus.probe()
         torque = yield from bus.collect(bus.register("Torque_Enable"), bus.ids)
         goals = yield from bus.collect(bus.register("Goal_Position"), bus.ids)
-        self.silent = [i for i in bus.ids if i not in torque]
-        self.holding = {i for i, data in torque.items() if data[0]}
+        self.silent = [i for i in bus.ids if i not in torque or i not in goals]
+        self.holding = {i for i, data in torque.items() if data[0] and i in goals}
         ticks = [decode_goal(bus.protocol, goals[i]) if i in goals else math.nan for i in bus.ids]
         self.goal_rad = self.middle_rad + (np.array(ticks) - self.middle_ticks) * self.rad_per_tick
         yield from bus.note_holding(self.holding)
+        return self.silent
+
+    def let_go(self) -> Script[list[int]]:
+        """Take torque off; return which servos didn't confirm it."""
+        return list((yield from torque_off(self.bus)))
 
     def send(self, goal_rad: FloatArray) -> None:
         """Send those that hold their goals [rad], shape (n_servos,)."""
@@ -348,6 +355,14 @@ def _lower(arms: Sequence[_Arm], park_rad: list[float] | None, let_go: Sequence[
             arm.send(goal[first:end])
         last_s = now_s
         time.sleep(max(now_s + PERIOD_S - time.monotonic(), 0.0))
+
+
+def _told_again(arm: _Arm, script: Callable[[], Script[list[int]]]) -> list[int]:
+    """Run a script until no servo is left, or for `TELL_S`; return those that are."""
+    give_up_s = time.monotonic() + TELL_S
+    while (left := run([(arm.line, script())])[0]) and time.monotonic() < give_up_s:
+        time.sleep(PERIOD_S)
+    return left
 
 
 def _say(words: str) -> None:

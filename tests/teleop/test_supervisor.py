@@ -1,0 +1,346 @@
+"""However a program that drives an arm ends, its supervisor brings the arm down, and only then.
+
+Each program is a process of its own; the emulated arm lives in the test's, and knows what it heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.lowering import LOWER_RAD_S
+from gaploop.teleop.servos.port import SUPERVISOR, SerialPort, port_holder
+from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol
+from gaploop.teleop.supervisor import SupervisedBus, Supervisor
+
+PROGRAM = """
+import json, os, signal, sys, time
+import numpy as np
+from gaploop.teleop import control, supervisor
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import FollowerState, LeaderSample
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.servos import exchange
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import BusLine, run
+from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.registers import Protocol, RAD_PER_TICK
+from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.supervisor import SupervisedBus
+
+job = json.loads(sys.argv[1])
+count = len(job["ids"])
+exchange.MIN_WAIT_S = exchange.MAX_WAIT_S = supervisor.READY_S = 120.0  # a busy machine is no fault
+if job["patient"]:
+    control.STUCK_S = supervisor.SILENT_S = 120.0
+limits = np.tile([-2.0, 2.0], (count, 1))
+
+class Arm:
+    name, robot_type, units = "follower", "fake", "deg"
+    joint_names = tuple(f"joint_{i}" for i in range(count))
+    joint_limits_rad = limits
+
+    def __init__(self):
+        port = SerialPort(job["port"])
+        port.open()
+        self.line = BusLine(port, Protocol(job["protocol"]))
+        self.bus = ServoBus(self.line, job["ids"], job["models"])
+        self.bus.decoder.set_angles([2048.0] * count, [0.0] * count, [RAD_PER_TICK] * count)
+
+    def supervised(self):
+        own, port = self.bus, self.line.port
+        known = port.path, port.baud, own.protocol, list(own.ids), list(own.models)
+        angles = own.decoder.angles
+        return [SupervisedBus(port.fileno(), *known, angles, limits.tolist(), [count - 1])]
+
+    def read(self):
+        (state,) = run([(self.line, self.bus.read(time.monotonic()))])
+        _, speed, current, load, heat, volts, q = state.values
+        return FollowerState(time.monotonic(), q, speed, current, load, heat, volts, state.status)
+
+    def send(self, command):
+        self.bus.set_goals(2048.0 + command.sent_rad / RAD_PER_TICK)
+
+    def torque_on(self):
+        assert run([(self.line, torque_on(self.bus))]) == [()]
+
+    def torque_off(self):
+        assert run([(self.line, torque_off(self.bus))]) == [()]
+
+    def close(self):
+        self.line.port.close()
+
+    to_units = from_units = staticmethod(np.degrees)
+
+arm = Arm()
+at_rad = arm.read().position_rad
+ended = []
+signal.signal(signal.SIGUSR1, lambda *_: ended.append("hangs"))
+signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
+signal.signal(signal.SIGTERM, lambda *_: ended.append("over"))
+
+class Leader:
+    def reset(self):
+        pass
+
+    def read(self, t_s):
+        if "hangs" in ended:
+            print("hangs", flush=True)
+        while "hangs" in ended:
+            time.sleep(1.0)
+        return LeaderSample(t_s, at_rad)
+
+    def done(self):
+        return False
+
+rates = Rates(50.0, 50.0)
+safety = SafetyFilter(SafetyLimits(stale_leader_s=5.0), limits, rates.period_s)
+with control.ControlThread(arm, Leader(), safety, rates) as driven:
+    driven.start()
+    if not os.fork():  # inherits every open file, as a worker of torch's does
+        os.closerange(0, 3)
+        time.sleep(20.0)
+        os._exit(0)
+    while driven.snapshot().tick is None:
+        time.sleep(0.01)
+    print(driven._supervisor._process.pid, flush=True)
+    said = ()
+    while "over" not in ended:
+        if said != driven.snapshot().faults:
+            said = driven.snapshot().faults
+            print(*said, flush=True)
+        time.sleep(0.01)
+"""
+
+SOON_S = 240.0
+"""Longest time that a loaded machine is waited for."""
+REST_RAD = {
+    "so101": {"shoulder_lift": -1.54, "elbow_flex": -1.68, "wrist_flex": -1.66},
+    "koch": {"shoulder_lift": -1.08, "elbow_flex": -1.51, "wrist_flex": -1.5},
+}
+"""Where the emulated arms' joints rest without torque."""
+RAISED_RAD = 0.3
+
+
+def until(is_so: Callable[[], object]) -> None:
+    give_up_s = time.monotonic() + SOON_S
+    while not is_so():
+        assert time.monotonic() < give_up_s, "waited in vain"
+        time.sleep(0.005)
+
+
+class Ride:
+    """A program that drives an emulated arm, and what the arm hears."""
+
+    def __init__(self, folder: Path, model: str = "so101", *, patient: bool = True) -> None:
+        self.bus = EmulatedBus(model, hand="none", wire_time=False, link=folder / "arm")
+        servos, park_rad = self.bus.all_servos, []
+        with self.bus.lock:
+            for servo in servos:
+                rest_rad = REST_RAD[model].get(servo.plan.name)
+                park_rad.append(rest_rad)
+                if rest_rad is not None:
+                    servo.joint.q_rad = rest_rad + RAISED_RAD
+        job = {
+            "port": self.bus.port,
+            "protocol": self.bus.plan.protocol,
+            "ids": list(self.bus.servos),
+            "models": [servo.model for servo in servos],
+            "park_rad": park_rad,
+            "patient": patient,
+        }
+        self.heard: list[tuple[bool, list[float]]] = []
+        """For each piece: was the program gone, and what were the goals afterwards [ticks]?"""
+        self.on_heard: Callable[[bool], None] = lambda _is_over: None
+        hear = self.bus.chain.hear
+
+        def hears(data: bytes, baud: int) -> list[bytes]:
+            is_over = self.is_over()
+            self.on_heard(is_over)
+            answers = hear(data, baud)
+            self.heard.append((is_over, [servo.goal for servo in servos]))
+            return answers
+
+        self.program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(job)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.bus.chain.hear = hears  # type: ignore[method-assign]
+        self.supervisor = int(self.line())
+
+    def line(self) -> str:
+        assert self.program.stdout is not None
+        line = self.program.stdout.readline()
+        assert line, self.program.communicate()[1]
+        return line
+
+    def is_over(self) -> bool:
+        """Say whether the program is gone, without asking after its exit code."""
+        with contextlib.suppress(ChildProcessError):
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.program.pid, how) is not None
+        return True
+
+    def holds(self) -> bool:
+        with self.bus.lock:
+            return any(servo.torque for servo in self.bus.all_servos)
+
+    def supervised(self) -> bool:
+        return Path(f"/proc/{self.supervisor}/fd/0").exists()
+
+    def close(self) -> None:
+        for pid in (self.program.pid, self.supervisor):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.program.communicate()
+        self.bus.stop()
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Ride]]:
+    with contextlib.ExitStack() as stack:
+
+        def begun(*arguments: Any, **options: Any) -> Ride:
+            ride = Ride(tmp_path, *arguments, **options)
+            stack.callback(ride.close)
+            return ride
+
+        yield begun
+
+
+def is_stopped(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((t / "stat").read_text().rpartition(")")[2].split()[0] == "T" for t in threads)
+
+
+ENDS = {
+    "killed": signal.SIGKILL,
+    "crashes": signal.SIGSEGV,
+    "stopped": signal.SIGSTOP,
+    "hangs": signal.SIGUSR1,
+    "exits": signal.SIGUSR2,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "how"), [*(("so101", how) for how in ENDS), ("koch", "killed")]
+)
+def test_an_arm_whose_program_is_gone_is_lowered_by_the_supervisor_alone(
+    begin: Callable[..., Ride], model: str, how: str
+) -> None:
+    """Its torque stayed on for ever, with nobody in charge."""
+    ride = begin(model, patient=how not in ("stopped", "hangs"))
+    ride.program.send_signal(ENDS[how])
+    if how == "hangs":
+        assert ride.line() == "hangs\n"
+    elif how == "stopped":
+        until(lambda: is_stopped(ride.program.pid))
+        port = ride.bus._port
+        assert port is not None
+        until(lambda: not select.select([port.fd], [], [], 0)[0])
+    with ride.bus.lock:
+        before = len(ride.heard)
+    until(lambda: not ride.supervised())
+    assert ride.is_over()
+    assert not ride.holds()
+    ride.program.send_signal(signal.SIGCONT)
+    assert ride.program.wait() == {"crashes": -signal.SIGSEGV, "exits": 3}.get(how, -signal.SIGKILL)
+    goals = np.array([goal for is_over, goal in ride.heard if is_over])
+    step_rad = np.abs(np.diff(goals, axis=0)).max() * RAD_PER_TICK
+    assert step_rad <= 0.1 * LOWER_RAD_S + 2 * RAD_PER_TICK
+    with ride.bus.lock:
+        left = [
+            servo.joint.q_rad - REST_RAD[model][servo.plan.name]
+            for servo in ride.bus.all_servos
+            if servo.plan.name in REST_RAD[model]
+        ]
+        assert max(left) < 0.1
+    if how in ("stopped", "hangs"):
+        assert all(is_over for is_over, _ in ride.heard[before:])
+
+
+def test_a_program_that_ends_in_order_leaves_no_supervisor_and_the_arm_hears_nothing_of_it(
+    begin: Callable[..., Ride],
+) -> None:
+    ride = begin()
+    ride.program.terminate()
+    _, said = ride.program.communicate(timeout=SOON_S)
+    assert (ride.program.returncode, said) == (0, "")
+    assert not ride.supervised()
+    assert not ride.holds()
+    assert not any(is_over for is_over, _ in ride.heard)
+    assert port_holder(ride.bus.port) is None
+
+
+def test_a_supervisor_that_is_killed_is_missed_and_the_arm_is_driven_on(
+    begin: Callable[..., Ride],
+) -> None:
+    ride = begin()
+    os.kill(ride.supervisor, signal.SIGKILL)
+    assert "supervisor has ended" in ride.line()
+    assert ride.holds()
+    heard = len(ride.heard)
+    until(lambda: len(ride.heard) > heard + 10)
+    ride.program.terminate()
+    _, said = ride.program.communicate(timeout=SOON_S)
+    assert ride.program.returncode == 0
+    assert "power switch" in said
+    assert not ride.holds()
+
+
+def test_who_starts_anew_meanwhile_waits_for_the_arm(
+    begin: Callable[..., Ride], caplog: pytest.LogCaptureFixture
+) -> None:
+    ride = begin()
+    ride.program.kill()
+    until(ride.is_over)
+    assert port_holder(ride.bus.port) == (ride.supervisor, SUPERVISOR)
+    port = SerialPort(ride.bus.port)
+    port.open()
+    port.close()
+    assert not ride.holds()
+    assert "is being lowered" in caplog.text
+
+
+def test_a_supervisor_that_is_interrupted_lets_go_at_once(begin: Callable[..., Ride]) -> None:
+    ride = begin()
+
+    def interrupt(is_over: bool) -> None:
+        if is_over:
+            ride.on_heard = lambda _is_over: None
+            os.kill(ride.supervisor, signal.SIGINT)
+
+    ride.on_heard = interrupt
+    ride.program.kill()
+    until(lambda: not ride.supervised())
+    assert not ride.holds()
+    goals = np.array([goal for is_over, goal in ride.heard if is_over])
+    assert np.ptp(goals, axis=0).max() == 0
+
+
+def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    known = SupervisedBus(0, "/dev/null", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], [], [])
+    beside = Supervisor([known])
+    beside.ready()
+    assert not beside.take_over()
+    assert "can't be started" in beside.lost
+    assert "power switch" in beside.lost
+    beside.done()
+    beside.done()
