@@ -307,6 +307,8 @@ class Arm:
         stall_current_a: no stall limit of a station is higher than this, or it would be no limit
             [A].
         full_turn: joints that LeRobot calibrates to a whole turn; None for all of them.
+        park_rad: its folded rest, joint to angle [rad]: without torque it stays there. Joints that
+            don't matter for that aren't named: they stay as they are.
         emulated: role ("follower", "leader") to its servos; empty where it can't be emulated.
     """
 
@@ -315,5 +317,6 @@ class Arm:
     kinematics: ArmSpec | None = None
     stall_current_a: float = math.inf
     full_turn: frozenset[str] | None = frozenset()
+    park_rad: Mapping[str, float] = field(default_factory=dict)
     emulated: Mapping[str, ServoChain] = field(default_factory=dict)
     cell: CellArm | None = None

@@ -170,6 +170,8 @@ class Station:
         robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
         workspace: box that the arm stays in; None for the arm model's own box.
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
+        park_rad: joint to where it rests without torque [rad]; joints that aren't named stay where
+            they are. Empty for the arm's own, folded.
         scene: where pictures show object and target, and in what colours.
     """
 
@@ -184,6 +186,7 @@ class Station:
     where: str = "the station"
     costs: Costs = field(default_factory=Costs)
     scene: StationScene = field(default_factory=StationScene)
+    park_rad: Mapping[str, float] = field(default_factory=dict)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits [rad], narrowed where the station says so.
@@ -327,6 +330,12 @@ def load_station(path: Path) -> Station:
     joint_limits_rad = {
         str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()
     }
+    place = f"{where}: park_rad"
+    park = mapping(value.get("park_rad"), place, "joint: angle in rad")
+    park_rad = {
+        str(j): number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
+        for j, q in park.items()
+    }
     costs = parse_costs(value.get("costs"), where)
     place = f"{where}: scene"
     seen = mapping(value.get("scene"), place, "camera: name, object: colour, target: colour")
@@ -363,4 +372,5 @@ def load_station(path: Path) -> Station:
         where,
         costs,
         scene,
+        park_rad,
     )

@@ -54,7 +54,7 @@ BLOCKED_S: Final = 1.0
 WAY_RAD: Final = 0.1
 """What blocked it may be gone: it tries again, as long as it comes this much nearer [rad]."""
 LONGEST_S: Final = 60.0
-"""It is over then, whatever holds the arm up [s]."""
+"""An arm that gives way for so long is moved by somebody: it is over then [s]."""
 
 
 class Guard(Protocol):
@@ -88,6 +88,7 @@ class Lowering:
         limp: joints without torque: they are left alone.
         guards: workspace boxes, heeded on the way to the park pose. Not when giving way: an arm
             without torque would leave the box there, too, and fast.
+        speed_rad_s: fastest goal [rad/s].
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Lowering:
         grips: Collection[int] = (),
         limp: Collection[int] = (),
         guards: Sequence[Guard] = (),
+        speed_rad_s: float = LOWER_RAD_S,
     ) -> None:
         goal = np.array(start_rad, dtype=np.float64)
         limits = np.asarray(limits_rad, dtype=np.float64)
@@ -111,12 +113,12 @@ class Lowering:
         self._is_known = bool(np.isfinite(park).any())
         self._park = np.clip(np.where(np.isfinite(park), park, goal), self._low, self._high)
         self._named = np.isfinite(park)
-        self._guards = tuple(guards)
+        self._guards, self._fastest_rad_s = tuple(guards), speed_rad_s
         self._goal = goal
         self.phase = Phase.HOLD
         self.met = False
         """It has met something, or the box was in its way."""
-        self._speed_rad_s = self._since_s = self._age_s = self._stuck_s = self._still_s = 0.0
+        self._speed_rad_s = self._since_s = self._stuck_s = self._still_s = 0.0
         self._usual_pct = np.full(len(goal), np.nan)
         self._still_at = np.full(len(goal), np.nan)
         self._tried_from_rad = math.inf
@@ -134,7 +136,7 @@ class Lowering:
     @property
     def left_s(self) -> float:
         """How long it takes to the park pose at least [s]."""
-        return self._away_rad(self._goal) / LOWER_RAD_S
+        return self._away_rad(self._goal) / self._fastest_rad_s
 
     def rests(self, state: FollowerState) -> bool:
         """Say whether the arm stands at its park pose already."""
@@ -143,7 +145,7 @@ class Lowering:
     def step(self, state: FollowerState, dt_s: float) -> FloatArray:
         """Return the goals for now [rad], shape (n_joints,); `dt_s` since the step before [s]."""
         dt_s = min(max(dt_s, 0.0), 0.1)  # a late turn moves no further than that
-        self._age_s, self._since_s = self._age_s + dt_s, self._since_s + dt_s
+        self._since_s += dt_s
         q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
         moved = np.abs(q - self._still_at)
         if np.isnan(self._still_at).all() or (moved > STILL_RAD).any():
@@ -160,8 +162,6 @@ class Lowering:
             self._to_park(pct, dt_s)
         elif self.phase is Phase.GIVE:
             self._give_way(pct, q, dt_s)
-        if self._age_s > LONGEST_S:
-            self.phase = Phase.DONE
         return self.goal_rad
 
     def _go(self, phase: Phase) -> None:
@@ -200,7 +200,7 @@ class Lowering:
             return
         # All joints arrive together; fast at first rest and last.
         braked = math.sqrt(2.0 * GAIN_RAD_S2 * left)
-        self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, LOWER_RAD_S, braked)
+        self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, self._fastest_rad_s, braked)
         wanted = self._goal + way * min(self._speed_rad_s * dt_s / left, 1.0)
         for guard in self._guards:
             own = guard.joints
@@ -215,10 +215,12 @@ class Lowering:
     def _give_way(self, pct: FloatArray, q: FloatArray, dt_s: float) -> None:
         pushes = np.nan_to_num(pct)
         over = np.sign(pushes) * np.maximum(np.abs(pushes) - IDLE_PCT, 0.0)
-        self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, LOWER_RAD_S)
+        self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, self._fastest_rad_s)
         most = self._speed_rad_s
         step = np.clip(-over * GIVE_RAD_S_PER_PCT, -most, most) * dt_s
         self._goal = np.clip(self._goal + step, self._low, self._high)
+        if self._since_s > LONGEST_S:
+            self.phase = Phase.DONE
         if self._still_s < STILL_S or self._since_s < STILL_S:
             return
         left = self._away_rad(q)

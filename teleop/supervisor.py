@@ -22,26 +22,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core import platform_calls
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
-from gaploop.teleop.lowering import Lowering
+from gaploop.core.clock import MonotonicClock
+from gaploop.core.errors import DeviceError
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import FloatArray, FollowerState, SafeCommand
+from gaploop.teleop.descent import Descent
 from gaploop.teleop.realtime import raise_priority
+from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, Script, run
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort
 from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.state import decode_goal, encode_goals
-from gaploop.teleop.servos.torque import torque_off
-from gaploop.teleop.stopping import STOP_SIGNALS, one_line
+from gaploop.teleop.servos.state import decode_goal
+from gaploop.teleop.servos.torque import DAMPED, torque_off
+from gaploop.teleop.stopping import STOP_SIGNALS, one_line, run_steps
 
 log = logging.getLogger(__name__)
 
+COMMAND: Final = (sys.executable, "-P", "-m", SUPERVISOR)
+HOLDS: Final = 1
+"""Torque_Enable of a servo that holds; what is more damps."""
 READY_S: Final = 10.0
 """Longest time that a supervisor may take to start; 0.2 s is usual [s]."""
 BEAT_S: Final = 0.1
@@ -53,11 +61,9 @@ LEAVES_S: Final = 1.0
 """The program waits this long for its supervisor to leave the ports [s]."""
 PERIOD_S: Final = 0.02
 """Of the supervisor's own turns, while it lowers an arm [s]."""
-TELL_S: Final = 1.0
-"""A servo that doesn't answer is asked, or told, again for so long [s]."""
 _LOOK_S: Final = 0.05
 
-_READY, _DRIVES, _RESTS, _HANGS, _DONE = b"r", b".", b"-", b"!", b"="
+_READY, _DRIVES, _RESTS, _HANGS, _LET_GO, _DONE = b"r", b".", b"-", b"!", b"0", b"="
 """What the two say to each other, a byte each."""
 
 UNSUPERVISED: Final = (
@@ -72,8 +78,7 @@ class SupervisedBus:
     Attributes:
         handle: the open port's file descriptor.
         angles: for each joint its middle [ticks], its angle there [rad] and its slope [rad/tick].
-        limits_rad: of each joint [rad]; none of a leader's, which is let go of at once.
-        grips: which joints hold things.
+        is_follower: it is lowered; a leader is let go of at once.
     """
 
     handle: int
@@ -83,8 +88,7 @@ class SupervisedBus:
     ids: list[int]
     models: list[str]
     angles: list[tuple[float, float, float]]
-    limits_rad: list[list[float]]
-    grips: list[int]
+    is_follower: bool
 
 
 # -- the program's side --------------------------------------------------------------------------
@@ -97,23 +101,22 @@ class Supervisor:
     says so in a line.
     """
 
-    def __init__(self, buses: Sequence[SupervisedBus], park_rad: FloatArray | None = None) -> None:
+    def __init__(self, buses: Sequence[SupervisedBus], safety: SafetyFilter) -> None:
         self.lost = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel, theirs = socket.socketpair()
         with contextlib.ExitStack() as stack:
             stack.enter_context(theirs)
             handles = [bus.handle for bus in buses]
-            job = {"pid": os.getpid(), "own": platform_calls.own_handle(), "silent_s": SILENT_S}
+            job: dict[str, Any] = {"pid": os.getpid(), "own": platform_calls.own_handle()}
             if job["own"] is not None:
                 stack.callback(os.close, job["own"])
                 handles.append(job["own"])
-            job["buses"] = [asdict(bus) for bus in buses]
-            job["park_rad"] = None if park_rad is None else park_rad.tolist()
+            job["buses"], job["safety"] = [asdict(bus) for bus in buses], safety.to_json()
             try:
                 if buses:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", SUPERVISOR],
+                        COMMAND,
                         stdin=theirs,
                         stdout=subprocess.DEVNULL,
                         pass_fds=handles,
@@ -125,7 +128,7 @@ class Supervisor:
 
     def ready(self) -> None:
         """Wait until it watches, and tell it that from now on the program drives."""
-        if self._watches:
+        if self.watches:
             heard = b""
             with contextlib.suppress(OSError):
                 self._channel.settimeout(READY_S)
@@ -143,9 +146,9 @@ class Supervisor:
         """Say that nothing is driven; from now on only the program's end is watched for."""
         self._say(_RESTS)
 
-    def take_over(self) -> bool:
-        """Have this program ended and the arm lowered; return whether there is who does."""
-        return self._say(_HANGS)
+    def take_over(self, *, let_go: bool) -> bool:
+        """Have this program ended and the arm lowered, or let go of; say if there is who does."""
+        return self._say(_LET_GO if let_go else _HANGS)
 
     def done(self) -> None:
         """Have it leave the ports and end, as torque is off; safe to call twice."""
@@ -160,16 +163,17 @@ class Supervisor:
             process.wait()
 
     @property
-    def _watches(self) -> bool:
+    def watches(self) -> bool:
+        """Whether there is one."""
         return self._process is not None and not self.lost
 
     def _say(self, word: bytes) -> bool:
-        if self._watches:
+        if self.watches:
             try:
                 self._channel.send(word)
             except OSError:  # it has ended, or reads nothing any more
                 self._lose("The arm's supervisor has ended")
-        return self._watches
+        return self.watches
 
     def _lose(self, why: str) -> None:
         self.lost = f"{why}. {UNSUPERVISED}"
@@ -177,6 +181,15 @@ class Supervisor:
 
 
 # -- the process ----------------------------------------------------------------------------------
+
+
+class _Why(StrEnum):
+    """Why a program can't look after its arm any more, in words."""
+
+    ENDED = "gaploop has ended"
+    SILENT = "gaploop stood still and was ended"
+    HANGS = "gaploop's control loop hung, and gaploop was ended"
+    LET_GO = "gaploop's control loop hung, was to let go, and gaploop was ended"
 
 
 def main() -> None:
@@ -188,19 +201,20 @@ def main() -> None:
         job = json.loads(lines.readline())
     raise_priority()
     channel.sendall(_READY)
-    pid = job["pid"]
     try:
-        why = _watch(channel, pid, job["silent_s"])
-        if why:
-            platform_calls.kill_process(pid, job["own"])
-            _wait_until_gone(pid)
-            _look_after([SupervisedBus(**bus) for bus in job["buses"]], job["park_rad"], why)
+        if why := _watch(channel, job["pid"]):
+            platform_calls.kill_process(job["pid"], job["own"])
+            _wait_until_gone(job["pid"])
+            known = [SupervisedBus(**bus) for bus in job["buses"]]
+            with contextlib.suppress(DeviceError):
+                _Arms([bus for bus in known if not bus.is_follower]).torque_off()
+            _bring_down(_Arms([bus for bus in known if bus.is_follower]), job["safety"], why)
     finally:
         os._exit(0)  # at once: the program, or the next one, waits for the ports
 
 
-def _watch(channel: socket.socket, pid: int, patience_s: float) -> str:
-    """Return why the program can't look after the arm any more, "" where it needn't."""
+def _watch(channel: socket.socket, pid: int) -> _Why | None:
+    """Return why the program can't look after the arm any more, None where it needn't."""
     silent_s, drives, wait_s = 0.0, False, _LOOK_S
     channel.setblocking(False)
     poll = select.poll()
@@ -211,9 +225,9 @@ def _watch(channel: socket.socket, pid: int, patience_s: float) -> str:
             with contextlib.suppress(ConnectionError):
                 words = channel.recv(4096)
             if _DONE in words:
-                return ""
-            if _HANGS in words:
-                return "hung"
+                return None
+            if _LET_GO in words or _HANGS in words:
+                return _Why.LET_GO if _LET_GO in words else _Why.HANGS
             if words:
                 silent_s, drives = 0.0, words.endswith(_DRIVES)
             else:  # it is ending, or has forgotten this process
@@ -223,9 +237,9 @@ def _watch(channel: socket.socket, pid: int, patience_s: float) -> str:
             # Counted in looks: a machine that was suspended, or too busy for this process as well,
             # isn't taken for a program that hangs.
             silent_s += wait_s
-        if silent_s > patience_s and (drives or wait_s < _LOOK_S):
-            return "stood still" if drives else ""
-    return "ended"
+        if silent_s > SILENT_S and (drives or wait_s < _LOOK_S):
+            return _Why.SILENT if drives else None
+    return _Why.ENDED
 
 
 def _wait_until_gone(pid: int) -> None:
@@ -242,127 +256,123 @@ def _wait_until_gone(pid: int) -> None:
             warn_s = math.inf
 
 
-def _look_after(buses: Sequence[SupervisedBus], park_rad: list[float] | None, why: str) -> None:
-    """Let go of leaders at once; lower followers, then let go of them."""
-    let_go = list[int]()
-    signal.signal(signal.SIGINT, lambda number, _frame: let_go.append(number))
-    arms = [_Arm(known) for known in buses]
-    followers = [arm for arm in arms if arm.known.limits_rad]
-    run([(arm.line, torque_off(arm.bus)) for arm in arms if arm not in followers])
-    for arm in followers:
-        _told_again(arm, arm.ask)
-    if not any(arm.holding or arm.silent for arm in followers):
+def _bring_down(arms: Any, safety: Mapping[str, Any], why: _Why) -> None:
+    """Bring followers down by the law of every other end, if they hold."""
+    let_go = [signal.SIGINT] if why is _Why.LET_GO else []
+    signal.signal(signal.SIGINT, lambda *_: let_go.append(signal.SIGINT))
+    goal_rad, torque = arms.ask()
+    if np.isnan(torque).all():
+        _say(f"{why}, and no servo answers. Switch the arm's power off.")
+    if not (torque > 0).any():  # NaN isn't
         return
     _say(
-        f"gaploop {why} while it held the arm, which is now lowered. To let go of it at once: "
+        f"{why} while it held the arm. It is brought down now; to let go of it at once: "
         f"kill -INT {os.getpid()}"
     )
-    if any(arm.holding for arm in followers):
-        _lower(followers, park_rad, let_go)
-    words = [
-        f"servo {servo_id} on {arm.known.path}"
-        for arm in followers
-        for servo_id in _told_again(arm, arm.let_go)
-    ]
-    _say(
-        f"Torque off isn't confirmed by {', '.join(words)}. Switch the arm's power off."
-        if words
-        else "The arm's torque is off."
+    if not (torque == HOLDS).any():
+        let_go.append(signal.SIGINT)  # it was let go of already, and is falling damped
+    joint_limits_rad = np.array(safety["joint_limits_rad"])
+    park_rad = None if safety["park_rad"] is None else np.array(safety["park_rad"])
+    filtered = SafetyFilter(
+        SafetyLimits(**safety["limits"]),
+        joint_limits_rad,
+        PERIOD_S,
+        grips=safety["grips"],
+        park_rad=park_rad,
     )
-
-
-class _Arm:
-    """One arm on a port that was handed down."""
-
-    def __init__(self, known: SupervisedBus) -> None:
-        self.known = known
-        port = SerialPort.inherited(known.path, known.baud, known.handle)
-        self.line = BusLine(port, Protocol(known.protocol))
-        self.bus = ServoBus(self.line, known.ids, known.models)
-        self.middle_ticks, self.middle_rad, self.rad_per_tick = np.array(known.angles).T
-        self.bus.decoder.set_angles(*zip(*known.angles, strict=True))
-        self.holding: set[int] = set()
-        """Servos that hold, and are sent goals: one that is limp would hold by one."""
-        self.silent = list[int]()
-        self.goal_rad = np.full(len(known.ids), np.nan)
-
-    def ask(self) -> Script[list[int]]:
-        """Find out which servos hold, and at what goals; return those that don't say."""
-        bus = self.bus
-        yield from bus.probe()
-        torque = yield from bus.collect(bus.register("Torque_Enable"), bus.ids)
-        goals = yield from bus.collect(bus.register("Goal_Position"), bus.ids)
-        self.silent = [i for i in bus.ids if i not in torque or i not in goals]
-        self.holding = {i for i, data in torque.items() if data[0] and i in goals}
-        ticks = [decode_goal(bus.protocol, goals[i]) if i in goals else math.nan for i in bus.ids]
-        self.goal_rad = self.middle_rad + (np.array(ticks) - self.middle_ticks) * self.rad_per_tick
-        yield from bus.note_holding(self.holding)
-        return self.silent
-
-    def let_go(self) -> Script[list[int]]:
-        """Take torque off; return which servos didn't confirm it."""
-        return list((yield from torque_off(self.bus)))
-
-    def send(self, goal_rad: FloatArray) -> None:
-        """Send those that hold their goals [rad], shape (n_servos,)."""
-        ticks = self.middle_ticks + (goal_rad - self.middle_rad) / self.rad_per_tick
-        held = [k for k, servo_id in enumerate(self.bus.ids) if servo_id in self.holding]
-        ids = [self.bus.ids[k] for k in held]
-        goals = encode_goals(self.bus.protocol, ids, ticks[held])
-        self.line.start(self.bus.store_all(self.bus.register("Goal_Position"), goals))
-
-    def give_up(self, servo_id: int) -> Script[None]:
-        """Let go of one servo."""
-        self.holding.discard(servo_id)
-        self.bus.holding.discard(servo_id)
-        yield self.bus.store(servo_id, self.bus.register("Torque_Enable"), b"\0")
-
-
-def _lower(arms: Sequence[_Arm], park_rad: list[float] | None, let_go: Sequence[int]) -> None:
-    """Lower what holds until it rests, nothing answers, or it is to be let go of."""
-    servos = [(arm, servo_id) for arm in arms for servo_id in arm.bus.ids]
-    goal, limits = (
-        np.concatenate(parts)
-        for parts in zip(*((arm.goal_rad, arm.known.limits_rad) for arm in arms), strict=True)
+    limp = frozenset(np.flatnonzero(torque != HOLDS).tolist())
+    steps = (
+        ("releasing", lambda: arms.release(limp)),
+        ("lowering", lambda: filtered.reset(goal_rad)),
     )
-    grips = [n for n, (arm, i) in enumerate(servos) if arm.bus.ids.index(i) in arm.known.grips]
-    ends = list(itertools.accumulate((len(arm.bus.ids) for arm in arms), initial=0))
-    lowering: Lowering | None = None
-    heard_s = last_s = time.monotonic()
-    while not (let_go or (lowering is not None and lowering.done)):
+    faults = run_steps(steps)
+    descent = Descent(
+        arms, filtered, MonotonicClock(), PERIOD_S, let_go=lambda: bool(let_go or faults), limp=limp
+    )
+    faults += descent.run()
+    _say("; ".join(faults) or "The arm's torque is off.")
+
+
+class _Arms:
+    """Servo arms on ports that were handed down: as much of a `Follower` as a `Descent` takes."""
+
+    def __init__(self, known: Sequence[SupervisedBus]) -> None:
+        self.buses = []
+        for one in known:
+            port = SerialPort.inherited(one.path, one.baud, one.handle)
+            bus = ServoBus(BusLine(port, Protocol(one.protocol)), one.ids, one.models)
+            bus.decoder.set_angles(*zip(*one.angles, strict=True))
+            self.buses.append(bus)
+        angles = np.array([angle for one in known for angle in one.angles]).reshape(-1, 3)
+        self._middle_ticks, self._middle_rad, self._rad_per_tick = angles.T
+        ends = itertools.accumulate((len(bus.ids) for bus in self.buses), initial=0)
+        self._spans = list(itertools.starmap(slice, itertools.pairwise(ends)))
+        self.joint_names = tuple(str(i) for bus in self.buses for i in bus.ids)
+        self.damps = any(DAMPED[bus.protocol] for bus in self.buses)
+
+    def ask(self) -> tuple[FloatArray, FloatArray]:
+        """Return the servos' goals [rad] and Torque_Enable, shape (n_joints,); NaN if not told.
+
+        The goal of one that doesn't hold is where it is.
+        """
+        found = np.hstack(self._each(_ask))
+        ticks = np.where(found[1] == HOLDS, found[0], found[2])
+        return self._middle_rad + (ticks - self._middle_ticks) * self._rad_per_tick, found[1]
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
         now_s = time.monotonic()
-        states = run([(arm.line, arm.bus.read(now_s)) for arm in arms])
+        states = self._each(lambda bus: bus.read(now_s))
         _, speed, current, load, heat, volts, q = np.hstack([state.values for state in states])
         status = np.hstack([state.status for state in states])
-        heard_s = now_s if not (status & NO_REPLY).all() else heard_s
-        if now_s - heard_s > SILENT_S:
-            return
-        failed = [
-            (arm, servo_id)
-            for (arm, servo_id), bits in zip(servos, status.tolist(), strict=True)
-            if bits & ~NO_REPLY and servo_id in arm.holding
-        ]
-        for arm, servo_id in failed:  # alone; the others go on
-            run([(arm.line, arm.give_up(servo_id))])
-        if failed or lowering is None:
-            goal = np.where(np.isfinite(goal), goal, np.nan_to_num(q))
-            limp = [n for n, (arm, servo_id) in enumerate(servos) if servo_id not in arm.holding]
-            park = None if park_rad is None else np.array(park_rad, dtype=np.float64)
-            lowering = Lowering(goal, park, limits, grips=grips, limp=limp)
-        state = FollowerState(now_s, q, speed, current, load, heat, volts, status)
-        goal = lowering.step(state, now_s - last_s)
-        for arm, (first, end) in zip(arms, itertools.pairwise(ends), strict=True):
-            arm.send(goal[first:end])
-        last_s = now_s
-        time.sleep(max(now_s + PERIOD_S - time.monotonic(), 0.0))
+        return FollowerState(now_s, q, speed, current, load, heat, volts, status)
+
+    def send(self, command: SafeCommand) -> None:
+        """Set the goal positions."""
+        ticks = self._middle_ticks + (command.sent_rad - self._middle_rad) / self._rad_per_tick
+        for bus, span in zip(self.buses, self._spans, strict=True):
+            bus.set_goals(ticks[span].tolist())
+
+    def torque_off(self, *, damped: bool = False) -> None:
+        """Take torque off; DeviceError names the servos that don't confirm it."""
+        self._require(self._each(lambda bus: torque_off(bus, damped=damped)))
+
+    def release(self, joints: Collection[int]) -> None:
+        """Take torque off some joints alone, damped where they can; DeviceError as `torque_off`."""
+
+        def release(bus: ServoBus) -> Script[tuple[int, ...]]:
+            span = self._spans[self.buses.index(bus)]
+            ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
+            bus.released.update(ids)
+            return (yield from torque_off(bus, ids, damped=True)) if ids else ()
+
+        self._require(self._each(release))
+
+    def _each[T](self, script: Callable[[ServoBus], Script[T]]) -> list[T]:
+        return run([(bus.line, script(bus)) for bus in self.buses])
+
+    def _require(self, left: Sequence[Sequence[int]]) -> None:
+        pairs = zip(self.buses, left, strict=True)
+        names = [f"servo {i} on {bus.line.port.path}" for bus, ids in pairs for i in ids]
+        if names:
+            raise DeviceError(
+                f"Torque off isn't confirmed by {', '.join(names)}. Switch the arm's power off."
+            )
 
 
-def _told_again(arm: _Arm, script: Callable[[], Script[list[int]]]) -> list[int]:
-    """Run a script until no servo is left, or for `TELL_S`; return those that are."""
-    give_up_s = time.monotonic() + TELL_S
-    while (left := run([(arm.line, script())])[0]) and time.monotonic() < give_up_s:
-        time.sleep(PERIOD_S)
-    return left
+def _ask(bus: ServoBus) -> Script[FloatArray]:
+    """Return each servo's goal [ticks], Torque_Enable and position [ticks], shape (3, n)."""
+    yield from bus.probe()
+    torque = yield from bus.collect(bus.register("Torque_Enable"), bus.ids)
+    goals = yield from bus.collect(bus.register("Goal_Position"), bus.ids)
+    state = yield from bus.read(time.monotonic())
+    yield from bus.note_holding([i for i, data in torque.items() if data[0] == HOLDS])
+    rows = [
+        [decode_goal(bus.protocol, goals[i]) if i in goals else math.nan for i in bus.ids],
+        [torque[i][0] if i in torque else math.nan for i in bus.ids],
+        state.position_ticks,
+    ]
+    return np.array(rows, dtype=np.float64)
 
 
 def _say(words: str) -> None:

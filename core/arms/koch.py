@@ -25,6 +25,7 @@ ARM: Final = Arm(
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=frozenset({"shoulder_pan", "wrist_roll"}),
+    park_rad={"shoulder_lift": 1.085, "elbow_flex": 1.51, "wrist_flex": 0.1},
     emulated={
         "follower": ServoChain(
             protocol="dynamixel",

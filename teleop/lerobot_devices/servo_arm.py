@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -21,14 +22,14 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
-from gaploop.teleop.lerobot_devices.units import GRIPPER, joined
+from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
 from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
-from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.servos.torque import DAMPED, torque_off, torque_on
 from gaploop.teleop.stopping import undisturbed
 from gaploop.teleop.supervisor import SupervisedBus
 
@@ -115,15 +116,18 @@ class ServoArms:
         return names
 
     @undisturbed()
-    def torque_off(self) -> None:
+    def torque_off(self, *, damped: bool = False) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Args:
+            damped: let their motors brake what moves the joints, where they can.
 
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
         """
         self._holding = False
         self._may_hold |= any(bus.holding for bus in self.buses)
-        left = self.named(self.group.each(self.buses, torque_off))
+        left = self.named(self.group.each(self.buses, functools.partial(torque_off, damped=damped)))
         if left:
             words = self.may_hold_words if self._may_hold else self.limp_words
             raise DeviceError(words.format(", ".join(left)))
@@ -174,10 +178,7 @@ class ServoFollower(ServoArms):
         """
         found = []
         for bus in self.group.buses:
-            port, limits, names = bus.line.port, np.empty((0, 2)), ()
-            if bus in self.buses:
-                own = self.spans[self.buses.index(bus)]
-                limits, names = self.joint_limits_rad[own], self.joint_names[own]
+            port = bus.line.port
             known = SupervisedBus(
                 handle=port.fileno(),
                 path=port.path,
@@ -186,8 +187,7 @@ class ServoFollower(ServoArms):
                 ids=list(bus.ids),
                 models=list(bus.models),
                 angles=bus.decoder.angles,
-                limits_rad=limits.tolist(),
-                grips=[k for k, name in enumerate(names) if name.endswith(GRIPPER)],
+                is_follower=bus in self.buses,
             )
             if not is_emulated_here(port.path):
                 found.append(known)
@@ -209,12 +209,35 @@ class ServoFollower(ServoArms):
             raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
         self.set_goals(ticks, if_holding=lambda: self._holding)
 
+    @property
+    def damps(self) -> bool:
+        """Whether its servos can brake a joint that they let go of."""
+        return any(DAMPED[bus.protocol] for bus in self.buses)
+
+    def release(self, joints: Collection[int]) -> None:
+        """Take torque off some joints alone, damped where they can: the others hold on.
+
+        Raises:
+            DeviceError: names those that didn't confirm it.
+        """
+        left = []
+        with self.group.held:
+            for bus, span in zip(self.buses, self.spans, strict=True):
+                ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
+                bus.released.update(ids)
+                found = run([(bus.line, torque_off(bus, ids, damped=True))])[0] if ids else ()
+                left.append(found)
+        if names := self.named(left):
+            raise DeviceError(self.may_hold_words.format(", ".join(names)))
+
     def torque_on(self) -> None:
         """Hold the arm where it is: goals to the measured positions, then torque on.
 
         Raises:
             DeviceError: names the joints that don't take it; torque is off again.
         """
+        for bus in self.buses:
+            bus.released.clear()
         left = self.group.each(self.buses, torque_on)
         if not any(left):
             self._holding = True

@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaploop.core.station import SafetyLimits
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lowering import LOWER_RAD_S
+from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort, port_holder
 from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol
 from gaploop.teleop.supervisor import SupervisedBus, Supervisor
 
-PROGRAM = """
+PROGRAM = '''
 import json, os, signal, sys, time
 import numpy as np
 from gaploop.teleop import control, supervisor
@@ -44,9 +46,17 @@ from gaploop.teleop.supervisor import SupervisedBus
 
 job = json.loads(sys.argv[1])
 count = len(job["ids"])
-exchange.MIN_WAIT_S = exchange.MAX_WAIT_S = supervisor.READY_S = 120.0  # a busy machine is no fault
+# A busy machine is no fault.
+patience = """
+from gaploop.teleop import supervisor
+from gaploop.teleop.servos import exchange
+exchange.MIN_WAIT_S = exchange.MAX_WAIT_S = supervisor.READY_S = 120.0
+"""
 if job["patient"]:
-    control.STUCK_S = supervisor.SILENT_S = 120.0
+    control.STUCK_S = 120.0
+    patience += "supervisor.SILENT_S = 120.0\\n"
+exec(patience)
+supervisor.COMMAND = [sys.executable, "-P", "-c", patience + "supervisor.main()"]
 limits = np.tile([-2.0, 2.0], (count, 1))
 
 class Arm:
@@ -64,8 +74,7 @@ class Arm:
     def supervised(self):
         own, port = self.bus, self.line.port
         known = port.path, port.baud, own.protocol, list(own.ids), list(own.models)
-        angles = own.decoder.angles
-        return [SupervisedBus(port.fileno(), *known, angles, limits.tolist(), [count - 1])]
+        return [SupervisedBus(port.fileno(), *known, own.decoder.angles, True)]
 
     def read(self):
         (state,) = run([(self.line, self.bus.read(time.monotonic()))])
@@ -78,7 +87,7 @@ class Arm:
     def torque_on(self):
         assert run([(self.line, torque_on(self.bus))]) == [()]
 
-    def torque_off(self):
+    def torque_off(self, damped=False):
         assert run([(self.line, torque_off(self.bus))]) == [()]
 
     def close(self):
@@ -108,7 +117,9 @@ class Leader:
         return False
 
 rates = Rates(50.0, 50.0)
-safety = SafetyFilter(SafetyLimits(stale_leader_s=5.0), limits, rates.period_s)
+slow = SafetyLimits(stale_leader_s=5.0, lost_servo_s=2.0, stall_s=10.0, following_s=10.0)
+park_rad = np.array([np.nan if q is None else q for q in job["park_rad"]])
+safety = SafetyFilter(slow, limits, rates.period_s, grips=[count - 1], park_rad=park_rad)
 with control.ControlThread(arm, Leader(), safety, rates) as driven:
     driven.start()
     if not os.fork():  # inherits every open file, as a worker of torch's does
@@ -124,7 +135,7 @@ with control.ControlThread(arm, Leader(), safety, rates) as driven:
             said = driven.snapshot().faults
             print(*said, flush=True)
         time.sleep(0.01)
-"""
+'''
 
 SOON_S = 240.0
 """Longest time that a loaded machine is waited for."""
@@ -238,9 +249,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "how"), [*(("so101", how) for how in ENDS), ("koch", "killed")]
-)
+@pytest.mark.parametrize(("model", "how"), [*(("so101", how) for how in ENDS), ("koch", "killed")])
 def test_an_arm_whose_program_is_gone_is_lowered_by_the_supervisor_alone(
     begin: Callable[..., Ride], model: str, how: str
 ) -> None:
@@ -335,11 +344,11 @@ def test_a_supervisor_that_is_interrupted_lets_go_at_once(begin: Callable[..., R
 
 
 def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    known = SupervisedBus(0, "/dev/null", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], [], [])
-    beside = Supervisor([known])
+    monkeypatch.setattr("gaploop.teleop.supervisor.COMMAND", ["/nowhere/python"])
+    known = SupervisedBus(0, "/dev/null", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], True)
+    beside = Supervisor([known], SafetyFilter(SafetyLimits(), np.array([[-1.0, 1.0]]), 0.02))
     beside.ready()
-    assert not beside.take_over()
+    assert not beside.take_over(let_go=False)
     assert "can't be started" in beside.lost
     assert "power switch" in beside.lost
     beside.done()
