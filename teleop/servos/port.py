@@ -32,8 +32,8 @@ WRITE_TIMEOUT_S: Final = 0.05
 _PATTERNS: Final = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/tty.usb*", "/dev/cu.usb*")
 SUPERVISOR: Final = "gaploop.teleop.supervisor"
 """The module that holds a port beside the program that opened it, and outlives it."""
-LOWERING_S: Final = 30.0
-"""An arm that a supervisor lowers is waited for so long [s]: 3 rad take 10 s."""
+LOWERING_S: Final = 60.0
+"""An arm that a supervisor lowers is waited for so long [s]: 3 rad take 12 s."""
 _BUSY: Final = (errno.EBUSY, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -78,7 +78,7 @@ class SerialPort:
                 break
             except platform_calls.TERMINAL_ERRORS as error:  # SerialException is an OSError
                 holder = port_holder(self.path)
-                lowers = holder is not None and holder[1] == SUPERVISOR
+                lowers = said if holder is None else holder[1] == SUPERVISOR
                 if not lowers or time.monotonic() > give_up_s:
                     raise open_error(self.path, error) from error
             if not said:
