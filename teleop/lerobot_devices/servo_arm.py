@@ -176,22 +176,20 @@ class ServoFollower(ServoArms):
 
         None that are emulated in this very program, and end with it.
         """
-        found = []
-        for bus in self.group.buses:
-            port = bus.line.port
-            known = SupervisedBus(
-                handle=port.fileno(),
-                path=port.path,
-                baud=port.baud,
+        return [
+            SupervisedBus(
+                handle=bus.line.port.fileno(),
+                path=bus.line.port.path,
+                baud=bus.line.port.baud,
                 protocol=bus.protocol,
                 ids=list(bus.ids),
                 models=list(bus.models),
                 angles=bus.decoder.angles,
                 is_follower=bus in self.buses,
             )
-            if not is_emulated_here(port.path):
-                found.append(known)
-        return found
+            for bus in self.group.buses
+            if not is_emulated_here(bus.line.port)
+        ]
 
     def read(self) -> FollowerState:
         """Return what the servos report; reads the leader's in the same exchange."""

@@ -261,10 +261,12 @@ def _is_same(link: Path, wanted: os.stat_result) -> bool:
     return os.path.samestat(found, wanted)
 
 
-def is_emulated_here(path: str) -> bool:
-    """Say whether this very program is the emulated device: it holds the terminal's other end."""
+def is_emulated_here(port: SerialPort) -> bool:
+    """Say whether this very program is the device: it has the terminal's other end, or no port."""
+    if not os.isatty(port.fileno()):
+        return True
     with contextlib.suppress(OSError):
-        return _has_other_end(path, list(Path("/proc/self/fd").iterdir()))
+        return _has_other_end(port.path, list(Path("/proc/self/fd").iterdir()))
     return False
 
 
