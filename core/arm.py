@@ -111,7 +111,6 @@ class ServoChain:
     Attributes:
         protocol: what they speak: "feetech" or "dynamixel".
         models: such as sts3215, shape (n_joints,).
-        gravity_nm: torque of the weight on each joint where it is greatest [N m].
         first_id: of the servo at the base; the others follow.
         zero_ticks: bare encoder at each joint's zero.
         settings: registers that all have set up, such as Baud_Rate.
@@ -122,7 +121,6 @@ class ServoChain:
 
     protocol: str
     models: tuple[str, ...]
-    gravity_nm: tuple[float, ...]
     first_id: int = 1
     zero_ticks: tuple[int, ...] = (2048,) * 6
     settings: Mapping[str, int] = field(default_factory=dict)

@@ -114,14 +114,14 @@ class Descent:
     def _run(self) -> None:
         safety, clock = self._safety, self._clock
         last_s = due_s = clock.now_s()
-        ended_before = True
+        ended_before: bool | None = None
         while True:
             now_s = clock.now_s()
             state = self._follower.read()
             safety.watch(state, now_s, self._released)
             response = Response.LET_GO if self._let_go() else safety.response
             if response is Response.HOLD:
-                if self.response is not Response.HOLD:
+                if ended_before is None:
                     ended_before = self._ends()
                 elif self._resumed():
                     return

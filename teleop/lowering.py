@@ -31,16 +31,18 @@ PARKED_RAD: Final = 0.1
 RISE_PCT: Final = 15.0
 """A joint whose load differs by so much from what it lately was has met something [% of stall]:
 1.5 N at the tip of an SO-101."""
-DRIFT_PCT_S: Final = 25.0
+DRIFT_PCT_S: Final = 20.0
 """The load of a stretched arm's weight changes by up to 15 % of stall a second as it folds; that
-of a joint that is held fast by 100 % and more [% of stall/s]."""
+of a joint that is held fast by 100 % and more, where it has far to go [% of stall/s]."""
+MOST_PCT: Final = 60.0
+"""No known arm's weight loads a joint so much [% of stall]: it met something by slow degrees."""
 STALL_A: Final = 1.5
 """Where only the current is reported, so much counts as stall [A]: the XL330's."""
 ERROR_PCT_PER_RAD: Final = 300.0
 """Where neither is, the way to the goal tells it: about the least gain in use [% of stall/rad]."""
 SIGN_RAD: Final = 0.004
 """A motor pushes towards its goal; nearer to it than this, its report has to say where to [rad]."""
-IDLE_PCT: Final = 1.5
+IDLE_PCT: Final = 1.0
 """A joint with less load is held by its gears alone [% of stall]."""
 GIVE_RAD_S_PER_PCT: Final = 0.02
 """How fast a goal follows its load: slow enough for stiff servos at 20 turns a second."""
@@ -51,8 +53,12 @@ SETTLE_S: Final = 0.6
 """The arm holds until it is still, or at most for so long [s], before it is lowered."""
 BLOCKED_S: Final = 1.0
 """A workspace box that lets the arm come no nearer for so long is in the way [s]."""
+TRIES: Final = 3
+AGAIN_S: Final = 1.0
+"""What blocked it may be a hand that is taken away: it tries again so many times, after a pause
+[s], before it counts as what the arm rests on."""
 WAY_RAD: Final = 0.1
-"""What blocked it may be gone: it tries again, as long as it comes this much nearer [rad]."""
+"""Where it comes this much nearer meanwhile, those tries begin anew [rad]."""
 LONGEST_S: Final = 60.0
 """An arm that gives way for so long is moved by somebody: it is over then [s]."""
 
@@ -118,10 +124,13 @@ class Lowering:
         self.phase = Phase.HOLD
         self.met = False
         """It has met something, or the box was in its way."""
+        self._blocked = np.zeros(len(goal), dtype=np.bool_)
+        """Joints that met something on this try: the others go on without them."""
         self._speed_rad_s = self._since_s = self._stuck_s = self._still_s = 0.0
         self._usual_pct = np.full(len(goal), np.nan)
+        self._first_pct = np.full(len(goal), np.nan)
         self._still_at = np.full(len(goal), np.nan)
-        self._tried_from_rad = math.inf
+        self._tried_from_rad, self._tries = math.inf, 0
 
     @property
     def done(self) -> bool:
@@ -168,6 +177,7 @@ class Lowering:
         self.phase, self._since_s, self._stuck_s, self._speed_rad_s = phase, 0.0, 0.0, 0.0
         self._still_s = 0.0
         self._usual_pct = np.full(len(self._goal), np.nan)
+        self._first_pct = np.full(len(self._goal), np.nan)
 
     def _away_rad(self, q_rad: FloatArray) -> float:
         away = np.abs(self._park - q_rad)[self._named]
@@ -187,13 +197,17 @@ class Lowering:
 
     def _to_park(self, pct: FloatArray, dt_s: float) -> None:
         usual = np.where(np.isnan(self._usual_pct), pct, self._usual_pct)
+        self._first_pct = np.where(np.isnan(self._first_pct), np.abs(pct), self._first_pct)
         drift = DRIFT_PCT_S * dt_s
-        if (np.abs(pct - usual) > RISE_PCT).any():
+        most = np.maximum(MOST_PCT, self._first_pct + RISE_PCT)
+        presses = (np.abs(pct - usual) > RISE_PCT) | (np.abs(pct) > most)
+        if presses.any():
             self.met = True
+            self._blocked |= presses
             self._go(Phase.GIVE)
             return
         self._usual_pct = usual + np.clip(np.nan_to_num(pct - usual), -drift, drift)
-        way = self._park - self._goal
+        way = np.where(self._blocked, 0.0, self._park - self._goal)
         left = float(np.abs(way).max())
         if left < 1e-4:
             self._go(Phase.GIVE)
@@ -205,11 +219,12 @@ class Lowering:
         for guard in self._guards:
             own = guard.joints
             wanted[own] = guard.limit(self._goal[own].tolist(), wanted[own].tolist())
-        came = left - float(np.abs(self._park - wanted).max())
+        came = left - float(np.abs(np.where(self._blocked, 0.0, self._park - wanted)).max())
         self._stuck_s = 0.0 if came > 0.1 * self._speed_rad_s * dt_s else self._stuck_s + dt_s
         self._goal = wanted
         if self._stuck_s >= BLOCKED_S:
             self.met = True
+            self._blocked[:] = True
             self._go(Phase.GIVE)
 
     def _give_way(self, pct: FloatArray, q: FloatArray, dt_s: float) -> None:
@@ -223,9 +238,17 @@ class Lowering:
             self.phase = Phase.DONE
         if self._still_s < STILL_S or self._since_s < STILL_S:
             return
-        left = self._away_rad(q)
-        if self.met and WAY_RAD < left < self._tried_from_rad - WAY_RAD:
-            self._tried_from_rad = left
-            self._go(Phase.PARK)
-        else:
+        away = np.where(self._named, np.abs(self._park - q), 0.0)
+        left = float(np.nanmax(away))
+        if left < self._tried_from_rad - WAY_RAD:
+            self._tried_from_rad, self._tries = left, 0
+        if not self.met or left <= PARKED_RAD:
             self.phase = Phase.DONE
+        elif (away[~self._blocked] > WAY_RAD).any() and not self._blocked.all():
+            self._go(Phase.PARK)
+        elif self._tries == TRIES:
+            self.phase = Phase.DONE
+        elif self._still_s >= AGAIN_S:
+            self._tries += 1
+            self._blocked[:] = False
+            self._go(Phase.PARK)

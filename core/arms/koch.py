@@ -30,14 +30,12 @@ ARM: Final = Arm(
         "follower": ServoChain(
             protocol="dynamixel",
             models=("xl430-w250",) * 2 + ("xl330-m288",) * 4,
-            gravity_nm=(0.0, 0.25, 0.1, 0.03, 0.0, 0.0),
             zero_ticks=ASSEMBLED_TICKS,
             settings=SETTINGS,
         ),
         "leader": ServoChain(
             protocol="dynamixel",
             models=("xl330-m077",) * 6,
-            gravity_nm=(0.0, 0.006, 0.005, 0.0, 0.0, 0.0),
             zero_ticks=ASSEMBLED_TICKS,
             settings=SETTINGS,
             inverted=frozenset({"elbow_flex"}),  # KochLeader inverts its Drive_Mode

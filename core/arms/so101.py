@@ -60,12 +60,10 @@ def load(mjcf: Path, paint: Paint) -> Any:
     return spec
 
 
-# STS3215, ids 1 to 6, 1 Mbit/s; the weight on lift and elbow of a stretched arm:
-# TheRobotStudio's SO-101 URDF masses.
+# STS3215, ids 1 to 6, 1 Mbit/s.
 CHAIN: Final = ServoChain(
     protocol="feetech",
     models=("sts3215",) * 6,
-    gravity_nm=(0.0, 0.75, 0.45, 0.12, 0.0, 0.0),
     zero_ticks=ASSEMBLED_TICKS,
     settings={"Return_Delay_Time": 0},
 )
