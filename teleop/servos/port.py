@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import itertools
 import logging
 import os
 import select
@@ -241,12 +240,11 @@ def _program(process: Path) -> str:
         program = (process / "comm").read_text().strip()
     with contextlib.suppress(OSError, IndexError):
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        if words[0]:
-            program = Path(words[0]).name
-        if program.startswith("python") and words[1]:
-            options = list(itertools.takewhile(lambda word: word.startswith("-"), words[1:]))
-            script = words[1 + len(options)]
-            program = script if options[-1:] == ["-m"] else Path(words[1]).name
+        names = [word.rpartition("/")[2] for word in words]
+        program = names[0] or program
+        if program.startswith("python") and names[1]:
+            module = words.index("-m") + 1 if "-m" in words[:3] else 1
+            program = names[module]
     return program
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaploop.core.arms import ARMS
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lowering import LOWER_RAD_S
@@ -41,7 +43,7 @@ from gaploop.teleop.servos import exchange
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.registers import Protocol, RAD_PER_TICK
+from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.servos.torque import torque_off, torque_on
 from gaploop.teleop.supervisor import SupervisedBus
 
@@ -59,7 +61,7 @@ if job["patient"]:
 exec(patience)
 if not job["named"]:
     supervisor.COMMAND = [sys.executable, "-P", "-c", patience + "supervisor.main()"]
-limits = np.tile([-2.0, 2.0], (count, 1))
+limits = np.tile([-3.0, 3.0], (count, 1))
 
 class Arm:
     name, robot_type, units = "follower", "fake", "deg"
@@ -71,7 +73,7 @@ class Arm:
         port.open()
         self.line = BusLine(port, Protocol(job["protocol"]))
         self.bus = ServoBus(self.line, job["ids"], job["models"])
-        self.bus.decoder.set_angles([2048.0] * count, [0.0] * count, [RAD_PER_TICK] * count)
+        self.bus.decoder.set_angles(*zip(*job["angles"]))
 
     def supervised(self):
         own, port = self.bus, self.line.port
@@ -84,7 +86,8 @@ class Arm:
         return FollowerState(time.monotonic(), q, speed, current, load, heat, volts, state.status)
 
     def send(self, command):
-        self.bus.set_goals(2048.0 + command.sent_rad / RAD_PER_TICK)
+        ways = zip(command.sent_rad, job["angles"])
+        self.bus.set_goals([middle + (q - rad) / slope for q, (middle, rad, slope) in ways])
 
     def torque_on(self):
         assert run([(self.line, torque_on(self.bus))]) == [()]
@@ -141,11 +144,6 @@ with control.ControlThread(arm, Leader(), safety, rates) as driven:
 
 SOON_S = 240.0
 """Longest time that a loaded machine is waited for."""
-REST_RAD = {
-    "so101": {"shoulder_lift": -1.54, "elbow_flex": -1.68, "wrist_flex": -1.66},
-    "koch": {"shoulder_lift": -1.08, "elbow_flex": -1.51, "wrist_flex": -1.5},
-}
-"""Where the emulated arms' joints rest without torque."""
 RAISED_RAD = 0.2
 
 
@@ -161,19 +159,25 @@ class Ride:
 
     def __init__(self, folder: Path, model: str = "so101", **options: bool) -> None:
         self.bus = EmulatedBus(model, hand="none", wire_time=False, link=folder / "arm")
-        servos, park_rad = self.bus.all_servos, []
+        servos = self.bus.all_servos
+        park_rad = [ARMS[model].park_rad.get(servo.plan.name) for servo in servos]
         with self.bus.lock:
-            for servo in servos:
-                rest_rad = REST_RAD[model].get(servo.plan.name)
-                park_rad.append(rest_rad)
-                if rest_rad is not None:
-                    servo.joint.q_rad = rest_rad + RAISED_RAD
+            for servo, rest_rad in zip(servos, park_rad, strict=True):
+                if servo.plan.name == "shoulder_lift":
+                    assert rest_rad is not None
+                    servo.joint.q_rad = rest_rad - math.copysign(RAISED_RAD, rest_rad)
+            self.bus.hand.pose([servo.joint.q_rad for servo in servos])
+            angles = [
+                (servo.shown_ticks_at(0.0), 0.0, servo.shown_direction() * RAD_PER_TICK)
+                for servo in servos
+            ]
         job = {
             "port": self.bus.port,
             "protocol": self.bus.plan.protocol,
             "ids": list(self.bus.servos),
             "models": [servo.model for servo in servos],
             "park_rad": park_rad,
+            "angles": angles,
             "patient": True,
             "forks": False,
             "named": False,
@@ -206,6 +210,8 @@ class Ride:
     def begin(self) -> None:
         """Wait until it drives."""
         self.supervisor = int(self.line())
+        with self.bus.lock:
+            self.bus.hand.set_mode("none")
 
     def line(self) -> str:
         assert self.program.stdout is not None
@@ -308,8 +314,8 @@ def test_an_arm_whose_program_is_gone_is_lowered_by_its_supervisor_alone(
     assert step_rad <= 0.1 * LOWER_RAD_S + 2 * RAD_PER_TICK
     with ride.bus.lock:
         for servo in ride.bus.all_servos:
-            rest_rad = REST_RAD[model].get(servo.plan.name, servo.joint.q_rad)
-            assert servo.joint.q_rad < rest_rad + 0.1
+            rest_rad = ARMS[model].park_rad.get(servo.plan.name, servo.joint.q_rad)
+            assert abs(servo.joint.q_rad - rest_rad) < 0.15
 
 
 @pytest.mark.parametrize("how", ["stopped", "hangs"])
