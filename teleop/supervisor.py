@@ -34,6 +34,7 @@ from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, SafeCommand
+from gaploop.teleop.advice import say_reasons
 from gaploop.teleop.descent import Descent
 from gaploop.teleop.realtime import raise_priority
 from gaploop.teleop.safety import SafetyFilter
@@ -290,7 +291,8 @@ def _bring_down(arms: Any, safety: Mapping[str, Any], why: _Why) -> None:
         arms, filtered, MonotonicClock(), PERIOD_S, let_go=lambda: bool(let_go or faults), limp=limp
     )
     faults += descent.run()
-    _say("; ".join(faults) or "The arm's torque is off.")
+    because = f" ({say_reasons(filtered.tripped)})" if filtered.tripped else ""
+    _say("; ".join(faults) or f"The arm's torque is off{because}.")
 
 
 class _Arms:

@@ -1,0 +1,172 @@
+"""A program that drives an arm is killed, crashes, is stopped or hangs: what becomes of the arm?
+
+Each is a process of its own on an emulated arm that has weight, in real time: from the end to the
+supervisor's first byte and to torque off, how far the tip fell, how fast the joints turned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from benchmarks.fault_schedules import (
+    LOWER_RAD_S,
+    SPEED_TOLERANCE_RAD_S,
+    WINDOW_S,
+    _configs,
+    random_pose,
+)
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.types import FloatArray, LeaderSample
+from gaploop.scripts import options
+from gaploop.teleop import supervisor
+from gaploop.teleop.emulator import EmulatedBus
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+
+ENDS: Final = {
+    "SIGKILL": signal.SIGKILL,
+    "SIGSEGV": signal.SIGSEGV,
+    "SIGSTOP": signal.SIGSTOP,
+    "hung loop": signal.SIGUSR1,
+}
+MODELS: Final = ("so101", "koch")
+POSES: Final = 3
+LOOK_S: Final = 0.005
+SETTLE_S: Final = 1.0
+AFTER_S: Final = 2.0
+"""An arm is watched for so long after its torque is off [s]."""
+UNSUPERVISED_S: Final = 15.0
+"""An arm without a supervisor is watched for so long [s]."""
+_KEYS: Final = ("supervised", "model", "how")
+_TIMES: Final = ("first_s", "off_s")
+
+
+def drive(model: str, folder: Path, is_supervised: bool) -> None:
+    """Hold an arm where it stands, as a session does, until something ends this process."""
+    from gaploop.core.station import Station
+    from gaploop.teleop.control import ControlThread
+    from gaploop.teleop.lerobot_devices import make_follower
+    from gaploop.teleop.loop import Rates
+    from gaploop.teleop.safety import make_safety
+
+    if not is_supervised:
+        supervisor.COMMAND = ("/nowhere",)  # type: ignore[misc]
+    robot, _ = _configs(model)
+    station, rates = Station("emulated"), Rates.near(50.0)
+    follower = make_follower(
+        robot(port=str(folder / "arm"), id="arm", calibration_dir=folder), station
+    )
+    q_rad, hangs = follower.read().position_rad, list[int]()
+    signal.signal(signal.SIGUSR1, lambda number, _frame: hangs.append(number))
+
+    def read(t_s: float) -> LeaderSample:
+        while hangs:
+            time.sleep(1.0)
+        return LeaderSample(t_s, q_rad)
+
+    leader: Any = SimpleNamespace(reset=lambda: None, read=read, done=lambda: False)
+    safety = make_safety(station, follower, rates.period_s)
+    with ControlThread(follower, leader, safety, rates) as control:
+        control.start()
+        control.wait(600.0)
+
+
+def run(
+    model: str, how: str, pose_rad: FloatArray, folder: Path, *, is_supervised: bool = True
+) -> dict[str, float]:
+    """Return what one end did: `first_s`, `off_s` [s], `drop_m`, `peak_rad_s`; NaN where never."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gaploop.teleop.lerobot_devices", "gaploop.teleop.control"])
+    with EmulatedBus(model, hand="none", link=folder / "arm") as bus:
+        (folder / "arm.json").write_text(json.dumps(bus.plan.calibration()))
+        servos, arm = bus.all_servos, ArmModel.load(model)
+        with bus.lock:
+            for servo, q_rad in zip(servos, pose_rad.tolist(), strict=True):
+                servo.joint.q_rad = q_rad
+                servo.hold_here()
+            bus.hand.pose(pose_rad.tolist())
+        program = context.Process(target=drive, args=(model, folder, is_supervised))
+        program.start()
+        assert program.pid is not None
+        while not all(servo.torque for servo in servos):
+            time.sleep(LOOK_S)
+        bus.hand.set_mode("none")
+        time.sleep(SETTLE_S)
+        first, hear = list[float](), bus.chain.hear
+
+        def hears(data: bytes, baud: int) -> list[bytes]:
+            if not (first or program.is_alive()):
+                first.append(time.monotonic())
+            return hear(data, baud)
+
+        bus.chain.hear = hears  # type: ignore[method-assign]
+        began_s = off_s = now_s = time.monotonic()
+        os.kill(program.pid, ENDS[how])
+        rows = list[tuple[float, ...]]()
+        while now_s < (off_s + AFTER_S if is_supervised else began_s + UNSUPERVISED_S):
+            with bus.lock:
+                rows.append((now_s, *(servo.joint.q_rad for servo in servos)))
+                off_s = now_s if any(servo.torque for servo in servos) else off_s
+            time.sleep(LOOK_S)
+            now_s = time.monotonic()
+        still_on = any(servo.torque for servo in servos)
+        program.kill()
+        program.join()
+    times, q = np.array(rows)[:, 0], np.array(rows)[:, 1:]
+    early = np.searchsorted(times, times - WINDOW_S)
+    speed = np.abs(q - q[early])[:, :-1].max(axis=1) / np.maximum(times - times[early], WINDOW_S)
+    tip_m = np.array([arm.points_m(one)[0, 2] for one in q])
+    fast = (speed > LOWER_RAD_S + SPEED_TOLERANCE_RAD_S) | (times > off_s)
+    falls = np.maximum(tip_m[:-1] - tip_m[1:], 0.0)
+    return {
+        "first_s": first[0] - began_s if first else math.nan,
+        "off_s": math.nan if still_on else off_s - began_s,
+        "drop_m": float(falls[fast[1:]].sum()),
+        "peak_rad_s": float(speed.max()),
+    }
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """End programs in every way, from several poses; return the worst of each, and all of them."""
+    poses, rows = config.n or POSES, list[dict[str, Any]]()
+    cases = list(itertools.product((False, True), MODELS, ENDS, range(poses)))
+    with options.progress("Ends", total=len(cases)) as advance:
+        for is_supervised, model, how, n in cases:
+            pose_rad = random_pose(model, np.random.default_rng(config.seed + n))
+            place = folder / f"{'with' if is_supervised else 'without'}-{model}-{how}-{n}"
+            place.mkdir(parents=True)
+            found = run(model, how, pose_rad, place, is_supervised=is_supervised)
+            rows.append({"supervised": is_supervised, "model": model, "how": how} | found)
+            advance()
+    return {"ends": rows, "evidence": "emulated arms"}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return a row for each arm and end: the worst of its poses."""
+    lines = [
+        "| | supervisor | first byte s | torque off s | fell cm | rad/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    ends = result["ends"]
+    for key in dict.fromkeys((row["model"], row["how"], row["supervised"]) for row in ends):
+        rows = [row for row in ends if (row["model"], row["how"], row["supervised"]) == key]
+        most = {name: max(row[name] for row in rows) for name in rows[0] if name not in _KEYS}
+        first, off = (f"{most[n]:.2f}" if most[n] == most[n] else "never" for n in _TIMES)
+        lines.append(
+            f"| {key[0]}, {key[1]} | {'yes' if key[2] else 'no'} | {first} | {off} | "
+            f"{100 * most['drop_m']:.1f} | {most['peak_rad_s']:.2f} |"
+        )
+    return "\n".join(lines)
