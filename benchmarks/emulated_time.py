@@ -97,6 +97,7 @@ class DirectPort:
         with bus.lock:
             bus.move_on()
             if any(fault.fault == "unplug" for fault in bus.faults.active):
+                self.clock.sleep_until(self.clock.now_s() + 0.001)  # or who tries again never ends
                 raise OSError(f"{self.path} is gone")
             due_s, answer = bus.hear(data, self.baud)
         if answer:

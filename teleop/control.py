@@ -390,8 +390,12 @@ class ControlThread:
         self._watchdog.estopped = not self._supervisor.watches or self._estops.count > 1
 
     def clear(self) -> None:
-        """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        self._clearing = self._safety.tripped
+        """End a trip, which is the operator's word: torque comes on where the arm then stands.
+
+        Heeded where the arm is limp, or held; on its way down it goes on.
+        """
+        if self._mode in (LoopMode.TRIPPED, LoopMode.HELD):
+            self._clearing = self._safety.tripped
 
     def leave(self) -> None:
         """Take a person's word to end, such as Ctrl-C: `stop`; given again, let go of the arm."""
@@ -400,6 +404,7 @@ class ControlThread:
 
     def stop(self) -> None:
         """End the loop after its turn; then the arm is lowered."""
+        self._leaves.count = max(self._leaves.count, 1)
         self._stopping = True
         self._watchdog.told_to_stop = True
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LIMP_WITHIN_S: Final = 0.08
 """How long a servo that doesn't confirm torque off is told again [s]: with the default hold of
 0.1 s torque is off 0.2 s after a trip."""
-FALLS_S: Final = 5.0
+FALLS_S: Final = 20.0
 """A damped arm comes to rest within this time [s]; then torque goes off for good."""
 HELD_KEY_S: Final = 0.12
 """Presses closer than this are of a key that is held down [s]."""

@@ -59,7 +59,7 @@ AGAIN_S: Final = 1.0
 [s], before it counts as what the arm rests on."""
 WAY_RAD: Final = 0.1
 """Where it comes this much nearer meanwhile, those tries begin anew [rad]."""
-LONGEST_S: Final = 60.0
+LONGEST_S: Final = 30.0
 """An arm that gives way for so long is moved by somebody: it is over then [s]."""
 
 
@@ -233,10 +233,11 @@ class Lowering:
         self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, self._fastest_rad_s)
         most = self._speed_rad_s
         step = np.clip(-over * GIVE_RAD_S_PER_PCT, -most, most) * dt_s
-        self._goal = np.clip(self._goal + step, self._low, self._high)
+        before, self._goal = self._goal, np.clip(self._goal + step, self._low, self._high)
         if self._since_s > LONGEST_S:
             self.phase = Phase.DONE
-        if self._still_s < STILL_S or self._since_s < STILL_S:
+        gives = bool((np.abs(self._goal - before) > 0.1 * GIVE_RAD_S_PER_PCT * dt_s).any())
+        if gives or self._still_s < STILL_S or self._since_s < STILL_S:
             return
         away = np.where(self._named, np.abs(self._park - q), 0.0)
         left = float(np.nanmax(away))

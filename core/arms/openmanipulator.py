@@ -26,7 +26,7 @@ ARM: Final = Arm(
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=None,
-    park_rad={"shoulder_lift": -1.868, "elbow_flex": 1.675, "wrist_flex": 1.4},
+    park_rad={"shoulder_lift": -1.868, "elbow_flex": 1.675, "wrist_flex": 1.6},
     emulated={
         "follower": ServoChain(
             protocol="dynamixel",

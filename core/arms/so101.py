@@ -125,7 +125,7 @@ ARM: Final = Arm(
     ),
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),
-    park_rad={"shoulder_lift": -1.745, "elbow_flex": 1.69, "wrist_flex": 0.9},
+    park_rad={"shoulder_lift": -1.745, "elbow_flex": 1.69, "wrist_flex": 0.98},
     emulated={"follower": CHAIN, "leader": CHAIN},
     cell=CELL,
 )
