@@ -23,7 +23,6 @@ import numpy as np
 from benchmarks.fault_schedules import (
     LOWER_RAD_S,
     SPEED_TOLERANCE_RAD_S,
-    WINDOW_S,
     _configs,
     random_pose,
 )
@@ -45,6 +44,8 @@ ENDS: Final = {
 MODELS: Final = ("so101", "koch")
 POSES: Final = 3
 LOOK_S: Final = 0.005
+WINDOW_S: Final = 0.2
+"""Speeds are measured over this time, as the machine may be busy [s]."""
 SETTLE_S: Final = 1.0
 AFTER_S: Final = 2.0
 """An arm is watched for so long after its torque is off [s]."""
@@ -140,9 +141,9 @@ def run(
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """End programs in every way, from several poses; return the worst of each, and all of them."""
-    poses, rows = config.n or POSES, list[dict[str, Any]]()
-    cases = list(itertools.product((False, True), MODELS, ENDS, range(poses)))
+    """End programs in every way, from several poses, with a supervisor and without."""
+    rows = list[dict[str, Any]]()
+    cases = list(itertools.product((False, True), MODELS, ENDS, range(config.n or POSES)))
     with options.progress("Ends", total=len(cases)) as advance:
         for is_supervised, model, how, n in cases:
             pose_rad = random_pose(model, np.random.default_rng(config.seed + n))

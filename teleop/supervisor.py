@@ -62,6 +62,8 @@ LEAVES_S: Final = 1.0
 """The program waits this long for its supervisor to leave the ports [s]."""
 PERIOD_S: Final = 0.02
 """Of the supervisor's own turns, while it lowers an arm [s]."""
+REPLY_S: Final = 0.003
+"""At first answers are waited for as if they took so long [s]: here a late one is no hurry."""
 _LOOK_S: Final = 0.05
 
 _READY, _DRIVES, _RESTS, _HANGS, _LET_GO, _DONE = b"r", b".", b"-", b"!", b"0", b"="
@@ -79,6 +81,7 @@ class SupervisedBus:
     Attributes:
         handle: the open port's file descriptor.
         angles: for each joint its middle [ticks], its angle there [rad] and its slope [rad/tick].
+        reply_s: how long answers usually take beyond their bytes [s].
         is_follower: it is lowered; a leader is let go of at once.
     """
 
@@ -89,6 +92,7 @@ class SupervisedBus:
     ids: list[int]
     models: list[str]
     angles: list[tuple[float, float, float]]
+    reply_s: float
     is_follower: bool
 
 
@@ -303,6 +307,7 @@ class _Arms:
         for one in known:
             port = SerialPort.inherited(one.path, one.baud, one.handle)
             bus = ServoBus(BusLine(port, Protocol(one.protocol)), one.ids, one.models)
+            bus.line.reply_s = max(one.reply_s, REPLY_S)
             bus.decoder.set_angles(*zip(*one.angles, strict=True))
             self.buses.append(bus)
         angles = np.array([angle for one in known for angle in one.angles]).reshape(-1, 3)

@@ -185,6 +185,7 @@ class ServoFollower(ServoArms):
                 ids=list(bus.ids),
                 models=list(bus.models),
                 angles=bus.decoder.angles,
+                reply_s=bus.line.reply_s,
                 is_follower=bus in self.buses,
             )
             for bus in self.group.buses

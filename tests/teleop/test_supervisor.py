@@ -78,7 +78,7 @@ class Arm:
     def supervised(self):
         own, port = self.bus, self.line.port
         known = port.path, port.baud, own.protocol, list(own.ids), list(own.models)
-        return [SupervisedBus(port.fileno(), *known, own.decoder.angles, True)]
+        return [SupervisedBus(port.fileno(), *known, own.decoder.angles, 0.0, True)]
 
     def read(self):
         (state,) = run([(self.line, self.bus.read(time.monotonic()))])
@@ -396,7 +396,9 @@ def test_a_supervisor_that_is_interrupted_lets_go_at_once(begin: Callable[..., R
 
 def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gaploop.teleop.supervisor.COMMAND", ["/nowhere/python"])
-    known = SupervisedBus(0, "/dev/null", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], True)
+    known = SupervisedBus(
+        0, "/dev/null", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], 0.0, True
+    )
     beside = Supervisor([known], SafetyFilter(SafetyLimits(), np.array([[-1.0, 1.0]]), 0.02))
     beside.ready()
     assert not beside.take_over(let_go=False)
