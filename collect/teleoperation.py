@@ -219,7 +219,7 @@ class TeleopSession:
 
     def _note(self, snapshot: Snapshot) -> str:
         """Return what the operator is told of the keys' effect, or of the arm's way back."""
-        devices, safety = self._devices, self._devices.filter
+        safety = self._devices.filter
         if snapshot.mode is LoopMode.TRIPPED:
             if 0 <= self._cleared_at < len(snapshot.faults):
                 return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"

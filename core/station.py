@@ -35,7 +35,8 @@ class SafetyLimits:
             2.4 A (7.4 V) or 2.7 A (12 V), and motors that stall at less trip below that.
         stall_load_pct: load above this, held for `stall_s`, trips a motor that doesn't report
             its current, such as the XL430 [% of stall].
-        torque_off_s: after a trip the arm holds this long, then torque goes off [s].
+        torque_off_s: after a trip the arm holds this long before it is let go of or lowered [s];
+            not after a lost servo.
         lost_servo_s: a servo that is silent for longer than this trips [s].
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's

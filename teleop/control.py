@@ -31,7 +31,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
-from gaploop.teleop.descent import Descent, Presses, say_doing, take_torque_off
+from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_loop
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import Response, SafetyFilter
@@ -153,6 +153,8 @@ class ControlThread:
         # What stops the loop from outside are plain flags: an Event's lock may be held by the very
         # code that a signal interrupts.
         self._stopping = self._is_limp = self._is_closed = False
+        self._holds_end = False
+        """The e-stop was pressed while the arm was lowered to end: it holds until pressed again."""
         self._clearing = SafetyReason.NONE
         self._estops, self._leaves = Presses(self.clock.now_s), Presses(self.clock.now_s)
         self._descent: Descent | None = None
@@ -229,9 +231,11 @@ class ControlThread:
         # Not where the watchdog has the arm, or where torque is off already: a Feetech servo that
         # is sent a goal puts it on again.
         if not self._gate.shut:
+            is_down = False
             if self._mode is not LoopMode.TRIPPED:
                 self._stop_faults = self._bring_down(self._gate, held=False)
-            self._is_limp = not take_torque_off(self._follower)
+                is_down = not self._stop_faults
+            self._is_limp = is_down or not take_torque_off(self._follower)
         self._mode = LoopMode.ENDED
         self._watchdog.over = not self._gate.shut
 
@@ -255,7 +259,7 @@ class ControlThread:
             self._rates.period_s,
             let_go=lambda: self._estops.again or self._leaves.again,
             resumed=lambda: held and self._is_cleared(),
-            ends=self._must_stop,
+            ends=lambda: self._must_stop() and not self._holds_end,
             turn=turn,
         )
         self._mode = LoopMode.LOWERING
@@ -346,14 +350,28 @@ class ControlThread:
     # In the watchdog's thread:
 
     def _hangs(self) -> None:
-        """Have this program ended and the arm brought down; where nobody can, do so from here."""
+        """Have the supervisor see to it; without one, bring the arm down from outside.
+
+        Where that hangs itself, let go of it.
+        """
         if self._supervisor.take_over(let_go=self._estops.count > 1 or self._leaves.count > 1):
             return
         self._gate.shut = True
         log.error("the control loop hangs: the arm is brought down from outside")
-        faults = self._bring_down(self._follower, held=False)
-        self._faults += ("the control loop hung", *faults)
-        self._is_limp = not take_torque_off(self._follower)
+        self._faults += ("the control loop hung",)
+        own, turns = _Gate(self._follower), -1
+        descends = threading.Thread(
+            target=lambda: self._bring_down(own, held=False), name="descent", daemon=True
+        )
+        descends.start()
+        while descends.is_alive() and turns != self._watchdog.turns:
+            turns = self._watchdog.turns
+            descends.join(STUCK_S)
+        own.shut = True
+        faults = let_go(self._follower) if descends.is_alive() else ()
+        faults += take_torque_off(self._follower)
+        self._faults += faults
+        self._is_limp, self._watchdog.descends = not faults, False
 
     # From any thread:
 
@@ -384,6 +402,7 @@ class ControlThread:
         """Hold the arm from the next turn on; pressed again, let go of it."""
         self._clearing = SafetyReason.NONE
         self._estops.press()
+        self._holds_end = self._stopping
         self._safety.estop()
         # A loop that hangs holds the arm anyway; where a supervisor will see to it, only the second
         # press asks for more.

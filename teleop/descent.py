@@ -69,7 +69,8 @@ class Descent:
         safety: its filter: says what tripped, and bounds every goal on the way down.
         let_go: whether a person wants it let go of at once.
         resumed: whether a held arm may be driven again.
-        ends: whether the program is to end, for which a held arm is lowered.
+        ends: whether the program is to end, and was told so after the e-stop: to leave is a
+            person's word to lower a held arm.
         turn: told of every turn, with what the arm reports; must not block.
         limp: joints without torque.
     """
@@ -114,19 +115,19 @@ class Descent:
     def _run(self) -> None:
         safety, clock = self._safety, self._clock
         last_s = due_s = clock.now_s()
-        ended_before: bool | None = None
+        has_held = False
         while True:
             now_s = clock.now_s()
             state = self._follower.read()
             safety.watch(state, now_s, self._released)
             response = Response.LET_GO if self._let_go() else safety.response
             if response is Response.HOLD:
-                if ended_before is None:
-                    ended_before = self._ends()
-                elif self._resumed():
+                if has_held and self._resumed():
                     return
-                if self._ends() and not ended_before:  # to leave is a person's word, too
+                if self._ends():
                     response = Response.LOWER
+                else:
+                    has_held = True
             self.response = response
             if response is Response.LET_GO:
                 self._fall()

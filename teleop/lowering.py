@@ -22,7 +22,7 @@ import numpy as np
 
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
 
-LOWER_RAD_S: Final = 0.25
+LOWER_RAD_S: Final = 0.23
 """Fastest goal [rad/s]: the joints then stay below 0.3 rad/s, with the way servos follow."""
 GAIN_RAD_S2: Final = 0.5
 """How fast that speed is reached, and left [rad/s²]."""
