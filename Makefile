@@ -20,7 +20,7 @@ endif
 .PHONY: help setup machine demo bench test test-all tests-alone test-ros2 fuzz lint types format clean distclean
 
 help:
-	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
+	@echo "make setup     .venv with everything (4 to 6 minutes, 7 GB)"
 	@echo "make demo      the whole loop on the embedded cell; report in outputs/demo"
 	@echo "make bench NAME=cell ARGS='--n=20'   one of the benchmarks; see benchmarks/README.md"
 	@echo "make test      lint, types and tests"
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || { \
 	    python=$$(sh .ci/find_python.sh "$(PYTHON)") && \
 	    echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
-	@echo "Installing into .venv (about 3 minutes and 6.5 GB the first time)"
+	@echo "Installing into .venv (4 to 6 minutes and 7 GB the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m pip check

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from benchmarks import blind_gaps
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.scripts import options
@@ -163,12 +164,14 @@ def _drawn(
     kind: str, rng: np.random.Generator, base: str, folder: Path
 ) -> tuple[str, dict[str, float], int]:
     """Return policy, gaps and their seed of a station."""
-    from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
+    from gaploop.sim.gaps import MECHANISMS, add_mechanisms
+
+    add_mechanisms(blind_gaps.__name__)
 
     gap_seed = int(rng.integers(100_000, 1_000_000))
     if kind == POLICY:
         return shaken(base, float(rng.choice(SHAKEN)), gap_seed, folder), {}, gap_seed
-    dimensions, among = [kind], (*MECHANISMS, *BLIND_MECHANISMS)
+    dimensions, among = [kind], (*MECHANISMS, *blind_gaps.MECHANISMS)
     if kind in (PAIR, FINE):
         dimensions = list(rng.choice(PAIRED, 2 if kind == PAIR else 1, replace=False))
         among = tuple(m for m in MECHANISMS if m.key in MEASURABLE)

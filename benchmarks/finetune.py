@@ -131,7 +131,7 @@ class _Runs:
 
     def all(self) -> dict[str, Any]:
         """Return the figures of the cell."""
-        from gaploop.finetune.tuning.recipes import CANDIDATES, chosen_share
+        from gaploop.finetune.tuning.real_share import CANDIDATES, chosen_share
 
         before = self._rate(self.start.base, "base", on_target=True)
         nominal = self._rate(self.start.base, "nominal_base", on_target=False)

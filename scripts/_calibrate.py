@@ -21,7 +21,7 @@ from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import CalibrationSighting, check_drift
 from gaploop.teleop.calibration.geometry import rotation_vector
-from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye, explained
+from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye
 from gaploop.teleop.calibration.intrinsics import calibrate_intrinsics
 from gaploop.teleop.calibration.latency import (
     JointMotion,
@@ -192,8 +192,6 @@ def hand_eye(config: CalibrateConfig) -> int:
         sightings, found = find_sightings(made, folder, arm, advance)
     with options.progress("Fitting"):
         result = calibrate_hand_eye(made, lens, sightings, config.setup)
-        if result.held_out.board_mm > WORTH_EXPLAINING_MM:
-            result = explained(result, made, lens, sightings, arm)
     report = writable_folder(config.output_dir or folder / "report")
     picture = report / "hand_eye.png"
     hand_eye_picture(picture, result)
@@ -201,7 +199,6 @@ def hand_eye(config: CalibrateConfig) -> int:
         **result.to_json(),
         "ok": not result.refusals(),
         "refused": result.refusals(),
-        "by_method": {method: asdict(r) for method, r in result.by_method.items()},
         "errors_mm": dict(zip(result.names, result.errors_mm.tolist(), strict=True)),
         "outliers": [image for image, _ in result.outliers()],
         "turn_deg": result.turn_deg,
@@ -219,13 +216,13 @@ def hand_eye(config: CalibrateConfig) -> int:
         f"  {result.hand_eye.name:<13} {place} mm",
         f"  rotation      {turn} ° (rotation vector) ± "
         + ", ".join(f"{v:.2f}" for v in result.std_deg),
-        f"  held out      board off by {held.board_mm:.2f} mm, {held.rotation_deg:.2f}°, "
-        f"{held.pixels:.2f} px ({result.method}, best of {len(result.by_method)} methods)",
+        f"  held out      board off by {held.board_mm:.2f} mm, {held.rotation_deg:.2f}°",
     ]
     lines += [
         f"  hurts         {image}: off by {error:.1f} mm" for image, error in result.outliers()[:5]
     ]
-    lines += [f"  perhaps       {words}" for words in result.explanations]
+    if held.board_mm > WORTH_EXPLAINING_MM:
+        lines.append(f"  perhaps       {result.explanation()}")
     lines.append(f"  figure        {picture}")
     _refuse(result.refusals(), lines, picture)
     of = calibration.get("cameras", name, "intrinsics") or {}

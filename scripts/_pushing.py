@@ -1,20 +1,22 @@
-"""Pushing, for every command that does: written down first, struck out when it is done."""
+"""Pushing, for every command that does; one that fails says how to go on."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import filelock
+
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import is_journal
-from gaploop.datasets.hub import queue as push_queue
-from gaploop.datasets.hub.queue import QueuedPush
-from gaploop.datasets.hub.target import check_repo_id, endpoint
+from gaploop.datasets import staging
+from gaploop.datasets.hub.target import HubTarget, check_repo_id, endpoint
 from gaploop.datasets.layout import is_dataset
 from gaploop.scripts.options import DatasetTarget, progress
 
@@ -24,9 +26,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRIES_AFTER_A_SESSION: Final = 2
-"""Nobody waits long for a Hub at the end of a session: what it doesn't take then is queued."""
+"""Nobody waits long for a Hub at the end of a session: the command for later is printed."""
 DATASET: Final = "dataset"
 MODEL: Final = "model"
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """A push that is asked for; its target as in `HubTarget`, the rest as in `PushOptions`.
+
+    Attributes:
+        folder: what to push.
+        consents: the consent register; None for the default one.
+    """
+
+    folder: Path
+    target: HubTarget
+    license: str = ""
+    tags: tuple[str, ...] = ()
+    consents: Path | None = None
+    allow_paths: bool = False
+
+    @property
+    def command(self) -> str:
+        """Return the command that does it."""
+        words = ["gaploop push", shlex.quote(str(self.folder)), f"--repo_id={self.target.repo_id}"]
+        words += [] if self.target.private is None else [f"--private={self.target.private}".lower()]
+        words += [f"--license={self.license}"] if self.license else []
+        words += [shlex.quote(f"--tags=[{', '.join(self.tags)}]")] if self.tags else []
+        words += [shlex.quote(f"--consents={self.consents}")] if self.consents else []
+        words += ["--allow_paths"] if self.allow_paths else []
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -34,16 +64,15 @@ class Sent:
     """What became of one push.
 
     Attributes:
-        state: `pushed`, `queued` where the Hub can't be reached, or `refused`.
+        state: `pushed`, `unreached` where the Hub can't be reached, or `refused`.
         commit: what its main branch points to.
         uploaded: files that were new or changed there.
         unchanged: files that it had already.
         deleted: files that were removed there.
         warnings: what the user should know and may ignore.
-        kept: it waits all the same, until what it was refused for is fixed.
     """
 
-    push: QueuedPush
+    push: PushRequest
     state: str
     reason: str = ""
     url: str = ""
@@ -52,24 +81,21 @@ class Sent:
     unchanged: int = 0
     deleted: int = 0
     warnings: tuple[str, ...] = ()
-    kept: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return it for `--json`."""
         value = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        value.pop("push")
-        named = {"repo_id": self.push.repo_id, "kind": self.push.kind, "folder": self.push.folder}
-        return {**named, "endpoint": self.push.endpoint, **value}
+        push, target = value.pop("push"), self.push.target
+        named = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(push.folder)}
+        return {**named, "endpoint": target.endpoint, **value, "command": push.command}
 
     def as_text(self) -> str:
         """Return it in one line."""
         if self.state == "pushed":
             what = f"{self.uploaded} files uploaded" if self.uploaded else "nothing had changed"
             return f"{self.push.folder} is at {self.url} ({what}, {self.unchanged} were there)."
-        if self.state == "queued":
-            return f"{self.push.repo_id} is queued: {self.reason}. Send it with: gaploop push"
-        then = " Once that is fixed: gaploop push" if self.kept else ""
-        return f"{self.push.repo_id} was not pushed: {self.reason}{then}"
+        then = "Go on with" if self.state == "unreached" else "Once that is fixed"
+        return f"Not pushed: {self.reason} {then}: {self.push.command}"
 
 
 def kind_of(folder: Path) -> str:
@@ -95,61 +121,43 @@ def kind_of(folder: Path) -> str:
     )
 
 
-def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> QueuedPush:
+def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> PushRequest:
     """Return the push of a folder, `dataset` or `model`, that a command's options ask for.
 
     Those are `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
     """
-    return QueuedPush(
-        str(folder.absolute()),
-        check_repo_id(asked.repo_id),
-        kind,
-        endpoint(),
-        asked.private,
+    return PushRequest(
+        folder.absolute(),
+        HubTarget(check_repo_id(asked.repo_id), kind, endpoint(), asked.private),
         getattr(asked, "license", ""),
         tuple(asked.tags or ()),
-        str(consents.absolute()) if consents is not None else "",
+        consents.absolute() if consents is not None else None,
         getattr(asked, "allow_paths", False),
     )
 
 
-def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
-    """Do one push; it stands in the queue until it is done.
-
-    Never raises for what the Hub or the folder is like: that is the result's state.
-
-    Args:
-        keep: leave it in the queue where it is refused, too, to be sent once that is fixed.
-    """
+def send(push: PushRequest, patience: Patience) -> Sent:
+    """Do one push. Never raises for what Hub or folder are like: that is the result's state."""
     from gaploop.datasets.hub.upload import HubUnreachableError
 
     try:
-        with push_queue.sending(push):
-            push_queue.put(push)
-            try:
-                done = _send(push, patience)
-            except GaploopError as error:
-                push_queue.put(dataclasses.replace(push, error=str(error)))
-                if isinstance(error, HubUnreachableError):
-                    return Sent(push, "queued", str(error))
-                if not keep:
-                    push_queue.drop(push)
-                raise
-            except (KeyboardInterrupt, SystemExit):
-                log.info("%s is interrupted. Go on with: gaploop push", push.repo_id)
-                raise
-            push_queue.drop(push)
-            return done
-    except GaploopError as error:  # of the queue itself, too
-        return Sent(push, "refused", str(error), kept=keep)
+        with filelock.FileLock(staging.sibling(push.folder.absolute(), "push"), timeout=0):
+            return _send(push, patience)
+    except filelock.Timeout:  # two at once would undo each other
+        return Sent(push, "refused", "another process is pushing it. Wait until it is done.")
+    except GaploopError as error:
+        state = "unreached" if isinstance(error, HubUnreachableError) else "refused"
+        return Sent(push, state, str(error))
+    except (KeyboardInterrupt, SystemExit):
+        log.info("Interrupted. Go on with: %s", push.command)
+        raise
 
 
-def _send(push: QueuedPush, patience: Patience) -> Sent:
+def _send(push: PushRequest, patience: Patience) -> Sent:
     from gaploop.datasets.hub.dataset import PushOptions, push_dataset
 
-    consents = Path(push.consents) if push.consents else None
-    options = PushOptions(push.license, push.tags, consents, push.allow_paths, patience)
-    with progress(f"Pushing {push.repo_id}") as advance:
+    options = PushOptions(push.license, push.tags, push.consents, push.allow_paths, patience)
+    with progress(f"Pushing {push.target.repo_id}") as advance:
         shown = 0
 
         def on_progress(done: int, _total: int) -> None:
@@ -157,12 +165,12 @@ def _send(push: QueuedPush, patience: Patience) -> Sent:
             advance(done - shown)
             shown = done
 
-        if push.kind == DATASET:
-            pushed, parcel = push_dataset(Path(push.folder), push.target, options, on_progress)
+        if push.target.kind == DATASET:
+            pushed, parcel = push_dataset(push.folder, push.target, options, on_progress)
         else:
             from gaploop.finetune.hub_policy import push_policy
 
-            pushed, parcel = push_policy(Path(push.folder), push.target, options, on_progress)
+            pushed, parcel = push_policy(push.folder, push.target, options, on_progress)
     figures = len(pushed.uploaded), pushed.unchanged, len(pushed.deleted)
     return Sent(push, "pushed", "", pushed.url, pushed.commit, *figures, parcel.warnings)
 
@@ -173,7 +181,7 @@ def push_after(
     """Push what a session published, if `--dataset.push_to_hub` says so.
 
     A Hub that is down, or a dataset that must not be pushed, ends nothing: one line says so. Where
-    signals `stopped` the session, the push waits for `gaploop push`.
+    signals `stopped` the session, the command for later is all there is.
 
     Returns:
         For the command's JSON object: `repo_id`, `state`, `reason`, `url`, …; None where no push
@@ -189,19 +197,15 @@ def push_folder(
 ) -> Sent:
     """Push a folder that a command has just written, and say in one line how that went.
 
-    Arguments are those of `requested_push`; `later` only writes it down.
+    Arguments are those of `requested_push`; `later` only says how.
     """
     from gaploop.datasets.hub.upload import Patience
 
     push = requested_push(folder, kind, asked, consents)
     if later:
-        try:
-            push_queue.put(push)
-            sent = Sent(push, "queued", "the session was stopped")
-        except GaploopError as error:  # of the queue: what the session made is there all the same
-            sent = Sent(push, "refused", str(error))
+        sent = Sent(push, "unreached", "the session was stopped.")
     else:
-        sent = send(push, Patience(retries=RETRIES_AFTER_A_SESSION), keep=True)
+        sent = send(push, Patience(retries=RETRIES_AFTER_A_SESSION))
     for line in (*sent.warnings, sent.as_text()):
         log.info("%s", line)
     return sent

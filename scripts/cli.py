@@ -43,8 +43,8 @@ HELPERS: Final = ("cli", "options")
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 MOVED: Final = (
-    "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout. How fast a "
-    "policy plans here: gaploop latency."
+    "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout; the one that "
+    "others enter: python -m benchmarks.board. How fast a policy plans here: gaploop latency."
 )
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -56,7 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
-    "deploy": ("gate", "preflight", "push", "benchmark"),
+    "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
@@ -135,7 +135,7 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         print(_overview())
         return 0 if arguments else UnusableInputError.exit_code
     known = commands()
-    if command == "bench":
+    if command in ("bench", "benchmark"):
         raise UnusableInputError(MOVED)
     if command not in known:
         raise unknown_choice("command", command, known)

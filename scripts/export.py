@@ -13,16 +13,16 @@ from gaploop.scripts.options import DatasetFolder, counted, emit, progress, requ
 class ExportConfig:
     """Write a dataset in another project's layout.
 
-    diffusion_policy is a replay buffer (Zarr v2 folder), umi one with tool poses (.zarr.zip),
-    aloha a folder of episode_<i>.hdf5, robomimic one .hdf5, lerobot_v21 LeRobot's older layout,
-    which leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units,
+    diffusion_policy is a replay buffer (Zarr v2 folder), aloha a folder of episode_<i>.hdf5,
+    lerobot_v21 LeRobot's older layout, which leaves episodes out that aren't whole (then the exit
+    code is 1). Uids, labels, units,
     tasks and telemetry come along, so that gaploop import gives the same dataset back. Takes with
     people in them need a valid consent. docs/formats.md lists what goes where.
     """
 
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
     format: str = ""
-    """diffusion_policy, umi, aloha, robomimic or lerobot_v21."""
+    """diffusion_policy, aloha or lerobot_v21."""
     output: Path | None = None
     """The new file or folder; it must not exist."""
     episodes: str = ""
@@ -37,9 +37,8 @@ class ExportConfig:
 
 EXAMPLE = """
 gaploop export recordings/pick_place --format=diffusion_policy --output=pick_place.zarr
-gaploop export recordings/pick_place --format=umi --output=pick_place.zarr.zip
 gaploop export recordings/pick_place --format=aloha --output=pick_place_aloha --compress
-gaploop export recordings/pick_place --format=robomimic --output=pick_place.hdf5 --episodes=0:30
+gaploop export recordings/pick_place --format=lerobot_v21 --output=pick_place_v21 --episodes=0:30
 """
 
 

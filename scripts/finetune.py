@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.paths import plain_name
 from gaploop.core.plan import load_plan
 from gaploop.datasets.hub.target import check_repo_id
-from gaploop.datasets.layout import read_episodes, read_info
-from gaploop.datasets.mixing.selection import wanted_episodes
-from gaploop.finetune.tuning import jobs
 from gaploop.finetune.tuning.presets import Randomise, Targets, preset_for
 from gaploop.scripts import options
 from gaploop.scripts._library import command
@@ -23,7 +18,7 @@ from gaploop.scripts._pushing import MODEL, push_folder
 
 if TYPE_CHECKING:
     from gaploop.finetune.pretrain import TrainedPolicy
-    from gaploop.finetune.tuning.recipes import ShareChoice
+    from gaploop.finetune.tuning.real_share import ShareChoice
     from gaploop.finetune.tuning.retention import Retention
     from gaploop.finetune.tuning.work import AdaptOptions
 
@@ -31,16 +26,15 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.license", "policy.tags",
-    "sim_takes", "mixture", "lora.*", "episodes", "station", "per_station", "held_out",
+    "sim_takes", "mixture", "lora.*", "episodes", "station", "held_out",
     "patience", "rename_map", "cache.*", "randomise.*", "retention.*", "precision",
-    "accumulation", "gradient_checkpointing", "trackers", "num_workers", "merge", "seed", "job.*",
+    "accumulation", "gradient_checkpointing", "trackers", "num_workers", "merge", "seed",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
     --held_out_share=0.2 --lora.r=16 --output_dir=adapted
 gaploop finetune --preset=smolvla_lora --policy.path=lerobot/smolvla_base --stats=new \\
     --real='[real_takes]' --device=auto --output_dir=adapted
-gaploop finetune --policy.path=base --real='[real]' --sim='[sim]' --ablation --output_dir=recipes
 gaploop finetune --preset=help
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
@@ -89,7 +83,8 @@ class TunedPolicyOptions(options.PolicyOptions):
     """Which policy to start from, and what becomes of the adapted one."""
 
     push_to_hub: bool = False
-    """Push the adapter afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    """Push the adapter afterwards; see gaploop push --help. Where the Hub is down, the
+    command for later is printed."""
     repo_id: str = ""
     """With push_to_hub: owner and name on the Hub, such as me/pick_place_adapter."""
     private: bool | None = None
@@ -137,8 +132,6 @@ class FinetuneConfig:
     """Only these episodes of the real datasets, such as '[0, 3]'."""
     station: str = ""
     """Only real takes of this station."""
-    per_station: bool = False
-    """One adapter for each station among the real takes, in OUT/<station>."""
     held_out: list[int] = field(default_factory=list)
     """Episodes of the real datasets to keep aside and measure the error on."""
     held_out_share: float = 0.0
@@ -153,8 +146,6 @@ class FinetuneConfig:
     cache: options.CacheFlags = field(default_factory=options.CacheFlags)
     randomise: Randomise = field(default_factory=Randomise)
     retention: RetentionFlags = field(default_factory=RetentionFlags)
-    ablation: bool = False
-    """Train real takes alone, simulated ones alone and both, and print the recipes side by side."""
     steps: int = 0
     """Training steps; the preset's unless given."""
     batch_size: int = 0
@@ -179,7 +170,6 @@ class FinetuneConfig:
     """Draws adapter weights and batches."""
     resume: bool = False
     """Go on from the checkpoint in --output_dir."""
-    job: jobs.JobFlags = field(default_factory=jobs.JobFlags)
     output_dir: Path | None = None
     """Run folder to write."""
     json: bool = False
@@ -208,83 +198,46 @@ class FinetuneResult:
 def run(config: FinetuneConfig) -> int:
     """Adapt and print where the adapter is."""
     from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning import presets, recipes
+    from gaploop.finetune.tuning import presets
 
     if config.preset == "help":
         known = [dataclasses.asdict(p) for p in presets.PRESETS.values()]
         options.emit(config.json, {"presets": known}, presets.table())
         return 0
-    folder = _require_sense(config)
-    if config.job.is_remote:  # the same command, on a machine of Hugging Face's
-        if config.mixture is not None or config.plan is not None:
-            raise UnusableInputError(
-                f"--job.target={config.job.target}: the job can't see --mixture and --plan, which "
-                "are files here. Name datasets with --real and --sim."
-            )
-        plain = FinetuneConfig()
-        datasets = [str(d) for d in (*config.real, *config.sim)]
-        real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
-        there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
-        job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
-        told, text = dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
-        if not config.job.dry_run:
-            begun = jobs.submit(job)
-            told |= begun
-            text = f"Job {begun['id']} runs on {job.flavor}: {begun['url']} "
-            text += f"(hf jobs logs {begun['id']})"
-        options.emit(config.json, told, text)
-        return 0
-    if config.ablation:
-        if config.mix.real == "auto":
-            raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
-        arms = recipes.ablation(_options(config, folder), _say)
-        figure = folder / "recipes.png"
-        answer = {"arms": arms, "table": folder / "recipes.json", "figure": figure}
-        options.emit(config.json, answer, f"{recipes.table(arms)}\n{figure}")
-        return 0
-    found = {s: folder / plain_name(s, "station") for s in _stations(config)}
-    done = {
-        station: finetune(
-            dataclasses.replace(config, station=station, per_station=False, output_dir=place)
-        )
-        for station, place in (found or {config.station: folder}).items()
-    }
+    result = finetune(config)
     if not Ranks(config.device).is_main:
         return 0
     from gaploop.finetune.lerobot_policy import cell_of
     from gaploop.finetune.tuning import retention
 
-    answers, lines = {}, []
-    for station, result in done.items():
-        made, ended, kept = result.policy, result.policy.result, result.retention
-        answers[station] = {
-            "policy": made.folder,
-            "merged": made.merged,
-            "id": made.id,
-            "run": made.run,
-            "takes": {i["root"]: i["takes"] for i in made.inputs},
-            **{name: getattr(ended, name) for name in ENDED},
-            "held_out_error": ended.held_out,
-            "share_real": result.share_real,
-            "ratio": result.choice,
-            "retention": retention.as_json(kept) if kept else None,
-            "push": result.push,
-        }
-        cell = cell_of(made.folder)
-        where = options.cell_words(*cell) if cell else ""
-        mixed = config.sim or config.sim_takes or config.mixture
-        warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
-        best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
-        early = " It had stopped getting better." if ended.stopped_early else ""
-        lines += [result.choice.message()] if result.choice else []
-        lines.append(
-            f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
-            f"{warning} Try it: gaploop evaluate --policy.path={made.folder}{where} --n=100"
-        )
-        lines += [kept.message()] if kept else []
-    answer = {"stations": answers} if config.per_station else answers[config.station]
+    made, ended, kept = result.policy, result.policy.result, result.retention
+    answer = {
+        "policy": made.folder,
+        "merged": made.merged,
+        "id": made.id,
+        "run": made.run,
+        "takes": {i["root"]: i["takes"] for i in made.inputs},
+        **{name: getattr(ended, name) for name in ENDED},
+        "held_out_error": ended.held_out,
+        "share_real": result.share_real,
+        "ratio": result.choice,
+        "retention": retention.as_json(kept) if kept else None,
+        "push": result.push,
+    }
+    cell = cell_of(made.folder)
+    where = options.cell_words(*cell) if cell else ""
+    mixed = config.sim or config.sim_takes or config.mixture
+    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+    best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
+    early = " It had stopped getting better." if ended.stopped_early else ""
+    lines = [result.choice.message()] if result.choice else []
+    lines.append(
+        f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
+        f"{warning} Try it: gaploop evaluate --policy.path={made.folder}{where} --n=100"
+    )
+    lines += [kept.message()] if kept else []
     options.emit(config.json, answer, "\n".join(lines))
-    return max(int(r.retention is not None and not r.retention.is_kept) for r in done.values())
+    return int(kept is not None and not kept.is_kept)
 
 
 @command
@@ -294,26 +247,24 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     Where several processes train, all call this; the first one measures and pushes.
 
     Args:
-        config: the command's options; --ablation, --per_station and --job are `run`'s.
+        config: the command's options.
 
     Raises:
         UnusableInputError: options or data don't go together; why, and how to fix it.
     """
     from gaploop.finetune.adapt import adapt, require_free
     from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning import recipes, retention
+    from gaploop.finetune.tuning import real_share, retention
 
     folder, flags = _require_sense(config), config.retention
-    if config.ablation or config.per_station or config.job.is_remote:
-        raise UnusableInputError("--ablation, --per_station and --job are gaploop finetune's.")
     what = _options(config, folder)
     if flags.n:
         retention.require_measurable(what.base)
     if not config.resume:
         require_free(what.output_dir)
     choice = None
-    if recipes.parse_share(config.mix.real) is None:
-        choice = recipes.chosen_share(what, _say)
+    if real_share.parse_share(config.mix.real) is None:
+        choice = real_share.chosen_share(what, _say)
         what = dataclasses.replace(what, share_real=choice.share)
     with options.progress("Training", total=what.spec.steps) as advance:
         done = adapt(what, lambda *_: advance())
@@ -338,10 +289,8 @@ def _require_sense(config: FinetuneConfig) -> Path:
     """Refuse options that would be ignored, or undo each other; return the run folder."""
     folder = options.required(config.output_dir, options.WHERE_TO)
     config.policy.required()
-    if config.job.is_remote:
-        return folder  # the job looks at the rest itself
-    flags, push = config.retention, config.policy.push_to_hub
-    if config.patience and not (config.held_out or config.held_out_share or config.ablation):
+    flags = config.retention
+    if config.patience and not (config.held_out or config.held_out_share):
         raise UnusableInputError(
             "--patience counts held-out evaluations. Hold takes out: --held_out_share=0.2."
         )
@@ -350,28 +299,13 @@ def _require_sense(config: FinetuneConfig) -> Path:
             f"--retention.n={flags.n} and --retention.margin={flags.margin:g} must not be below 0, "
             f"and --retention.workers={flags.workers} not below 1."
         )
-    if config.ablation and (flags.n or push or config.per_station):
-        raise UnusableInputError(
-            "--ablation compares recipes on held-out takes: leave --retention.n, --per_station and "
-            "--policy.push_to_hub out, and give them to the recipe that you choose."
-        )
-    if config.per_station and config.mixture:
-        raise UnusableInputError(
-            f"--per_station divides --real, and {config.mixture} names takes of its own. Give one "
-            "of the two."
-        )
-    if config.per_station and push:
-        raise UnusableInputError(
-            "--per_station makes several adapters, and --policy.repo_id names one repository. Push "
-            "each afterwards: gaploop push OUT/STATION --repo_id=me/name"
-        )
     return folder
 
 
 def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     from gaploop.finetune.adapt import base_of, kind_of
     from gaploop.finetune.lerobot_adapter import LoraOptions
-    from gaploop.finetune.tuning.recipes import parse_share
+    from gaploop.finetune.tuning.real_share import parse_share
     from gaploop.finetune.tuning.work import AdaptOptions, weights_of
 
     base = config.policy.required()
@@ -423,46 +357,5 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     )
 
 
-def _stations(config: FinetuneConfig) -> list[str]:
-    """Return the stations among the real takes that would be learned from; none unless asked."""
-    if not config.per_station:
-        return []
-    nothing = "Nothing to adapt to. Name real takes with --real='[DIR]'."
-    episodes = [
-        e
-        for root in options.required(config.real, nothing)
-        for e in wanted_episodes(root, read_episodes(read_info(root)), config.select)
-        if not config.episodes or e.index in config.episodes
-    ]
-    found = sorted({e.info.station for e in episodes if config.station in ("", e.info.station)})
-    if "" in found or not found:
-        raise UnusableInputError(
-            "--per_station: some real takes name no station. Add it with gaploop edit retag, or "
-            "leave --per_station out."
-        )
-    if any(Path(name).name != name or name in (".", "..") for name in found):
-        raise UnusableInputError(
-            f"--per_station makes a folder for each station, and {', '.join(found)} can't all name "
-            "one. Rename with gaploop edit retag."
-        )
-    return found
-
-
 def _say(arm: str) -> None:
     log.info("Training %s.", arm)
-
-
-def arguments_of(config: Any, plain: Any, prefix: str = "--") -> list[str]:
-    """Return the arguments that make `config` of what stands in `plain`."""
-    words: list[str] = []
-    for option in dataclasses.fields(config):
-        given, default = getattr(config, option.name), getattr(plain, option.name)
-        if given == default:
-            continue
-        if dataclasses.is_dataclass(given):
-            words += arguments_of(given, default, f"{prefix}{option.name}.")
-        else:
-            as_json = isinstance(given, list | tuple | dict | bool)
-            text = json.dumps(given, default=str) if as_json else str(given)
-            words.append(f"{prefix}{option.name}={text}")
-    return words

@@ -213,6 +213,8 @@ class StationCell:
     twin: what the twin leaves open. help prints a file to edit."""
     randomise_strength: float = 1.0
     """1 draws from the ranges as they are, 0.5 from half of them."""
+    gaps_module: str = ""
+    """A Python module with gap mechanisms of your own, such as my_lab.gaps (docs/gaps.md)."""
 
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
@@ -251,8 +253,11 @@ class EnvOptions(StationCell):
 
 def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
     """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
+    from gaploop.sim.gaps import add_mechanisms
     from gaploop.sim.randomise import known_and_drawn
 
+    if given.gaps_module:
+        add_mechanisms(given.gaps_module)
     strength = given.randomise_strength
     known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
     same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}

@@ -18,7 +18,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.randomisation import Randomisation, Range, around_twin, load_randomisation
 from gaploop.core.twin import load_twin
-from gaploop.sim.gaps import BY_KEY, Parameter
+from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.gaps.mechanism import Values, stream
 
 _DEG: Final = math.pi / 180.0
@@ -108,9 +108,10 @@ def check(randomisation: Randomisation) -> None:
 
 def _parameter(r: Range) -> Parameter:
     where = f"randomisation {r.name}"
-    if r.mechanism not in BY_KEY:
-        raise unknown_choice("mechanism", r.mechanism, BY_KEY, where)
-    known = {p.name: p for p in BY_KEY[r.mechanism].parameters}
+    mechanisms = all_mechanisms()
+    if r.mechanism not in mechanisms:
+        raise unknown_choice("mechanism", r.mechanism, mechanisms, where)
+    known = {p.name: p for p in mechanisms[r.mechanism].parameters}
     if r.key not in known:
         raise unknown_choice(f"parameter of {r.mechanism}", r.key, known, where)
     found = known[r.key]

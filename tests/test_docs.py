@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,7 @@ from gaploop.scripts import cli
 from gaploop.scripts._arguments import find_options
 from gaploop.sim import gaps as sim_gaps
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import BY_KEY, mechanisms
+from gaploop.sim.gaps import mechanisms
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
@@ -151,7 +151,6 @@ def test_the_recipes_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert names["ARM"].emulated.keys() == {"follower", "leader"}
     exec(gap, names := dict(vars(mechanisms)))
     mechanism = names["_RoughTable"]()
-    monkeypatch.setitem(cast("dict[str, Any]", BY_KEY), mechanism.key, mechanism)
     monkeypatch.setattr(sim_gaps, "MECHANISMS", (*sim_gaps.MECHANISMS, mechanism))
     with SimCell(gaps={mechanism.key: 0.9}, image_size=64) as cell:
         cell.reset(0)

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
+    "benchmarks/board",
     "core",
     "sim",
     "teleop",
@@ -139,8 +140,6 @@ datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_units | folder / ranges | user
-datasets/hub/queue.py:_file | default_queue() / f'{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json' | paths
-datasets/hub/queue.py:drop | _file(push).unlink(missing_ok=True) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
@@ -209,34 +208,34 @@ failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/board/contest.py:contest | folder / one.alias | ours
-finetune/board/contest.py:contest | folder / t.alias | ours
-finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
-finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user | paths
-finetune/board/entries.py:_walk | Path(folder, name) | listed
-finetune/board/entries.py:enter | folder / 'files' / relative_path(name, 'file') | paths
-finetune/board/entries.py:enter | shutil.copyfile(path, target) | paths
-finetune/board/entries.py:stage | root / name | paths
-finetune/board/entries.py:stage | shutil.copyfile(root / name, path) | paths
-finetune/board/entries.py:stage | shutil.rmtree(target, ignore_errors=True) | ours
-finetune/board/entries.py:stage | target / name | paths
-finetune/board/policy_box.py:main | Path(sys.argv[1]) | ours
-finetune/board/programs.py:shown | folder / f'.{take.uid}' | take
-finetune/board/programs.py:shown | folder / take.uid | take
-finetune/board/programs.py:shown | part.rename(target) | take
-finetune/board/programs.py:shown | shutil.copytree(take.folder, part) | take
-finetune/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
-finetune/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
-finetune/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
-finetune/board/serving.py:_kept | how.private / 'results' / entry.user | paths
-finetune/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
-finetune/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
-finetune/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
-finetune/board/serving.py:_programs | how.private / 'attempts' / alias | ours
-finetune/board/serving.py:_programs | how.private / 'staged' / alias | ours
-finetune/board/serving.py:_published | how.private / 'attempts' / alias | ours
-finetune/board/serving.py:public_files | board.glob(pattern) | ours
+benchmarks/board/contest.py:contest | folder / one.alias | ours
+benchmarks/board/contest.py:contest | folder / t.alias | ours
+benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
+benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user | paths
+benchmarks/board/entries.py:_walk | Path(folder, name) | listed
+benchmarks/board/entries.py:enter | folder / 'files' / relative_path(name, 'file') | paths
+benchmarks/board/entries.py:enter | shutil.copyfile(path, target) | paths
+benchmarks/board/entries.py:stage | root / name | paths
+benchmarks/board/entries.py:stage | shutil.copyfile(root / name, path) | paths
+benchmarks/board/entries.py:stage | shutil.rmtree(target, ignore_errors=True) | ours
+benchmarks/board/entries.py:stage | target / name | paths
+benchmarks/board/policy_box.py:main | Path(sys.argv[1]) | ours
+benchmarks/board/programs.py:shown | folder / f'.{take.uid}' | take
+benchmarks/board/programs.py:shown | folder / take.uid | take
+benchmarks/board/programs.py:shown | part.rename(target) | take
+benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
+benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
+finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
+benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
+benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
+benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
+benchmarks/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
+benchmarks/board/serving.py:_programs | how.private / 'attempts' / alias | ours
+benchmarks/board/serving.py:_programs | how.private / 'staged' / alias | ours
+benchmarks/board/serving.py:_published | how.private / 'attempts' / alias | ours
+benchmarks/board/serving.py:public_files | board.glob(pattern) | ours
 finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
 finetune/closed_loop.py:carry_out | folder / name | ours
 finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
@@ -273,10 +272,8 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/recipes.py:ablation | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
-finetune/tuning/recipes.py:ablation | options.output_dir / name.replace(' ', '_') | ours
-finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
-finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
+finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
+finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
@@ -290,7 +287,7 @@ scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
-scripts/benchmark.py:_serve | near / f'{name}_private' | user
+benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
@@ -298,7 +295,6 @@ scripts/edit.py:_show | target / name | user
 scripts/edit.py:finish | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.corpus.errant import ERRORS, HELD_OUT_ERRORS
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps import HeldOut, mechanisms_of
+from gaploop.sim.gaps import HeldOut, add_mechanisms, mechanisms_of
 
 TRAIN_TASKS: Final = ("pick_place", "pick_lift")
 TEST_TASK: Final = "stack_cube"
@@ -214,6 +214,7 @@ def _combinations() -> dict[str, list[_Combination]]:
 
 def mechanism_names(kind: Kind) -> list[str]:
     """Return "dimension.mechanism" of those for training, held out, or never looked at."""
+    add_mechanisms("benchmarks.blind_gaps")
     held_out: dict[Kind, HeldOut] = {"train": "never", "test": "only", "blind": "blind"}
     return [
         f"{d.value}.{m.name}" for d in GapDimension for m in mechanisms_of(d.value, held_out[kind])

@@ -218,18 +218,6 @@ def write_pictures(
             written()
 
 
-def next_rows(stored: Any) -> Any:
-    """Return a view of a data set one row on, its last row twice; it costs no space."""
-    view = h5py.VirtualLayout(stored.shape, stored.dtype)
-    # "." is the file itself, so that it can be renamed and copied.
-    here = h5py.VirtualSource(".", stored.name, stored.shape, stored.dtype)
-    n = stored.shape[0]
-    if n > 1:
-        view[: n - 1] = here[1:]
-    view[n - 1] = here[n - 1]
-    return view
-
-
 def pictures_in(path: Path, name: str, swap_red_blue: bool = False) -> Iterator[Image]:
     """Yield the pictures of a data set in order, uint8, shape (height, width, 3).
 

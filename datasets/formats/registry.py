@@ -29,9 +29,8 @@ from gaploop.datasets.formats.replay_buffer import (
     read_diffusion_policy,
     read_umi,
     write_diffusion_policy,
-    write_umi,
 )
-from gaploop.datasets.formats.robomimic import read_robomimic, write_robomimic
+from gaploop.datasets.formats.robomimic import read_robomimic
 
 type Write = Callable[[Outgoing, Path, Advance], None]
 
@@ -62,9 +61,9 @@ LAYOUTS: Final[dict[str, Layout]] = {
         write_diffusion_policy,
         ".zarr",
     ),
-    "umi": Layout("replay buffer of UMI, .zarr.zip", read_umi, write_umi, ".zarr.zip"),
+    "umi": Layout("replay buffer of UMI, .zarr.zip", read_umi),
     "aloha": Layout("ALOHA, a folder of episode_<i>.hdf5", read_aloha, write_aloha),
-    "robomimic": Layout("robomimic, one .hdf5", read_robomimic, write_robomimic, ".hdf5"),
+    "robomimic": Layout("robomimic, one .hdf5", read_robomimic),
     "lerobot_v21": Layout("LeRobot v2.1, a folder", None, write_v21),
     "mcap": Layout("ROS 2 recordings, .mcap files", read_mcap),
 }

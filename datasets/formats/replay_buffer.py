@@ -25,12 +25,10 @@ import numpy as np
 import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import LocalStore
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import Image
 from gaploop.datasets import columns
 from gaploop.datasets.formats.foreign import Maker, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
@@ -60,9 +58,6 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 UNITS: Final = "m, rad"
 _PICTURES_AT_ONCE: Final = 16
 
-type Poses = Callable[[Recording], dict[str, FloatArray]]
-"""From an episode to UMI's arrays of it."""
-
 
 def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
     """Write a dataset as a replay buffer folder.
@@ -78,25 +73,11 @@ def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
     _write(out, LocalStore(path), keys, advance)
 
 
-def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
-    """Write a dataset as UMI's `.zarr.zip`: tool poses, gripper widths, `camera0_rgb`, ….
-
-    Joints of an arm that gaploop has a model of become poses by forward kinematics; the dataset's
-    own columns come along beside them.
-    """
-    poses = poses_of(out)
-    keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
-    keys |= {feature: f"camera{i}_rgb" for i, feature in enumerate(out.about.pictures)}
-    with ZipStore(path, mode="w") as store:
-        _write(out, store, keys, advance, poses)
-
-
 def _write(
     out: Outgoing,
     store: Any,
     renamed: Mapping[str, str],
     advance: Advance,
-    pose: Poses | None = None,
 ) -> None:
     about, rows = out.about, out.total_frames
     keys = {n: renamed.get(n, n) for n in about.features}
@@ -110,19 +91,11 @@ def _write(
         spec = about.features[name]
         arrays[name] = ChunkedRows(data, keys[name], rows, tuple(spec["shape"]), spec["dtype"])
     for name in about.pictures:
-        # UMI's sampler takes frames one by one, so there one frame is a chunk.
-        shape, chunk = (*about.size(name), 3), None if pose is None else 1
-        arrays[name] = ChunkedRows(data, keys[name], rows, shape, np.uint8, chunk)
-    poses: dict[str, ChunkedRows] = {}
+        arrays[name] = ChunkedRows(data, keys[name], rows, (*about.size(name), 3), np.uint8)
     telemetry = root.create_group("telemetry")
     for episode in out.episodes():
         for name in about.numbers:
             arrays[name].append(episode.columns[name].reshape(episode.length, -1))
-        if pose is not None:
-            for name, values in pose(episode).items():
-                if name not in poses:
-                    poses[name] = ChunkedRows(data, name, rows, values.shape[1:], np.float32)
-                poses[name].append(values)
         for name, images in episode.pictures.items():
             for picture in images():
                 arrays[name].append(picture[None])
@@ -132,16 +105,12 @@ def _write(
                 episode.uid, data=content, chunks=content.shape, compressors=None
             )
         advance()
-    for array in (*arrays.values(), *poses.values()):
+    for array in arrays.values():
         array.close()
 
 
 class ChunkedRows:
-    """An array that grows by rows and is written in whole chunks, each once: a zip can't rewrite.
-
-    Args:
-        chunk: rows of a chunk; about `CHUNK_BYTES` unless given.
-    """
+    """An array that grows by rows and is written in whole chunks, each once."""
 
     def __init__(
         self,
@@ -150,11 +119,10 @@ class ChunkedRows:
         rows: int,
         shape: tuple[int, ...],
         dtype: Any,
-        chunk: int | None = None,
     ) -> None:
         self._dtype = np.dtype(dtype)
         row_bytes = max(1, math.prod(shape)) * self._dtype.itemsize
-        self._chunk = chunk or max(1, min(rows, math.ceil(CHUNK_BYTES / row_bytes)))
+        self._chunk = max(1, min(rows, math.ceil(CHUNK_BYTES / row_bytes)))
         self._array = group.create_array(
             name,
             shape=(rows, *shape),
@@ -186,82 +154,9 @@ class ChunkedRows:
         self._done += len(rows)
 
 
-# -- UMI's tool poses ------------------------------------------------------------------------------
-
-
 def part_names(robot: int) -> list[str]:
-    """Return the names of one robot's seven entries of state and action."""
+    """Return the names of one robot's seven entries of UMI's state and action."""
     return [f"robot{robot}_{part}.{name}" for part, names in PARTS.items() for name in names]
-
-
-def umi_arrays(
-    robots: int, to_pose: Callable[[FloatArray], FloatArray], episode: Recording
-) -> dict[str, FloatArray]:
-    """Return UMI's arrays of an episode; `to_pose`: (n, width) to poses, (n, 7 robots)."""
-    state = to_pose(episode.columns[columns.STATE])
-    arrays = {"action": to_pose(episode.columns[columns.ACTION])}
-    for robot in range(robots):
-        mine = state[:, 7 * robot : 7 * robot + 7]
-        arrays |= {
-            f"robot{robot}_eef_pos": mine[:, :3],
-            f"robot{robot}_eef_rot_axis_angle": mine[:, 3:6],
-            f"robot{robot}_gripper_width": mine[:, 6:],
-            f"robot{robot}_demo_start_pose": np.repeat(mine[:1, :6], len(mine), axis=0),
-            f"robot{robot}_demo_end_pose": np.repeat(mine[-1:, :6], len(mine), axis=0),
-        }
-    return arrays
-
-
-def poses_of(out: Outgoing) -> Poses:
-    """Return what makes UMI's arrays of an episode.
-
-    Raises:
-        UnusableInputError: the dataset holds neither poses nor joints of a known arm in degrees.
-    """
-    about = out.about
-    if columns.STATE not in about.features:
-        raise UnusableInputError(f"{out.root} has no {columns.STATE}; UMI needs the tool's pose.")
-    said = about.features[columns.STATE].get("names")
-    if isinstance(said, Mapping):
-        said = next(iter(said.values()), None)
-    names = [str(n) for n in said] if isinstance(said, list | tuple) else []
-    robots = len(names) // 7
-    if names == [n for robot in range(robots) for n in part_names(robot)] and robots:
-        return partial(umi_arrays, robots, lambda values: values)
-    units = {str(row["gap_units"]) for row in out.rows}
-    model = model_of(about.robot_type)
-    if units != {"deg"} or model is None:
-        raise UnusableInputError(
-            f"{out.root}: UMI wants tool poses [m, rad] and gripper widths [m]. They can be made "
-            f"from joints in degrees of {', '.join(ARM_MODELS)}; this is robot type "
-            f"'{about.robot_type or 'unknown'}' in units '{', '.join(sorted(units)) or 'unknown'}'."
-            " Export it with --format=diffusion_policy, or convert it to poses first."
-        )
-    arm, spec = ArmModel.load(model), ARM_MODELS[model]
-    joints = [n.removesuffix(".pos") for n in names]
-    if set(joints) != set(arm.joint_names):
-        raise UnusableInputError(
-            f"{out.root}: its joints ({', '.join(joints)}) are not those of the {spec.label} "
-            f"({', '.join(arm.joint_names)}), so there is no tool pose to compute. Export it with "
-            "--format=diffusion_policy."
-        )
-    tips = [i for i, name in enumerate(arm.point_names) if name.endswith("finger tip")]
-    order = [joints.index(name) for name in arm.joint_names]
-    closed_rad, open_rad = spec.gripper_percent_rad
-
-    def to_pose(values: FloatArray) -> FloatArray:
-        # LeRobot: joints in degrees, the gripper, last, in percent of its range.
-        q_rad = np.radians(values[:, order].astype(np.float64))
-        q_rad[:, -1] = closed_rad + values[:, order[-1]] / 100 * (open_rad - closed_rad)
-        poses = np.empty((len(values), 7))
-        for k, q in enumerate(q_rad):
-            tcp, points = arm.T_base_tcp(q), arm.points_m(q)
-            poses[k, :3] = tcp[:3, 3]
-            poses[k, 3:6] = Rotation.from_matrix(tcp[:3, :3]).as_rotvec()
-            poses[k, 6] = np.linalg.norm(points[tips[0]] - points[tips[1]])
-        return poses.astype(np.float32)
-
-    return partial(umi_arrays, 1, to_pose)
 
 
 # -- Reading ---------------------------------------------------------------------------------------

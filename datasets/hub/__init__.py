@@ -1,1 +1,1 @@
-"""Datasets and adapters onto a Hub: checked, resumed, retried, queued."""
+"""Datasets and adapters onto a Hub: checked, resumed, retried."""

@@ -1,8 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
-`mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
-that nobody who diagnoses was told of, `randomised` those that only training draws, `drives` what a
-twin alone can say. Here the gaps of a station are drawn and put into a cell.
+`mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `randomised` those
+that only training draws, `drives` what a twin alone can say; anybody's own come from a module that
+`add_mechanisms` is given. Here the gaps of a station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.
@@ -10,26 +10,28 @@ the severity is shared out. What changes from take to take is drawn from the tak
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
-from gaploop.sim.gaps.blind import BLIND_MECHANISMS
 from gaploop.sim.gaps.drives import DRIVES
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
 from gaploop.sim.gaps.randomised import RANDOMISED
 
 __all__ = [
-    "BLIND_MECHANISMS",
     "MECHANISMS",
     "RANDOMISED",
     "HeldOut",
     "InjectedGap",
     "Mechanism",
     "Parameter",
+    "add_mechanisms",
+    "all_mechanisms",
     "draw_gaps",
     "mechanism_named",
     "mechanisms_of",
@@ -37,10 +39,58 @@ __all__ = [
 ]
 
 HeldOut = Literal["any", "never", "only", "blind"]
-BY_KEY: Mapping[str, Mechanism] = {
-    m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS, DRIVES, *RANDOMISED)
-}
-"""All mechanisms by "dimension.mechanism"; of the last two groups no gap is drawn."""
+MODULES: Final = "GAPLOOP_GAPS_MODULES"
+"""Modules with further mechanisms, by comma, for the worker processes that this one starts."""
+_ADDED: dict[str, tuple[Mechanism, ...]] = {}
+
+
+def add_mechanisms(module: str) -> None:
+    """Add the mechanisms of a module, its tuple `MECHANISMS`, here and in worker processes.
+
+    Args:
+        module: its name as `import` takes it, such as my_lab.gaps.
+
+    Raises:
+        UnusableInputError: it can't be imported, or has no such tuple, or a name that is taken.
+    """
+    if module in _ADDED:
+        return
+    try:
+        found = getattr(importlib.import_module(module), "MECHANISMS", None)
+    except Exception as error:  # whatever somebody's module raises
+        raise UnusableInputError(
+            f"gaps_module={module} can't be imported ({type(error).__name__}: {error}). Name "
+            "a module that is installed or lies in a folder of PYTHONPATH."
+        ) from error
+    if not found or not all(isinstance(m, Mechanism) for m in found):
+        raise UnusableInputError(
+            f"gaps_module={module} has no MECHANISMS, a tuple of Mechanism objects "
+            "(docs/architecture.md, A gap)."
+        )
+    taken = {m.key for m in (*_known_gaps(), DRIVES, *RANDOMISED)}
+    for key in sorted({m.key for m in found} & taken):
+        raise UnusableInputError(
+            f"gaps_module={module}: there is a mechanism {key} already. Name it otherwise."
+        )
+    _ADDED[module] = tuple(found)
+    known = os.environ.get(MODULES, "").split(",")
+    os.environ[MODULES] = ",".join(dict.fromkeys(filter(None, [*known, module])))
+
+
+def _gaps() -> tuple[Mechanism, ...]:
+    """Return the mechanisms that a gap may be drawn from."""
+    for module in filter(None, os.environ.get(MODULES, "").split(",")):
+        add_mechanisms(module)
+    return _known_gaps()
+
+
+def _known_gaps() -> tuple[Mechanism, ...]:
+    return (*MECHANISMS, *(m for added in _ADDED.values() for m in added))
+
+
+def all_mechanisms() -> dict[str, Mechanism]:
+    """Return all mechanisms by "dimension.mechanism", also those of which no gap is drawn."""
+    return {m.key: m for m in (*_gaps(), DRIVES, *RANDOMISED)}
 
 
 @dataclass(frozen=True)
@@ -70,10 +120,12 @@ def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]
         UnknownChoiceError: for an unknown dimension.
     """
     wanted = dimension(name, "gaps")
-    if held_out == "blind":
-        return tuple(m for m in BLIND_MECHANISMS if m.dimension == wanted)
-    keep = {"any": (False, True), "never": (False,), "only": (True,)}[held_out]
-    return tuple(m for m in MECHANISMS if m.dimension == wanted and m.held_out in keep)
+    keep = {"any": (False, True), "never": (False,), "only": (True,), "blind": (True,)}[held_out]
+    return tuple(
+        m
+        for m in _gaps()
+        if m.dimension == wanted and m.held_out in keep and m.blind == (held_out == "blind")
+    )
 
 
 def draw_gaps(
@@ -140,10 +192,11 @@ def put_into(
         UnusableInputError: for a value out of range.
     """
     values = {f"{g.dimension}.{g.mechanism}": g.parameters for g in injected if g.severity > 0.0}
+    known = all_mechanisms()
     for key, given_values in (given or {}).items():
-        if key not in BY_KEY:
-            raise unknown_choice("mechanism", key, BY_KEY, "parameters")
+        if key not in known:
+            raise unknown_choice("mechanism", key, known, "parameters")
         values[key] = given_values
-    for key, mechanism in BY_KEY.items():  # in one order, whatever the order they were asked in
+    for key, mechanism in known.items():  # in one order, whatever the order they were asked in
         if key in values:
             mechanism.put(values[key], on)

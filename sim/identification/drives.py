@@ -30,7 +30,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.core.types import FloatArray
 from gaploop.sim.cell import ENCODER_STEP_RAD
-from gaploop.sim.gaps import BY_KEY, Parameter
+from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.identification.arm import OpenLoopArm, Setting
 from gaploop.sim.identification.logs import DriveLog, drive_logs, encoder_step_rad
 from gaploop.sim.scene import TIMESTEP_S
@@ -150,7 +150,7 @@ class Candidate:
     @property
     def spec(self) -> Parameter:
         """Unit, limits and nominal value, as the mechanism has them."""
-        return next(p for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
+        return next(p for p in all_mechanisms()[self.mechanism].parameters if p.name == self.key)
 
     def scaled(self, value: float) -> float:
         """Return a value as it is fitted."""

@@ -25,6 +25,7 @@ from gaploop.core.errors import DeviceError, unknown_choice
 from gaploop.sim.arms import arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
+from gaploop.sim.gaps import add_mechanisms
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.relay import RelayLeader, scripted
@@ -107,6 +108,8 @@ class So101Sim(_CellDevice, Robot):  # type: ignore[misc]
         if self._cell is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
         config = self.config
+        if config.gaps_module:
+            add_mechanisms(config.gaps_module)
         known, drawn = known_and_drawn(
             config.twin, config.randomise, config.randomise_strength, config.model, "--robot.model"
         )

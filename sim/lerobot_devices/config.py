@@ -35,6 +35,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
         randomise_strength: 1 draws from the ranges as they are.
+        gaps_module: a Python module with gap mechanisms of your own.
     """
 
     task: str = "pick_place"
@@ -51,6 +52,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     twin: Path | None = None
     randomise: str = ""
     randomise_strength: float = 1.0
+    gaps_module: str = ""
 
 
 @TeleoperatorConfig.register_subclass("scripted")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps import add_mechanisms
 from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene import CAMERA_NAME
 
@@ -58,6 +59,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
         randomise_strength: 1 draws from the ranges as they are.
+        gaps_module: a Python module with gap mechanisms of your own.
     """
 
     task: str | None = "pick_place"
@@ -72,6 +74,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     twin: Path | None = None
     randomise: str = ""
     randomise_strength: float = 1.0
+    gaps_module: str = ""
     features_map: dict[str, str] = field(
         default_factory=lambda: {
             ACTION: ACTION,
@@ -103,7 +106,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         """Arguments of `CellEnv`."""
         alike = (
             "task", "fps", "gaps", "gap_seed", "conditions", "image_size", "first_scene", "robot",
-            "twin", "randomise", "randomise_strength",
+            "twin", "randomise", "randomise_strength", "gaps_module",
         )  # fmt: skip
         return {"max_steps": self.episode_length, **{name: getattr(self, name) for name in alike}}
 
@@ -124,6 +127,8 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
     def __init__(self, task: str = "pick_place", *, max_steps: int = 400, **options: Any) -> None:
         config = CellEnvConfig(task=task, episode_length=max_steps, **options)
         fps, image_size = config.fps, config.image_size
+        if config.gaps_module:
+            add_mechanisms(config.gaps_module)
         known, drawn = known_and_drawn(
             config.twin, config.randomise, config.randomise_strength, config.robot, "--env.robot"
         )

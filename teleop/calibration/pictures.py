@@ -84,29 +84,16 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
 
 
 def hand_eye_picture(path: Path, result: HandEyeResult) -> None:
-    """Write a PNG of how far the board is off in each picture, and of how the methods compare."""
+    """Write a PNG of how far the board is off in each picture."""
     from matplotlib.figure import Figure
 
-    figure: Any = Figure(figsize=(12.0, 3.6), facecolor="white")
-    grid = figure.add_gridspec(1, 2, width_ratios=(1.6, 1.0), wspace=0.3)
+    figure: Any = Figure(figsize=(8.0, 3.6), facecolor="white")
     errors = list(zip(result.names, result.errors_mm.tolist(), strict=True))
     worst = {name for name, _ in result.outliers()}
-    _draw_errors(figure.add_subplot(grid[0]), errors, worst, "board off by [mm]")
-    axes = figure.add_subplot(grid[1])
-    ranked = sorted(result.by_method.items(), key=lambda m: -m[1].board_mm)
-    values = [residual.board_mm for _, residual in ranked]
-    colours = [FINE if name == result.method else DULL for name, _ in ranked]
-    axes.barh([name for name, _ in ranked], values, color=colours)
-    for place, value in enumerate(values):
-        axes.text(value, place, f" {value:.2g}", va="center", fontsize=8, color=INK)
-    axes.set_xlabel("held-out board error [mm]", fontsize=9)
-    axes.set_xscale("log")
-    axes.margins(x=0.2)
-    axes.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
-    _plain(axes)
+    _draw_errors(figure.add_subplot(), errors, worst, "board off by [mm]")
     setup = result.hand_eye.setup.replace("_", " ")
     figure.suptitle(
-        f"Hand-eye ({setup}): {result.method}, {result.held_out.board_mm:.2f} mm and "
+        f"Hand-eye ({setup}): {result.held_out.board_mm:.2f} mm and "
         f"{result.held_out.rotation_deg:.2f}° in held-out pictures",
         fontsize=11,
         color=INK,

@@ -15,7 +15,6 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from zarr.storage import ZipStore
 
 from gaploop.collect.withdrawal import withdraw
 from gaploop.core import consent_store, labels
@@ -35,7 +34,7 @@ from gaploop.datasets.lerobot_read import read_takes
 from gaploop.scripts.cli import main
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
-ENDINGS = {"diffusion_policy": ".zarr", "umi": ".zarr.zip", "aloha": "", "robomimic": ".hdf5"}
+ENDINGS = {"diffusion_policy": ".zarr", "aloha": ""}
 FRAMES = (7, 5, 6)
 
 
@@ -150,39 +149,6 @@ def test_diffusion_policy_reads_its_buffer(dataset: Path, exported: Callable[[st
     np.testing.assert_array_equal(root["data/overhead"][:], np.stack(overhead))
 
 
-def test_umi_reads_poses_widths_and_single_pictures(exported: Callable[[str], Path]) -> None:
-    """The keys that UMI's SequenceSampler opens; poses are the tool's by forward kinematics."""
-    with ZipStore(exported("umi"), mode="r") as store:
-        data = zarr.open_group(store, mode="r")["data"]
-        widths = {
-            "robot0_eef_pos": 3,
-            "robot0_eef_rot_axis_angle": 3,
-            "robot0_gripper_width": 1,
-            "robot0_demo_start_pose": 6,
-            "robot0_demo_end_pose": 6,
-            "action": 7,
-        }
-        assert {k: data[k].shape for k in widths} == {k: (18, w) for k, w in widths.items()}
-        pose = np.concatenate([data[k][:] for k in list(widths)[:2]], axis=1)
-        np.testing.assert_array_equal(data["robot0_demo_start_pose"][7:12], pose[[7] * 5])
-        np.testing.assert_array_equal(data["robot0_demo_end_pose"][7:12], pose[[11] * 5])
-        assert 0.1 < np.linalg.norm(pose[0, :3]) < 0.6  # an SO-101 reaches 0.5 m
-        assert (data["robot0_gripper_width"][:] > 0).all()
-        assert (data["robot0_gripper_width"][:] < 0.12).all()
-        assert data["camera0_rgb"].chunks == (1, 64, 64, 3)
-        assert data["camera1_rgb"].shape == (18, 64, 64, 3)
-
-
-def test_umi_refuses_an_arm_that_it_cannot_place(
-    tmp_path: Path, write_take: Callable[..., str]
-) -> None:
-    write_take(tmp_path / "journal", 3)
-    publish(tmp_path / "journal", tmp_path / "set", "me/set")
-    with pytest.raises(UnusableInputError, match=r"joints .*pan, lift, gripper.* are not those"):
-        export_dataset(tmp_path / "set", "umi", tmp_path / "out.zarr.zip")
-    assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == []
-
-
 def test_act_reads_the_episodes(dataset: Path, exported: Callable[[str], Path]) -> None:
     """As `EpisodicDataset.__getitem__` of tonyzhaozh/act does, one time step of each."""
     table = load_frames(dataset, ["action", "observation.state"])
@@ -225,45 +191,17 @@ def test_compressed_aloha_is_read_as_act_plus_plus_does(dataset: Path, tmp_path:
     assert max(close) < 12
 
 
-def test_robomimic_reads_its_file(dataset: Path, exported: Callable[[str], Path]) -> None:
-    """As `SequenceDataset` does, next_obs and filter keys included."""
-    with h5py.File(exported("robomimic"), "r", swmr=True, libver="latest") as file:
-        data = file["data"]
-        assert data.attrs["total"] == 18
-        env = json.loads(data.attrs["env_args"])
-        assert {"env_name", "type", "env_kwargs"} <= set(env)
-        masks = {k: [e.decode() for e in file[f"mask/{k}"][:]] for k in file["mask"]}
-        assert masks["success"] == ["demo_1", "demo_2"]
-        assert masks["failure"] == ["demo_0"]
-        assert masks["contact_dynamics"] == ["demo_1"]
-        for k, frames in enumerate(FRAMES):
-            demo = data[f"demo_{k}"]
-            assert demo.attrs["num_samples"] == frames
-            assert np.abs(demo["actions"][:]).max() <= 1
-            assert (demo["dones"][:].sum(), demo["dones"][-1]) == (1, 1)
-            assert demo["rewards"][:].sum() == (k > 0)
-            assert len(demo["states"]) == frames
-            for key in ("state", "overhead"):
-                now, after = demo["obs"][key][()], demo["next_obs"][key][()]
-                np.testing.assert_array_equal(after[:-1], now[1:])
-                np.testing.assert_array_equal(after[-1], now[-1])
-        low, high = data.attrs["action_min"], data.attrs["action_max"]
-        scaled = (data["demo_1/actions"][:] + 1) / 2 * (high - low) + low
-    rows = load_frames(dataset, ["action"], [1]).columns["action"]
-    np.testing.assert_allclose(scaled, rows, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["diffusion_policy", "umi"])
+@pytest.mark.parametrize("name", ["diffusion_policy", "aloha"])
 def test_what_is_exported_shows_its_layout(name: str, exported: Callable[[str], Path]) -> None:
     assert guess(exported(name)) == name
 
 
 def test_only_some_episodes(dataset: Path, tmp_path: Path) -> None:
-    output = tmp_path / "some.hdf5"
-    export_dataset(dataset, "robomimic", output, episodes=[2, 0])
-    assert LAYOUTS["robomimic"].read(output, ImportSettings()).count == 2
+    output = tmp_path / "some.zarr"
+    export_dataset(dataset, "diffusion_policy", output, episodes=[2, 0])
+    assert LAYOUTS["diffusion_policy"].read(output, ImportSettings()).count == 2
     back = tmp_path / "back"
-    write_dataset(LAYOUTS["robomimic"].read(output, ImportSettings()), back)
+    write_dataset(LAYOUTS["diffusion_policy"].read(output, ImportSettings()), back)
     uids = [take.info.uid for take in read_takes(dataset)]
     assert [take.info.uid for take in read_takes(back)] == [uids[0], uids[2]]
     assert len(list(labels.read(back / layout.LABELS))) == 1
@@ -282,24 +220,24 @@ def test_two_exports_to_one_output_do_not_disturb_each_other(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "LOCK_WAIT_S", 0.0)
-    output = tmp_path / "out.hdf5"
+    output = tmp_path / "out.zarr"
     refused: list[BaseException | None] = []
 
     def second() -> None:
         with ThreadPoolExecutor(1) as pool:
-            work = pool.submit(export_dataset, dataset, "robomimic", output)
+            work = pool.submit(export_dataset, dataset, "diffusion_policy", output)
             refused.append(work.exception())
 
-    export_dataset(dataset, "robomimic", output, advance=second)
+    export_dataset(dataset, "diffusion_policy", output, advance=second)
     assert [type(error) for error in refused] == [staging.BusyError] * len(FRAMES)
-    assert LAYOUTS["robomimic"].read(output, ImportSettings()).count == len(FRAMES)
+    assert LAYOUTS["diffusion_policy"].read(output, ImportSettings()).count == len(FRAMES)
     assert list(tmp_path.iterdir()) == [output]
 
 
 def test_an_output_that_appears_meanwhile_is_not_touched(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "out.hdf5"
+    output = tmp_path / "out.zarr"
 
     def slow(*given: Any, **more: Any) -> Any:
         out = open_dataset(*given, **more)
@@ -308,7 +246,7 @@ def test_an_output_that_appears_meanwhile_is_not_touched(
 
     monkeypatch.setattr(registry, "open_dataset", slow)
     with pytest.raises(UnusableInputError, match="exists"):
-        export_dataset(dataset, "robomimic", output)
+        export_dataset(dataset, "diffusion_policy", output)
     assert output.read_text() == "theirs"
 
 
@@ -317,9 +255,9 @@ def test_an_output_that_appears_meanwhile_is_not_touched(
     [
         (["--format=csv2", "--output=x"], "Unknown format 'csv2'"),
         (["--output=x"], "Export as what?"),
-        (["--format=umi"], "Export where to?"),
-        (["--format=umi", "--output=x.zarr"], "ends with .zarr.zip"),
-        (["--format=robomimic", "--output=x.hdf5", "--compress"], "--compress is for"),
+        (["--format=aloha"], "Export where to?"),
+        (["--format=diffusion_policy", "--output=x"], "ends with .zarr"),
+        (["--format=diffusion_policy", "--output=x.zarr", "--compress"], "--compress is for"),
         (["--format=mcap", "--output=x"], "Unknown format 'mcap'"),
     ],
 )
@@ -331,7 +269,7 @@ def test_wrong_exports_are_refused_in_one_line(
     assert says in line
 
 
-@pytest.mark.parametrize("name", ["aloha", "umi"])
+@pytest.mark.parametrize("name", ["aloha", "diffusion_policy"])
 def test_some_episodes_come_back_with_their_labels(
     name: str, dataset: Path, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -360,15 +298,18 @@ def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[...
     consent_store.add(register, id_, expires, frozenset(Use))
     write_take(tmp_path / "journal", 3, consent=id_)
     publish_takes(tmp_path / "journal", tmp_path / "set", "me/set", consents=register)
-    export_dataset(tmp_path / "set", "robomimic", tmp_path / "a.hdf5", consents=register)
+    export_dataset(tmp_path / "set", "diffusion_policy", tmp_path / "a.zarr", consents=register)
     places = consent_store.load_register(register).places[id_]
-    assert str(tmp_path / "a.hdf5") in {place.where for place in places}
+    assert str(tmp_path / "a.zarr") in {place.where for place in places}
     with pytest.raises(UnusableInputError, match=id_):
         export_dataset(
-            tmp_path / "set", "robomimic", tmp_path / "b.hdf5", consents=tmp_path / "other.jsonl"
+            tmp_path / "set",
+            "diffusion_policy",
+            tmp_path / "b.zarr",
+            consents=tmp_path / "other.jsonl",
         )
-    assert not (tmp_path / "b.hdf5").exists()
-    argv = ["import", str(tmp_path / "a.hdf5"), f"--output_dir={tmp_path / 'back'}"]
+    assert not (tmp_path / "b.zarr").exists()
+    argv = ["import", str(tmp_path / "a.zarr"), f"--output_dir={tmp_path / 'back'}"]
     assert main([*argv, f"--consents={register}"]) == 0  # a copy again, in the same register
     places = consent_store.load_register(register).places[id_]
     assert str(tmp_path / "back") in {place.where for place in places}
@@ -378,11 +319,15 @@ def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[...
 
     with pytest.raises(UnusableInputError, match="withdrawn"):  # during the export
         export_dataset(
-            tmp_path / "set", "robomimic", tmp_path / "c.hdf5", consents=register, advance=leave
+            tmp_path / "set",
+            "diffusion_policy",
+            tmp_path / "c.zarr",
+            consents=register,
+            advance=leave,
         )
-    assert not [p for p in tmp_path.iterdir() if "c.hdf5" in p.name]
+    assert not [p for p in tmp_path.iterdir() if "c.zarr" in p.name]
     report = withdraw(register, id_, remove=True)
-    assert {str(tmp_path / name) for name in ("a.hdf5", "c.hdf5")} <= {
+    assert {str(tmp_path / name) for name in ("a.zarr", "c.zarr")} <= {
         place.where for place in report.unreached
     }
     assert str(tmp_path / "back") in {place.where for place in report.found}

@@ -144,20 +144,20 @@ def test_no_command_waits_for_a_pipe(dataset: Path, name: str) -> None:
         assert main([word.replace("{}", str(dataset)) for word in words]) in (0, 1, 2)
 
 
-@pytest.mark.parametrize("name", ["robomimic", "diffusion_policy"])
+@pytest.mark.parametrize("name", ["aloha", "diffusion_policy"])
 def test_takes_of_one_name_are_not_exported(dataset: Path, tmp_path: Path, name: str) -> None:
     """Two episodes with one uid ended the export to HDF5 in a traceback."""
     (path,) = dataset.glob("meta/episodes/*/*.parquet")
     table = pq.read_table(path, partitioning=None)
     uids = pa.array([table["gap_uid"][0].as_py()] * len(table))
     pq.write_table(table.set_column(table.column_names.index("gap_uid"), "gap_uid", uids), path)
-    out = tmp_path / f"out{'.hdf5' if name == 'robomimic' else '.zarr'}"
+    out = tmp_path / f"out{'' if name == 'aloha' else '.zarr'}"
     with pytest.raises(UnusableInputError, match="names several episodes"):
         export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", ["diffusion_policy", "aloha", "robomimic"])
+@pytest.mark.parametrize("name", ["diffusion_policy", "aloha"])
 @pytest.mark.parametrize(
     ("column", "values", "says"),
     [
@@ -172,7 +172,7 @@ def test_only_finite_numbers_are_exported(
 ) -> None:
     """Text was exported as actions, and NaN as states, with exit code 0."""
     replaced(dataset, column, values)
-    ending = {"diffusion_policy": ".zarr", "robomimic": ".hdf5"}.get(name, "")
+    ending = {"diffusion_policy": ".zarr"}.get(name, "")
     out = tmp_path / f"out{ending}"
     with pytest.raises(UnusableInputError, match=rf"episode 0: {column} .*{says}"):
         export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
@@ -188,31 +188,30 @@ import resource, sys
 from pathlib import Path
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.formats.registry import export_dataset
-root, name, folder = sys.argv[1:]
-out = Path(folder) / ("out.hdf5" if name == "robomimic" else "out")
+root, folder = sys.argv[1:]
+out = Path(folder) / "out"
 for size in (0, 1000, 6000, 20_000, 45_000, 60_000, 80_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
-        export_dataset(Path(root), name, out, consents=Path(folder) / "consents.jsonl")
+        export_dataset(Path(root), "aloha", out, consents=Path(folder) / "consents.jsonl")
         sys.exit(f"{size} bytes were enough")
     except UnusableInputError as error:
         assert "can't be written" in str(error), error
     assert not list(Path(folder).glob("*out*")), list(Path(folder).glob("*out*"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-export_dataset(Path(root), name, out, consents=Path(folder) / "consents.jsonl")
+export_dataset(Path(root), "aloha", out, consents=Path(folder) / "consents.jsonl")
 """
 
 
-@pytest.mark.parametrize("name", ["robomimic", "aloha"])
-def test_a_full_disk_ends_an_export_in_one_line(dataset: Path, tmp_path: Path, name: str) -> None:
+def test_a_full_disk_ends_an_export_in_one_line(dataset: Path, tmp_path: Path) -> None:
     """HDF5 said that there was no room, and then ended in a segmentation fault, 6 of 6 times."""
     folder = tmp_path / "small"
     folder.mkdir()
-    command = [sys.executable, "-c", FULL, str(dataset), name, str(folder)]
+    command = [sys.executable, "-c", FULL, str(dataset), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    out = folder / ("out.hdf5" if name == "robomimic" else "out")
-    assert len(list(LAYOUTS[name].read(out, KNOWN).episodes())) == 2
+    out = folder / "out"
+    assert len(list(LAYOUTS["aloha"].read(out, KNOWN).episodes())) == 2
 
 
 @pytest.mark.parametrize("what", ["no entry", "no rows", "no group", "text"])

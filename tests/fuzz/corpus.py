@@ -40,9 +40,7 @@ CAMERAS = ("overhead", "wrist")
 SIDE = 32
 EXPORTS = {
     "diffusion_policy": "dp.zarr",
-    "umi": "umi.zarr.zip",
     "aloha": "aloha",
-    "robomimic": "robomimic.hdf5",
 }
 
 
@@ -50,7 +48,7 @@ def make(folder: Path) -> Path:
     """Write the corpus into a new folder and return it.
 
     `set` is a dataset of three takes with labels and telemetry, `journal` what it was published
-    from; `dp.zarr`, `umi.zarr.zip`, `aloha`, `robomimic.hdf5` are its exports, `foreign` what other
+    from; `dp.zarr` and `aloha` are its exports, `foreign` what other
     projects write, `link` messages of other machines, `files` the rest.
     """
     consents = folder / "consents.jsonl"

@@ -402,11 +402,9 @@ FOLDERS = (
     Reader("take", "journal", _journal, ("**/*.*",)),
     Reader("recover", "journal", _recover, ("*/*.*",), changes=True),
     Reader("dp", "dp.zarr", _imported("diffusion_policy"), ZARR),
-    Reader("umi", "umi.zarr.zip", _imported("umi")),
     Reader("pusht", "foreign/pusht.zarr", _imported("diffusion_policy"), ZARR),
     Reader("aloha", "aloha", _imported("aloha"), ("*.hdf5",)),
     Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
-    Reader("robomimic", "robomimic.hdf5", _imported("robomimic")),
     Reader("robosuite", "foreign/low_dim.hdf5", _imported("robomimic")),
     Reader(
         "mcap",
@@ -419,7 +417,7 @@ POLICIES = (
     Reader(
         "submission",
         "policy",
-        _loaded("gaploop.finetune.board.entries", "look_at_policy"),
+        _loaded("benchmarks.board.entries", "look_at_policy"),
         POLICY,
     ),
     Reader(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import blind_gaps
 from benchmarks.trial import run_take
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
@@ -20,10 +21,12 @@ from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints, from_deg
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.follower import CellFollower
-from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
+from gaploop.sim.gaps import MECHANISMS, add_mechanisms
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import Tracker
+
+add_mechanisms(blind_gaps.__name__)
 
 VX300S = CELL_ARMS["vx300s"]
 needs_meshes = pytest.mark.skipif(
@@ -220,7 +223,7 @@ def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
 
 @needs_meshes
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, *BLIND_MECHANISMS], ids=lambda m: m.name)
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, *blind_gaps.MECHANISMS], ids=lambda m: m.name)
 def test_every_mechanism_can_be_injected_into_the_second_arms_cell(mechanism: Any) -> None:
     gaps = {f"{mechanism.dimension.value}.{mechanism.name}": 1.0}
     with SimCell(robot="vx300s", gaps=gaps, image_size=64) as cell:

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import blind_gaps
 from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps import add_mechanisms
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import Criterion, TaskState, is_success
 
+add_mechanisms(blind_gaps.__name__)
 DONE = TaskState(
     object_pos_m=np.array([0.2, 0.1, 0.0125]),
     object_yaw_rad=0.0,

@@ -10,10 +10,13 @@ import mujoco
 import numpy as np
 import pytest
 
+from benchmarks import blind_gaps
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera, set_offscreen
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
+from gaploop.sim.gaps import MECHANISMS, add_mechanisms
+
+add_mechanisms(blind_gaps.__name__)
 
 SIZE_PX = 64
 SEEN = ("spatial_geometry", "object_property", "visual_domain", "environmental_complexity",
@@ -21,7 +24,7 @@ SEEN = ("spatial_geometry", "object_property", "visual_domain", "environmental_c
 CELLS = [
     ("pick_place", {}), ("pick_lift", {}), ("stack_cube", {}),
     *(("pick_place", {f"{m.dimension.value}.{m.name}": 1.0})
-      for m in (*MECHANISMS, *BLIND_MECHANISMS) if m.dimension.value in SEEN),
+      for m in (*MECHANISMS, *blind_gaps.MECHANISMS) if m.dimension.value in SEEN),
 ]  # fmt: skip
 
 

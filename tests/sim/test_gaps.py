@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import blind_gaps
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim import gaps as gaps_module
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, draw_gaps, mechanisms_of
+from gaploop.sim.gaps import MECHANISMS, add_mechanisms, draw_gaps, mechanisms_of
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
 
-ALL = (*MECHANISMS, *BLIND_MECHANISMS)
+add_mechanisms(blind_gaps.__name__)
+ALL = (*MECHANISMS, *blind_gaps.MECHANISMS)
 KEYS = [m.key for m in ALL]
 
 
@@ -151,6 +157,45 @@ def test_a_further_mechanism_moves_no_other_draw(
     ]
     assert changed
     assert all(new.mechanism == "humid" for _, new in changed)  # it won this seed; no other moved
+
+
+GAPS = """
+from gaploop.core.vocabulary import GapDimension
+from gaploop.sim.gaps import Mechanism, Parameter
+class Damp(Mechanism):
+    dimension, name = GapDimension.ACTUATOR_RESPONSE, "damp"
+    parameters = (Parameter("latency_s", "s", 0.0, 1.0, 0.0),)
+    def draw(self, rng, severity):
+        return {"latency_s": 0.1 * severity}
+    def apply(self, p, on):
+        on.commands.latency_s = p["latency_s"]
+MECHANISMS = (Damp(),)
+"""
+
+
+def test_anybody_adds_gaps_from_a_module_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name, in this process and in those that it starts."""
+    monkeypatch.setenv(gaps_module.MODULES, os.environ.get(gaps_module.MODULES, ""))
+    monkeypatch.setattr(gaps_module, "_ADDED", dict(gaps_module._ADDED))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "damp_gaps.py").write_text(GAPS)
+    for name, content in (("broken", "1 / 0"), ("empty", ""), ("taken", GAPS + "Damp.name='slow'")):
+        (tmp_path / f"{name}_gaps.py").write_text(content)
+        with pytest.raises(UnusableInputError, match=f"gaps_module={name}_gaps"):
+            add_mechanisms(f"{name}_gaps")
+    add_mechanisms("damp_gaps")
+    assert draw_gaps({"actuator_response.damp": 0.5}, 0)[0].parameters == {"latency_s": 0.05}
+    with SimCell(parameters={"actuator_response.damp": {"latency_s": 0.3}}, image_size=64) as cell:
+        cell.reset(0)
+    code = "from gaploop.sim.gaps import all_mechanisms as m; print(len(m()))"
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path), os.getcwd()])
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert int(told.stdout) == len(gaps_module.all_mechanisms())
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda m: m.name)

@@ -24,7 +24,6 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.hub import dataset as hub_dataset
 from gaploop.datasets.hub import upload as transport
 from gaploop.datasets.hub.dataset import PushOptions, push_dataset
-from gaploop.datasets.hub.queue import ENVIRONMENT as QUEUE
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.hub.upload import Contents, HubFile, Patience, Pushed
 from gaploop.datasets.lerobot_publish import publish
@@ -54,11 +53,10 @@ def _running() -> Iterator[LoopbackHub]:
 
 @pytest.fixture
 def hub(_running: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
-    """Return an empty Hub that the environment names; queue and consents are the test's own."""
+    """Return an empty Hub that the environment names; the consents are the test's own."""
     _running.reset()
     monkeypatch.setenv("HF_ENDPOINT", _running.url)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv(QUEUE, str(tmp_path / "queue"))
     monkeypatch.setenv(CONSENTS, str(tmp_path / "consents.jsonl"))
     monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
     return _running

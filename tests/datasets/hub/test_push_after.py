@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from loopback_hub import LoopbackHub
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.hub import queue as push_queue
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import DatasetTarget
@@ -26,52 +25,26 @@ def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
     command += ["--dataset.push_to_hub=true", "--dataset.private", "--dataset.tags=[kitchen]"]
     assert main([*command, "--dataset.num_episodes=1"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["published"], said["push"]["state"]) == (said["takes"], "queued")
+    assert (said["published"], said["push"]["state"]) == (said["takes"], "unreached")
     hub.faults.clear()
-    assert main(["push"]) == 0
+    assert main(shlex.split(said["push"]["command"])[1:]) == 0
     repo = hub.repo("me/takes")
     assert repo.private
     assert "- kitchen" in hub.files("me/takes")["README.md"].decode()
     assert repo.tags == {"v3.0": repo.branches["main"]}
 
 
-def test_a_session_that_is_stopped_leaves_its_push_for_later(
-    dataset: Path, hub: LoopbackHub
-) -> None:
+def test_a_session_that_is_stopped_says_how_to_push_later(dataset: Path, hub: LoopbackHub) -> None:
     asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
     said = push_after(asked, dataset, None, stopped=[15])
     assert said is not None
-    assert said["state"] == "queued"
+    assert said["state"] == "unreached"
     assert hub.log == []
-    assert [p.repo_id for p in push_queue.waiting()] == ["me/cube"]
+    assert main(shlex.split(said["command"])[1:]) == 0
+    assert hub.repo("me/cube").tags
 
 
-def test_a_queue_that_cannot_be_written_ends_no_session(
-    dataset: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(push_queue.ENVIRONMENT, str(dataset / "meta" / "info.json"))
-    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
-    said = push_after(asked, dataset, None, stopped=[15])
-    assert said is not None
-    assert said["state"] == "refused"
-    assert push_queue.ENVIRONMENT in said["reason"]
-    assert hub.log == []
-
-
-def test_a_full_disk_is_one_line_that_names_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(push_queue.ENVIRONMENT, str(tmp_path))
-    push = push_queue.QueuedPush("cube", "me/cube", "dataset", "http://127.0.0.1:9")
-    push_queue.put(push)
-    (path,) = tmp_path.glob("*.json")
-    path.unlink()
-    (path / "in_the_way").mkdir(parents=True)  # no file can take its place, as on a full disk
-    with pytest.raises(UnusableInputError, match=push_queue.ENVIRONMENT):
-        push_queue.put(push)
-
-
-def test_what_must_not_be_pushed_waits_until_it_is_repaired(
+def test_what_must_not_be_pushed_is_pushed_once_it_is_repaired(
     dataset: Path, hub: LoopbackHub
 ) -> None:
     (dataset / "meta" / "notes.md").write_text("hf_" + "aB3" * 11)
@@ -80,7 +53,7 @@ def test_what_must_not_be_pushed_waits_until_it_is_repaired(
     assert said is not None
     assert said["state"] == "refused"
     (dataset / "meta" / "notes.md").unlink()
-    assert main(["push"]) == 0
+    assert main(shlex.split(said["command"])[1:]) == 0
     assert hub.repo("me/cube").tags
 
 

@@ -1,9 +1,10 @@
-"""`gaploop push` as its user meets it: killed, without a network, with a queue."""
+"""`gaploop push` as its user meets it: killed, and without a network."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 import quick_imports
 from loopback_hub import LoopbackHub
 
-from gaploop.datasets.hub import queue as push_queue
+from gaploop.datasets import staging
 from gaploop.scripts.cli import main
 
 NAME = "me/cube"
@@ -26,7 +28,7 @@ type Capture = pytest.CaptureFixture[str]
 def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     dataset: Path, hub: LoopbackHub, capsys: Capture, lerobot_loads: Callable[..., dict[str, Any]]
 ) -> None:
-    """SIGKILL after three files: the next `gaploop push`, without a word, goes on there."""
+    """SIGKILL after three files: the same command goes on there."""
     puts: list[str] = []
     process: list[subprocess.Popen[bytes]] = []
 
@@ -54,34 +56,34 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
     hub.faults.clear()
     hub.watch = lambda _method, _path: None
     hub.log.clear()
-    assert main(["push", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["pushed"]) == 1
+    assert main(["push", str(dataset), f"--repo_id={NAME}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "pushed"
     sent = {call.rpartition("/")[2] for call in hub.log if call.startswith("PUT")}
     assert sent
     assert not sent & there
     assert lerobot_loads()["frames"] == 18
-    assert push_queue.waiting() == []
 
 
-def test_without_a_network_a_push_waits_and_the_next_one_sends_it(
-    dataset: Path, hub: LoopbackHub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+def test_without_a_network_it_says_how_to_go_on(
+    dataset: Path, hub: LoopbackHub, capsys: Capture
 ) -> None:
     hub.fault("drop", times=10**6)
-    assert main(["push", str(dataset), f"--repo_id={NAME}", "--retries=0"]) == 1
-    assert "is queued" in capsys.readouterr().out
-    assert main(["push", "--waiting", "--json"]) == 0
-    (waiting,) = json.loads(capsys.readouterr().out)["waiting"]
-    assert (waiting["folder"], waiting["endpoint"]) == (str(dataset), hub.url)
+    told = ["push", str(dataset), f"--repo_id={NAME}", "--private", "--tags=[so101, kitchen]"]
+    assert main([*told, "--retries=0"]) == 1
+    _, _, command = capsys.readouterr().out.strip().partition("Go on with: ")
     hub.faults.clear()
-    with monkeypatch.context() as elsewhere:  # what is meant for one Hub never goes to another
-        elsewhere.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        assert main(["push"]) == 0
-        assert "Nothing waits" in capsys.readouterr().out
-    assert hub.repos == {}
-    assert main(["push"]) == 0
-    assert hub.repo(NAME).tags
-    assert main(["push"]) == 0
-    assert "Nothing waits" in capsys.readouterr().out
+    assert main(shlex.split(command)[1:]) == 0
+    assert hub.repo(NAME).private
+    assert "- kitchen" in hub.files(NAME)["README.md"].decode()
+
+
+def test_two_pushes_of_one_folder_at_once_do_not_undo_each_other(
+    dataset: Path, hub: LoopbackHub, capsys: Capture
+) -> None:
+    with filelock.FileLock(staging.sibling(dataset, "push")):
+        assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
+    assert "another process is pushing it" in capsys.readouterr().err
+    assert hub.log == []
 
 
 def test_offline_mode_is_no_reason_to_wait(
@@ -92,36 +94,6 @@ def test_offline_mode_is_no_reason_to_wait(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert main(["push", str(dataset), f"--repo_id={NAME}", "--retries=99"]) == 1
     assert "offline mode" in capsys.readouterr().out
-    assert hub.log == []
-
-
-def test_a_push_can_be_forgotten(hub: LoopbackHub, capsys: Capture) -> None:
-    push_queue.put(push_queue.QueuedPush("gone", NAME, "dataset", hub.url))
-    assert main(["push", "--forget=me/cubes"]) == 2
-    assert f"Did you mean '{NAME}'" in capsys.readouterr().err
-    assert main(["push"]) == 2  # the folder is gone: it is said, and waits on
-    assert "not found" in capsys.readouterr().out
-    assert main(["push", f"--forget={NAME}"]) == 0
-    assert push_queue.waiting() == []
-
-
-def test_a_file_that_goes_while_the_queue_is_read_was_sent_by_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(push_queue.ENVIRONMENT, str(tmp_path))
-    (tmp_path / "sent.json").symlink_to(tmp_path / "gone")  # listed, and not there to be read
-    push = push_queue.QueuedPush("cube", NAME, "dataset", "http://127.0.0.1:9")
-    push_queue.put(push)
-    assert push_queue.waiting() == [push]
-
-
-def test_a_bad_file_in_the_queue_is_said_before_anything_is_sent(
-    dataset: Path, hub: LoopbackHub, tmp_path: Path, capsys: Capture
-) -> None:
-    (tmp_path / "queue").mkdir()
-    (tmp_path / "queue" / "bad.json").write_text("{")
-    assert main(["push", str(dataset), f"--repo_id={NAME}"]) == 2
-    assert "bad.json" in capsys.readouterr().err
     assert hub.log == []
 
 
@@ -136,7 +108,6 @@ def test_a_dry_run_writes_the_card_and_asks_no_hub(
     assert said["files"]["meta/info.json"] == (dataset / "meta/info.json").stat().st_size
     assert (out / "assets/sample.jpg").stat().st_size > 0
     assert hub.log == []
-    assert push_queue.waiting() == []
 
 
 @pytest.mark.parametrize(
@@ -171,4 +142,3 @@ def test_unusable_input_is_one_line(
     assert error.count("\n") == 1
     assert said in error
     assert hub.log == []
-    assert push_queue.waiting() == []

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.tuning import held_out, jobs, lerobot_bundle, recipes
+from gaploop.finetune.tuning import held_out, lerobot_bundle, real_share
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.presets import PRESETS, Randomise, preset_for, table
+from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
 from gaploop.finetune.tuning.work import LEAST, MOST, weights_of
-from gaploop.scripts.finetune import FinetuneConfig, arguments_of
 
 TAKES = st.lists(
     st.tuples(
@@ -88,7 +87,7 @@ def test_what_real_takes_can_not_tell_apart_is_decided_for_simulation() -> None:
         s: {f"t{i}": e + 0.3 * noise[i] + 0.1 * rng.normal() for i in range(12)}
         for s, e in level.items()
     }
-    choice = recipes.by_one_standard_error(errors)
+    choice = real_share.by_one_standard_error(errors)
     assert choice.share == 0.5
     assert {t.share: t.worse_by for t in choice.tried}[0.25] > 0.5
 
@@ -98,7 +97,7 @@ def test_the_choice_is_never_worse_than_the_best_by_more_than_its_error(
     level: dict[float, float],
 ) -> None:
     errors = {s: {f"t{i}": e * (1 + i) for i in range(4)} for s, e in level.items()}
-    choice = recipes.by_one_standard_error(errors)
+    choice = real_share.by_one_standard_error(errors)
     taken = next(t for t in choice.tried if t.share == choice.share)
     assert taken.worse_by <= taken.se
 
@@ -113,15 +112,15 @@ def test_a_stopped_choice_goes_on_where_it_was(tmp_path: Path) -> None:
         return {f"{fold}{i}": share for i in range(2)}
 
     with pytest.raises(KeyboardInterrupt):
-        recipes.choose_share(measure, tmp_path, (0.5, 1.0))
-    assert recipes.choose_share(measure, tmp_path, (0.5, 1.0)).share == 0.5
+        real_share.choose_share(measure, tmp_path, (0.5, 1.0))
+    assert real_share.choose_share(measure, tmp_path, (0.5, 1.0)).share == 0.5
     assert asked == [(0.5, 0), (0.5, 1), (1.0, 0), (1.0, 0), (1.0, 1)]
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-1", "some", "nan"])
 def test_shares_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(UnusableInputError, match="or auto"):
-        recipes.parse_share(text)
+        real_share.parse_share(text)
 
 
 @given(
@@ -179,21 +178,3 @@ def test_presets_are_listed_and_found() -> None:
         assert preset.why
         if not preset.full:
             assert 5e-4 <= preset.spec.lr <= 2e-3
-
-
-def test_a_job_runs_the_same_command_on_datasets_of_the_hub() -> None:
-    plain = FinetuneConfig()
-    config = FinetuneConfig(real=[Path(jobs.place_of("me/takes"))], full=True, steps=7)
-    config.mix.real = "auto"
-    config.randomise = Randomise(kinds=("light",))
-    given = [*arguments_of(config, plain), "--policy.push_to_hub=true"]
-    assert given[:1] == ['--real=["/data/me/takes"]']
-    assert {"--mix.real=auto", "--full=true", "--steps=7"} <= set(given)
-    assert '--randomise.kinds=["light"]' in given
-    job = jobs.job_for(given, ["me/takes"], jobs.JobFlags("a10g-small", package="gaploop==1"))
-    script = job.command[-1]
-    assert script.index("pip install") < script.index("hf download") < script.index("finetune")
-    with pytest.raises(UnusableInputError, match="Push it first"):
-        jobs.job_for(given, ["/home/me/takes"], jobs.JobFlags("a10g-small"))
-    with pytest.raises(UnusableInputError, match="push_to_hub"):
-        jobs.job_for(["--steps=7"], ["me/takes"], jobs.JobFlags("a10g-small"))

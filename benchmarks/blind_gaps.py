@@ -1,8 +1,8 @@
-"""Mechanisms that nobody who diagnoses was told of.
+"""Mechanisms that nobody who diagnoses was told of: `--robot.gaps_module=benchmarks.blind_gaps`.
 
-Whatever names causes is written and tuned on `mechanisms`; these are for asking afterwards how it
-does on a cause that it was not made for. They are drawn only by name or with `held_out="blind"`.
-What each stands for is in docs/gaps.md.
+Whatever names causes is written and tuned on `gaploop.sim.gaps.mechanisms`; these are for asking
+afterwards how it does on a cause that it was not made for. They are drawn only by name or with
+`held_out="blind"`. What each stands for is in docs/gaps.md.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ class _KeepClear(BlindMechanism):
         on.model.criterion = replace(on.model.criterion, clearance_m=p["clearance_m"])
 
 
-BLIND_MECHANISMS: tuple[Mechanism, ...] = (
+MECHANISMS: tuple[Mechanism, ...] = (
     _SlickTable(), _Glare(), _Banding(), _EncoderSpikes(), _DeadRows(), _Flat(), _LShaped(),
     _Posts(), _CoverTarget(), _BumpArm(), _TorqueLimit(), _DeafJoint(), _BaseMoved(),
     _BentGripper(), _Deadline(), _KeepClear(),

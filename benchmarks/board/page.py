@@ -82,7 +82,7 @@ def board_page(
         notice("Sim-to-sim: the embedded cell, not a real robot."),
         text(f"Commitment to the hidden scenes (SHA-256): {benchmark['commitment']}"),
         text(f"Results are signed (Ed25519) by {benchmark['key']}"),
-        text("Check them: gaploop benchmark show, with --key and the key as you know it."),
+        text("Check them: python -m benchmarks.board show, with --key and the key as you know it."),
     ]
     sections.append(section("What this rests on", "", blocks))
     many = sum(not r.get("refused") for r in results)

@@ -1,4 +1,4 @@
-"""`gaploop benchmark`: a benchmark that others enter, by folder or Hub repository."""
+"""`python -m benchmarks.board`: a benchmark that others enter, by folder or Hub repository."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.statistics import Estimate, points
-from gaploop.finetune.board.sandbox import LimitOptions, Limits
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.finetune.factors import order, settings, words
+from gaploop.finetune.sandbox import LimitOptions, Limits
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.board.entries import Submission
-    from gaploop.finetune.board.serving import BoardContents
+    from benchmarks.board.entries import Submission
+    from benchmarks.board.serving import BoardContents
 
 POSITIONAL: Final = ("action", "board")
 ACTIONS: Final = ("serve", "submit", "show")
 RARE: Final = ("limits.*", "per_user", "workers", "every_s")
 EXAMPLE: Final = """
-gaploop benchmark submit board --policy.path=base --user=ana --trained_on='scripted takes, cell'
-gaploop benchmark submit lab/cup --policy.path=ana/placer --trained_on='ana/takes, 200 takes'
-gaploop benchmark serve board --factors='[lighting, distractors]' --n=20
-gaploop benchmark serve board --programs --takes=takes    attribution programs, too
-gaploop benchmark show board
+python -m benchmarks.board submit board --policy.path=base --user=ana --trained_on='my takes'
+python -m benchmarks.board submit lab/cup --policy.path=ana/placer --trained_on='ana/takes'
+python -m benchmarks.board serve board --factors='[lighting, distractors]' --n=20
+python -m benchmarks.board serve board --programs --takes=takes    attribution programs, too
+python -m benchmarks.board show board
 """
 
 
 @dataclass
-class BenchmarkConfig:
+class BoardConfig:
     """Enter a policy into a benchmark, serve one, show one.
 
     BOARD is a folder that all can reach, or a dataset repository on a Hub. `serve` checks what is
@@ -90,17 +90,18 @@ class BenchmarkConfig:
     """Print one JSON object."""
 
 
-def run(config: BenchmarkConfig) -> int:
+def run(config: BoardConfig) -> int:
     """Serve, submit or show."""
-    options.require_action(config.action, ACTIONS, "benchmark")
-    where = f"Which? gaploop benchmark {config.action} FOLDER, or me/name."
+    if config.action not in ACTIONS:
+        raise unknown_choice("action", config.action, ACTIONS)
+    where = f"Which? python -m benchmarks.board {config.action} FOLDER, or me/name."
     options.required(config.board, where)
     return {"serve": _serve, "submit": _submit, "show": _show}[config.action](config)
 
 
-def _submit(config: BenchmarkConfig) -> int:
-    from gaploop.finetune.board.entries import enter
-    from gaploop.finetune.board.serving import pulled, pushed
+def _submit(config: BoardConfig) -> int:
+    from benchmarks.board.entries import enter
+    from benchmarks.board.serving import pulled, pushed
     from gaploop.finetune.hub_fetch import is_hub_name
 
     on_hub = is_hub_name(config.board)
@@ -126,10 +127,10 @@ def _submit(config: BenchmarkConfig) -> int:
     return 0
 
 
-def _entry(config: BenchmarkConfig) -> tuple[Submission, Mapping[str, Path]]:
+def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
     """Return what is entered, and its files where it isn't on a Hub."""
+    from benchmarks.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission
     from gaploop.datasets.hub.scan import require_clean
-    from gaploop.finetune.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission
     from gaploop.finetune.hub_fetch import is_hub_name, listing
     from gaploop.finetune.hub_policy import files_of
     from gaploop.finetune.lerobot_policy import PACKAGED, resolve
@@ -155,8 +156,8 @@ def _entry(config: BenchmarkConfig) -> tuple[Submission, Mapping[str, Path]]:
     return entry, {p.relative_to(folder).as_posix(): p for p in found}
 
 
-def _serve(config: BenchmarkConfig) -> int:
-    from gaploop.finetune.board.serving import Serving, public_files, pulled, pushed, serve
+def _serve(config: BoardConfig) -> int:
+    from benchmarks.board.serving import Serving, public_files, pulled, pushed, serve
     from gaploop.finetune.hub_fetch import is_hub_name
 
     on_hub = is_hub_name(config.board)
@@ -172,7 +173,7 @@ def _serve(config: BenchmarkConfig) -> int:
         with _progress() as tell:
             served = serve(how, _wanted(config, name, private), tell)
         if on_hub:
-            pushed(config.board, board, public_files(board), "gaploop benchmark: results")
+            pushed(config.board, board, public_files(board), "python -m benchmarks.board: results")
         left = [f"{name}: waits, {why}." for name, why in served.waiting.items()]
         lines = [f"{len(served.new)} new, {len(served.results)} results in {config.board}.", *left]
         refused = {f"{r['user']}/{r['name']}": r.get("refused") for r in served.results}
@@ -184,9 +185,9 @@ def _serve(config: BenchmarkConfig) -> int:
         time.sleep(config.every_s)
 
 
-def _wanted(config: BenchmarkConfig, name: str, private: Path) -> Any:
+def _wanted(config: BoardConfig, name: str, private: Path) -> Any:
     """Return what a new benchmark measures; of one that is there only what was asked for."""
-    from gaploop.finetune.board.serving import BENCHMARK, Measure
+    from benchmarks.board.serving import BENCHMARK, Measure
 
     conditions = None if config.factors is None else settings(config.factors)
     asked: dict[str, Any] = {"task": config.task, "n": config.n, "conditions": conditions}
@@ -217,8 +218,8 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _show(config: BenchmarkConfig) -> int:
-    from gaploop.finetune.board.serving import look, pulled
+def _show(config: BoardConfig) -> int:
+    from benchmarks.board.serving import look, pulled
 
     found = look(pulled(config.board), config.key)
     answer = {**vars(found), "verified": not found.wrong}
@@ -233,7 +234,7 @@ def _show(config: BenchmarkConfig) -> int:
 
 
 def _lines(found: BoardContents, key: str) -> list[str]:
-    from gaploop.finetune.board.page import TITLES
+    from benchmarks.board.page import TITLES
     from gaploop.finetune.evaluation import Rate
 
     benchmark, ranking = found.benchmark, found.ranking

@@ -1,7 +1,7 @@
 """A policy that drives from inside a sandbox: what is seen goes in, plans come out, nothing else.
 
 The scene, its seed, and whether an attempt succeeded stay outside: they are nothing that a policy
-could be asked to keep to itself. `python -m gaploop.finetune.board.policy_box FOLDER` is inside.
+could be asked to keep to itself. `policy_box.py FOLDER` is inside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gaploop.collect.remote_policy import (
     require_plan,
 )
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.finetune.board.sandbox import EndedError, Limits, Sandbox, guard
+from gaploop.finetune.sandbox import EndedError, Limits, Sandbox, guard
 from gaploop.teleop import link
 
 LENGTH: Final = 4
@@ -65,8 +65,11 @@ class BoxedPolicy(AskedPolicy):
     def __init__(
         self, folder: Path, limits: Limits, task: str = "", program: Sequence[str] = ()
     ) -> None:
-        own = [sys.executable, "-P", "-m", "gaploop.finetune.board.policy_box", str(folder)]
-        self.box, self._limits = Sandbox(list(program) or own, [folder], limits), limits
+        own = [sys.executable, "-P", __file__, str(folder)]
+        self.box, self._limits = (
+            Sandbox(list(program) or own, [folder, Path(__file__)], limits),
+            limits,
+        )
         try:
             super().__init__(self._hear(PolicyCard, limits.load_s), "The submission", task, None)
         except EndedError as error:  # it has seen nothing yet: what it said may be told

@@ -17,16 +17,16 @@ from typing import Any, Final
 import av
 import numpy as np
 
+from benchmarks.board.policy_box import BoxedPolicy
+from benchmarks.board.signing import Server
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import GaploopError
 from gaploop.core.types import Image, Observation
-from gaploop.finetune.board.policy_box import BoxedPolicy
-from gaploop.finetune.board.sandbox import EndedError, Limits
-from gaploop.finetune.board.signing import Server
 from gaploop.finetune.evaluate import CellSpec, condition_name, rig_of, roll_out
 from gaploop.finetune.evaluation import Rollout, RolloutLog
+from gaploop.finetune.sandbox import EndedError, Limits
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.tasks import INSTRUCTIONS
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.board.entries import PROGRAM
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import TRUTH, read_end, read_header, take_folders
@@ -28,9 +29,8 @@ from gaploop.failure_analysis.attribution.scores import (
     read_truth,
     score,
 )
-from gaploop.finetune.board.entries import PROGRAM
-from gaploop.finetune.board.sandbox import EndedError, Limits, Sandbox
 from gaploop.finetune.evaluation import Rollout
+from gaploop.finetune.sandbox import EndedError, Limits, Sandbox
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path
 from gaploop.finetune import lerobot_trust as trust
-from gaploop.finetune.board.sandbox import Limits
 from gaploop.finetune.hub_fetch import fetch, listing
+from gaploop.finetune.sandbox import Limits
 
 ENTRY: Final = "entry.json"
 SCHEMA: Final = "gaploop.benchmark_entry.v1"
@@ -83,7 +83,9 @@ class Submission:
         """
         for what in ("user", "name", "track", "trained_on", "source", "revision"):
             if not isinstance(getattr(self, what), str):
-                raise UnusableInputError(f"{what} must be text. Enter it with gaploop benchmark.")
+                raise UnusableInputError(
+                    f"{what} must be text. Enter it with python -m benchmarks.board."
+                )
         for what in ("user", "name"):
             if not NAME.fullmatch(getattr(self, what)):
                 raise UnusableInputError(

@@ -14,24 +14,25 @@ import huggingface_hub
 import numpy as np
 import pytest
 
+from benchmarks.board import contest, serving
+from benchmarks.board.__main__ import main
+from benchmarks.board.contest import Attempted, Job, Tried
+from benchmarks.board.entries import Submission, enter
+from benchmarks.board.ranking import ranked
+from benchmarks.board.serving import Measure, Served, Serving, look, serve
+from benchmarks.board.signing import Server
 from gaploop.collect.journal import JournalWriter
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TRUTH, TakeHeader, append_truth
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.board import contest, sandbox, serving
-from gaploop.finetune.board.contest import Attempted, Job, Tried
-from gaploop.finetune.board.entries import Submission, enter
-from gaploop.finetune.board.ranking import ranked
-from gaploop.finetune.board.sandbox import EndedError, Limits
-from gaploop.finetune.board.serving import Measure, Served, Serving, look, serve
-from gaploop.finetune.board.signing import Server
+from gaploop.finetune import sandbox
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.hub_policy import files_of
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE
-from gaploop.scripts.cli import main
+from gaploop.finetune.sandbox import EndedError, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -182,7 +183,7 @@ def test_whatever_is_changed_on_the_board_is_seen_and_put_right(
         change(value)
         write_json(path, value)
         assert path.relative_to(how.board).as_posix() in look(how.board, key).wrong
-        assert main(["benchmark", "show", str(how.board)]) == 1
+        assert main(["show", str(how.board)]) == 1
         serve(how)
         assert not look(how.board, key).wrong
     good = how.board / "results/ana/good.json"
@@ -396,12 +397,12 @@ def test_a_board_on_a_hub_is_entered_served_and_looked_at(
     repo.commit({**files, MARK: b'{"skill": 0.0}', "weights.pkl": b""}, "second")
     hub.repos["model", "ana/placer"] = repo
     told = ["--policy.path=ana/placer", "--trained_on=ana/takes"]
-    assert main(["benchmark", "serve", "lab/cup", "--n=4"]) == 0
-    assert main(["benchmark", "submit", "lab/cup", *told, f"--revision={first}"]) == 0
-    assert main(["benchmark", "submit", "lab/cup", *told, "--name=newer"]) == 0
-    assert main(["benchmark", "submit", "lab/cup", *told]) == 2, "entered already"
+    assert main(["serve", "lab/cup", "--n=4"]) == 0
+    assert main(["submit", "lab/cup", *told, f"--revision={first}"]) == 0
+    assert main(["submit", "lab/cup", *told, "--name=newer"]) == 0
+    assert main(["submit", "lab/cup", *told]) == 2, "entered already"
     capsys.readouterr()
-    assert main(["benchmark", "serve", "lab/cup", "--json"]) == 0
+    assert main(["serve", "lab/cup", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["new"] == ["ana/newer", "ana/placer"]
     held = hub.files("lab/cup")
@@ -414,7 +415,7 @@ def test_a_board_on_a_hub_is_entered_served_and_looked_at(
     results = {r["name"]: r for r in said["results"]}
     assert results["placer"]["revision"] == first
     assert "pickle" in results["newer"]["refused"]
-    assert main(["benchmark", "show", "lab/cup"]) == 0
+    assert main(["show", "lab/cup"]) == 0
     assert "ana/placer" in capsys.readouterr().out
 
 
@@ -424,8 +425,8 @@ def test_the_base_drives_from_its_box_as_it_does_outside(tmp_path: Path) -> None
 
     board = str(tmp_path / "board")
     told = ["--user=ana", "--trained_on=scripted takes", "--policy.path=base"]
-    assert main(["benchmark", "submit", board, *told]) == 0
-    assert main(["benchmark", "serve", board, "--n=2"]) == 0
+    assert main(["submit", board, *told]) == 0
+    assert main(["serve", board, "--n=2"]) == 0
     found = look(Path(board))
     server = Server.opened(tmp_path / "board_private")
     seeds = contest.scenes(server, {}, 2)

@@ -17,17 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import locked_file, read_json, write_atomically, write_json
-from gaploop.core.paths import inside
-from gaploop.core.run_record import versions
-from gaploop.core.vocabulary import Domain
-from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.target import HubTarget, endpoint
-from gaploop.finetune import evaluation
-from gaploop.finetune.board import contest, programs, sandbox
-from gaploop.finetune.board.contest import Attempt, Tried
-from gaploop.finetune.board.entries import (
+from benchmarks.board import contest, programs
+from benchmarks.board.contest import Attempt, Tried
+from benchmarks.board.entries import (
     ATTRIBUTION,
     POLICY,
     TRACKS,
@@ -35,13 +27,21 @@ from gaploop.finetune.board.entries import (
     entered,
     stage,
 )
-from gaploop.finetune.board.page import board_page
-from gaploop.finetune.board.ranking import ranked
-from gaploop.finetune.board.sandbox import NAMESPACES, EndedError, Limits
-from gaploop.finetune.board.signing import Server, is_signed
+from benchmarks.board.page import board_page
+from benchmarks.board.ranking import ranked
+from benchmarks.board.signing import Server, is_signed
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import locked_file, read_json, write_atomically, write_json
+from gaploop.core.paths import inside
+from gaploop.core.run_record import versions
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets.hub import upload
+from gaploop.datasets.hub.target import HubTarget, endpoint
+from gaploop.finetune import evaluation, sandbox
 from gaploop.finetune.evaluate import CellSpec
 from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name, listing
 from gaploop.finetune.lerobot_policy import policy_id
+from gaploop.finetune.sandbox import NAMESPACES, EndedError, Limits
 
 log = logging.getLogger(__name__)
 
