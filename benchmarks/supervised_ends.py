@@ -26,11 +26,12 @@ from benchmarks.fault_schedules import (
     _configs,
     random_pose,
 )
+from gaploop.core import platform_calls
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.scripts import options
-from gaploop.teleop import supervisor
 from gaploop.teleop.emulator import EmulatedBus
+from gaploop.teleop.emulator.bus import raise_priority
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
@@ -49,13 +50,11 @@ WINDOW_S: Final = 0.2
 SETTLE_S: Final = 1.0
 AFTER_S: Final = 2.0
 """An arm is watched for so long after its torque is off [s]."""
-UNSUPERVISED_S: Final = 15.0
-"""An arm without a supervisor is watched for so long [s]."""
-_KEYS: Final = ("supervised", "model", "how")
-_TIMES: Final = ("first_s", "off_s")
+GIVE_UP_S: Final = 90.0
+FIGURES: Final = ("first_s", "off_s", "drop_cm", "peak_rad_s")
 
 
-def drive(model: str, folder: Path, is_supervised: bool) -> None:
+def drive(model: str, folder: Path) -> None:
     """Hold an arm where it stands, as a session does, until something ends this process."""
     from gaploop.core.station import Station
     from gaploop.teleop.control import ControlThread
@@ -63,8 +62,6 @@ def drive(model: str, folder: Path, is_supervised: bool) -> None:
     from gaploop.teleop.loop import Rates
     from gaploop.teleop.safety import make_safety
 
-    if not is_supervised:
-        supervisor.COMMAND = ("/nowhere",)  # type: ignore[misc]
     robot, _ = _configs(model)
     station, rates = Station("emulated"), Rates.near(50.0)
     follower = make_follower(
@@ -85,10 +82,8 @@ def drive(model: str, folder: Path, is_supervised: bool) -> None:
         control.wait(600.0)
 
 
-def run(
-    model: str, how: str, pose_rad: FloatArray, folder: Path, *, is_supervised: bool = True
-) -> dict[str, float]:
-    """Return what one end did: `first_s`, `off_s` [s], `drop_m`, `peak_rad_s`; NaN where never."""
+def run(model: str, how: str, pose_rad: FloatArray, folder: Path) -> dict[str, float]:
+    """Return what one end did: `first_s`, `off_s` [s], `drop_cm`, `peak_rad_s`; NaN where never."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["gaploop.teleop.lerobot_devices", "gaploop.teleop.control"])
     with EmulatedBus(model, hand="none", link=folder / "arm") as bus:
@@ -99,8 +94,9 @@ def run(
                 servo.joint.q_rad = q_rad
                 servo.hold_here()
             bus.hand.pose(pose_rad.tolist())
-        program = context.Process(target=drive, args=(model, folder, is_supervised))
+        program = context.Process(target=drive, args=(model, folder))
         program.start()
+        raise_priority()  # shared with the thread that serves the bus; the program's is ordinary
         assert program.pid is not None
         while not all(servo.torque for servo in servos):
             time.sleep(LOOK_S)
@@ -117,7 +113,7 @@ def run(
         began_s = off_s = now_s = time.monotonic()
         os.kill(program.pid, ENDS[how])
         rows = list[tuple[float, ...]]()
-        while now_s < (off_s + AFTER_S if is_supervised else began_s + UNSUPERVISED_S):
+        while now_s < min(off_s + AFTER_S, began_s + GIVE_UP_S):
             with bus.lock:
                 rows.append((now_s, *(servo.joint.q_rad for servo in servos)))
                 off_s = now_s if any(servo.torque for servo in servos) else off_s
@@ -126,6 +122,7 @@ def run(
         still_on = any(servo.torque for servo in servos)
         program.kill()
         program.join()
+        platform_calls.ordinary_priority()
     times, q = np.array(rows)[:, 0], np.array(rows)[:, 1:]
     early = np.searchsorted(times, times - WINDOW_S)
     speed = np.abs(q - q[early])[:, :-1].max(axis=1) / np.maximum(times - times[early], WINDOW_S)
@@ -135,39 +132,31 @@ def run(
     return {
         "first_s": first[0] - began_s if first else math.nan,
         "off_s": math.nan if still_on else off_s - began_s,
-        "drop_m": float(falls[fast[1:]].sum()),
+        "drop_cm": 100.0 * float(falls[fast[1:]].sum()),
         "peak_rad_s": float(speed.max()),
     }
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """End programs in every way, from several poses, with a supervisor and without."""
+    """End programs in every way, from several poses; return how each went."""
     rows = list[dict[str, Any]]()
-    cases = list(itertools.product((False, True), MODELS, ENDS, range(config.n or POSES)))
+    cases = list(itertools.product(MODELS, ENDS, range(config.n or POSES)))
     with options.progress("Ends", total=len(cases)) as advance:
-        for is_supervised, model, how, n in cases:
+        for model, how, n in cases:
             pose_rad = random_pose(model, np.random.default_rng(config.seed + n))
-            place = folder / f"{'with' if is_supervised else 'without'}-{model}-{how}-{n}"
+            place = folder / f"{model}-{how}-{n}"
             place.mkdir(parents=True)
-            found = run(model, how, pose_rad, place, is_supervised=is_supervised)
-            rows.append({"supervised": is_supervised, "model": model, "how": how} | found)
+            rows.append({"model": model, "how": how} | run(model, how, pose_rad, place))
             advance()
     return {"ends": rows, "evidence": "emulated arms"}
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return a row for each arm and end: the worst of its poses."""
-    lines = [
-        "| | supervisor | first byte s | torque off s | fell cm | rad/s |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Return a row for each arm and end, with the worst of its poses."""
+    lines = ["| | first byte s | torque off s | fell cm | rad/s |", "|---|---|---|---|---|"]
     ends = result["ends"]
-    for key in dict.fromkeys((row["model"], row["how"], row["supervised"]) for row in ends):
-        rows = [row for row in ends if (row["model"], row["how"], row["supervised"]) == key]
-        most = {name: max(row[name] for row in rows) for name in rows[0] if name not in _KEYS}
-        first, off = (f"{most[n]:.2f}" if most[n] == most[n] else "never" for n in _TIMES)
-        lines.append(
-            f"| {key[0]}, {key[1]} | {'yes' if key[2] else 'no'} | {first} | {off} | "
-            f"{100 * most['drop_m']:.1f} | {most['peak_rad_s']:.2f} |"
-        )
+    for model, how in dict.fromkeys((row["model"], row["how"]) for row in ends):
+        rows = [row for row in ends if (row["model"], row["how"]) == (model, how)]
+        worst = [max(row[name] for row in rows) for name in FIGURES]
+        lines.append(f"| {model}, {how} | " + " | ".join(f"{x:.2f}" for x in worst) + " |")
     return "\n".join(lines)

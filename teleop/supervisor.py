@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -62,6 +62,8 @@ LEAVES_S: Final = 1.0
 """The program waits this long for its supervisor to leave the ports [s]."""
 PERIOD_S: Final = 0.02
 """Of the supervisor's own turns, while it lowers an arm [s]."""
+LOST_S: Final = 0.5
+"""On the way down, which is slow, a servo may be silent for so long before all are let go of [s]."""
 REPLY_S: Final = 0.003
 """At first answers are waited for as if they took so long [s]: here a late one is no hurry."""
 _LOOK_S: Final = 0.05
@@ -278,8 +280,9 @@ def _bring_down(arms: Any, safety: Mapping[str, Any], why: _Why) -> None:
         let_go.append(signal.SIGINT)  # it was let go of already, and is falling damped
     joint_limits_rad = np.array(safety["joint_limits_rad"])
     park_rad = None if safety["park_rad"] is None else np.array(safety["park_rad"])
+    limits = SafetyLimits(**safety["limits"])
     filtered = SafetyFilter(
-        SafetyLimits(**safety["limits"]),
+        replace(limits, lost_servo_s=max(limits.lost_servo_s, LOST_S)),
         joint_limits_rad,
         PERIOD_S,
         grips=safety["grips"],
