@@ -63,7 +63,7 @@ LEAVES_S: Final = 1.0
 PERIOD_S: Final = 0.02
 """Of the supervisor's own turns, while it lowers an arm [s]."""
 LOST_S: Final = 0.5
-"""On the way down, which is slow, a servo may be silent for so long before all are let go of [s]."""
+"""On the way down, which is slow, a servo may be silent for so long before all are let go [s]."""
 REPLY_S: Final = 0.003
 """At first answers are waited for as if they took so long [s]: here a late one is no hurry."""
 _LOOK_S: Final = 0.05
