@@ -144,7 +144,7 @@ class Descent:
                         log.warning("%s", LOWERING)
                 goal = self.lowering.step(state, now_s - last_s)
                 if self.lowering.done:
-                    self._off()
+                    self._fall()  # by a hair's breadth, and damped where something still gives
                     return
                 self._follower.send(safety.lower(goal))
             self._turn(state)

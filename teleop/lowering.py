@@ -170,7 +170,7 @@ class Lowering:
         elif self.phase is Phase.PARK:
             self._to_park(pct, dt_s)
         elif self.phase is Phase.GIVE:
-            self._give_way(pct, q, dt_s)
+            self._give_way(pct, dt_s)
         return self.goal_rad
 
     def _go(self, phase: Phase) -> None:
@@ -219,7 +219,8 @@ class Lowering:
         for guard in self._guards:
             own = guard.joints
             wanted[own] = guard.limit(self._goal[own].tolist(), wanted[own].tolist())
-        came = left - float(np.abs(np.where(self._blocked, 0.0, self._park - wanted)).max())
+        # A box that stops one joint lets others go on, and then perhaps that one too.
+        came = float(np.abs(wanted - self._goal).max())
         self._stuck_s = 0.0 if came > 0.1 * self._speed_rad_s * dt_s else self._stuck_s + dt_s
         self._goal = wanted
         if self._stuck_s >= BLOCKED_S:
@@ -227,7 +228,7 @@ class Lowering:
             self._blocked[:] = True
             self._go(Phase.GIVE)
 
-    def _give_way(self, pct: FloatArray, q: FloatArray, dt_s: float) -> None:
+    def _give_way(self, pct: FloatArray, dt_s: float) -> None:
         pushes = np.nan_to_num(pct)
         over = np.sign(pushes) * np.maximum(np.abs(pushes) - IDLE_PCT, 0.0)
         self._speed_rad_s = min(self._speed_rad_s + GAIN_RAD_S2 * dt_s, self._fastest_rad_s)
@@ -239,8 +240,8 @@ class Lowering:
         gives = bool((np.abs(self._goal - before) > 0.1 * GIVE_RAD_S_PER_PCT * dt_s).any())
         if gives or self._still_s < STILL_S or self._since_s < STILL_S:
             return
-        away = np.where(self._named, np.abs(self._park - q), 0.0)
-        left = float(np.nanmax(away))
+        away = np.where(self._named, np.abs(self._park - self._goal), 0.0)
+        left = float(away.max())
         if left < self._tried_from_rad - WAY_RAD:
             self._tried_from_rad, self._tries = left, 0
         if not self.met or left <= PARKED_RAD:

@@ -86,7 +86,7 @@ def test_it_goes_slowly_to_the_park_pose_inside_the_limits(
     assert took_s < 3.4 / LOWER_RAD_S + 40.0
     # Nothing holds it up any more: not at a park pose in the air, either.
     at_end = np.isclose(lowering.goal_rad, LIMITS[:, 0], atol=1e-3)
-    assert (at_end | (np.abs(joints.load_pct) < 3.0)).all() or lowering.rests(joints.state())
+    assert (at_end | (np.abs(joints.load_pct) < 6.0)).all() or lowering.rests(joints.state())
 
 
 @settings(max_examples=8)
@@ -101,7 +101,7 @@ def test_what_stops_it_is_not_pressed_on_and_bears_it_in_the_end(
     joints = Joints(start, pendulum(30.0), low)
     lowering, _ = lower(joints, park)
     assert joints.most_pct < 30.0 + 2.0 * RISE_PCT
-    assert (np.abs(joints.load_pct) < 3.0).all()
+    assert (np.abs(joints.load_pct) < 6.0).all()
     if start[joint] - low[joint] < 3.0 and low[joint] - park[joint] > 0.3:
         assert lowering.met
 
