@@ -124,7 +124,7 @@ class Supervisor:
                 if buses:
                     self._process = subprocess.Popen(
                         COMMAND,
-                        stdin=theirs,
+                        stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
                         pass_fds=handles,
                         **platform_calls.APART,
