@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-P", "-m", SUPERVISOR)
 HOLDS: Final = 1
 """Torque_Enable of a servo that holds; what is more damps."""
+MOST_HANDLES: Final = 16
 READY_S: Final = 10.0
 """Longest time that a supervisor may take to start; 0.2 s is usual [s]."""
 BEAT_S: Final = 0.1
@@ -100,6 +101,23 @@ class SupervisedBus:
 
 # -- the program's side --------------------------------------------------------------------------
 
+_prepared: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+"""A process that waits to be told which arms it supervises; at most one."""
+
+
+def prepare() -> None:
+    """Start a supervisor for arms that are about to be connected: it takes 0.3 s meanwhile."""
+    if not _prepared:
+        with contextlib.suppress(OSError):
+            _prepared.append(_start())
+
+
+def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        quiet: Any = {"stdin": theirs.fileno(), "stdout": subprocess.DEVNULL}
+        return subprocess.Popen(COMMAND, **quiet, **platform_calls.APART), ours
+
 
 class Supervisor:
     """The supervisor of some buses, as the program that drives them sees it; none of no buses.
@@ -111,31 +129,26 @@ class Supervisor:
     def __init__(self, buses: Sequence[SupervisedBus], safety: SafetyFilter) -> None:
         self.lost = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel, theirs = socket.socketpair()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(theirs)
-            handles = [bus.handle for bus in buses]
-            job: dict[str, Any] = {"pid": os.getpid(), "own": platform_calls.own_handle()}
-            if job["own"] is not None:
-                stack.callback(os.close, job["own"])
-                handles.append(job["own"])
-            job["buses"], job["safety"] = [asdict(bus) for bus in buses], safety.to_json()
-            try:
-                if buses:
-                    self._process = subprocess.Popen(
-                        COMMAND,
-                        stdin=theirs.fileno(),
-                        stdout=subprocess.DEVNULL,
-                        pass_fds=handles,
-                        **platform_calls.APART,
-                    )
-                    self._channel.sendall(json.dumps(job).encode() + b"\n")
-            except (OSError, ValueError) as error:
-                self._lose(f"The arm's supervisor can't be started ({one_line(error)})")
+        self._channel: socket.socket | None = None
+        if not buses:
+            return
+        job = {"buses": [asdict(bus) for bus in buses], "safety": safety.to_json()}
+        own = platform_calls.own_handle()
+        handles = [bus.handle for bus in buses] + ([] if own is None else [own])
+        try:
+            is_there = _prepared and _prepared[0][0].poll() is None
+            self._process, self._channel = _prepared.pop() if is_there else _start()
+            socket.send_fds(self._channel, [b"\n"], handles)
+            self._channel.sendall(json.dumps(job | {"pid": os.getpid()}).encode() + b"\n")
+        except (OSError, ValueError) as error:
+            self._lose(f"The arm's supervisor can't be started ({one_line(error)})")
+        finally:
+            if own is not None:
+                os.close(own)
 
     def ready(self) -> None:
         """Wait until it watches, and tell it that from now on the program drives."""
-        if self.watches:
+        if self._channel is not None and self.watches:
             heard = b""
             with contextlib.suppress(OSError):
                 self._channel.settimeout(READY_S)
@@ -161,13 +174,13 @@ class Supervisor:
         """Have it leave the ports and end, as torque is off; safe to call twice."""
         self._say(_DONE)
         process, self._process = self._process, None
+        if process is None or self._channel is None:
+            return
         with self._channel, contextlib.suppress(OSError):
-            if process is not None:
-                self._channel.settimeout(LEAVES_S)
-                self._channel.recv(1)  # until it closes its end
-        if process is not None:
-            process.kill()  # in an orderly end nothing is left of it
-            process.wait()
+            self._channel.settimeout(LEAVES_S)
+            self._channel.recv(1)  # until it closes its end
+        process.kill()  # in an orderly end nothing is left of it
+        process.wait()
 
     @property
     def watches(self) -> bool:
@@ -175,7 +188,7 @@ class Supervisor:
         return self._process is not None and not self.lost
 
     def _say(self, word: bytes) -> bool:
-        if self.watches:
+        if self._channel is not None and self.watches:
             try:
                 self._channel.send(word)
             except OSError:  # it has ended, or reads nothing any more
@@ -204,15 +217,20 @@ def main() -> None:
     for number in STOP_SIGNALS:  # the program's to answer
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=0)
+    _, handles, _, _ = socket.recv_fds(channel, 1, MOST_HANDLES)
+    if not handles:  # the program has ended before there was an arm
+        return
     with channel.makefile("rb", buffering=0) as lines:
         job = json.loads(lines.readline())
     raise_priority()
     channel.sendall(_READY)
     try:
         if why := _watch(channel, job["pid"]):
-            platform_calls.kill_process(job["pid"], job["own"])
+            pairs = zip(job["buses"], handles, strict=False)  # the last one is of the process
+            known = [SupervisedBus(**(bus | {"handle": handle})) for bus, handle in pairs]
+            own = handles[len(known)] if len(handles) > len(known) else None
+            platform_calls.kill_process(job["pid"], own)
             _wait_until_gone(job["pid"])
-            known = [SupervisedBus(**bus) for bus in job["buses"]]
             with contextlib.suppress(DeviceError):
                 _Arms([bus for bus in known if not bus.is_follower]).torque_off()
             _bring_down(_Arms([bus for bus in known if bus.is_follower]), job["safety"], why)

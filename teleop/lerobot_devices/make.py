@@ -26,7 +26,9 @@ from gaploop.teleop.lerobot_devices.faults import (
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
+from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import Protocol
+from gaploop.teleop.supervisor import prepare
 
 LEADER_MIN_V: Final = 9.5
 FOLLOWER_MAX_V: Final = 8.5
@@ -63,6 +65,8 @@ def make_follower(
     if not found:
         with _connected(device):
             return GenericFollower(device, station, clock)
+    if not all(is_emulated_here(one.bus.port) for _, one in found):
+        prepare()  # it is up before the arm is
     with _opened(found, limp=True) as arms:
         arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):

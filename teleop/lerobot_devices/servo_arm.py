@@ -189,7 +189,7 @@ class ServoFollower(ServoArms):
                 is_follower=bus in self.buses,
             )
             for bus in self.group.buses
-            if not is_emulated_here(bus.line.port)
+            if not is_emulated_here(bus.line.port.path)
         ]
 
     def read(self) -> FollowerState:

@@ -259,13 +259,15 @@ def _is_same(link: Path, wanted: os.stat_result) -> bool:
     return os.path.samestat(found, wanted)
 
 
-def is_emulated_here(port: SerialPort) -> bool:
+def is_emulated_here(path: str) -> bool:
     """Say whether this very program is the device: it has the terminal's other end, or no port."""
-    if not os.isatty(port.fileno()):
-        return True
+    opened: list[Path] = []
     with contextlib.suppress(OSError):
-        return _has_other_end(port.path, list(Path("/proc/self/fd").iterdir()))
-    return False
+        opened = list(Path("/proc/self/fd").iterdir())
+    try:
+        return not stat.S_ISCHR(os.stat(path).st_mode) or _has_other_end(path, opened)
+    except OSError:
+        return True
 
 
 def _has_other_end(path: str, opened: list[Path]) -> bool:
