@@ -346,7 +346,10 @@ class ArmDevices(SessionDevices):
             except (DeviceError, OSError) as error:
                 raise LostError(one_line(error)) from error
             raise LostError("The control loop has ended.")
+        is_alone = not self._is_watched and self.station.domain is not Domain.REAL
         if doing := self.control.snapshot().doing:
+            if is_alone:
+                self.control.clear()  # heeded where it is held
             return doing
         if tripped:
             words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
@@ -357,7 +360,7 @@ class ArmDevices(SessionDevices):
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
                 )
-            if not self._is_watched:
+            if is_alone:
                 self.control.clear()
             return words
         if self.control.snapshot().mode is not LoopMode.RUNNING:

@@ -18,7 +18,7 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
-from gaploop.teleop.lowering import STILL_RAD, STILL_S, Lowering
+from gaploop.teleop.lowering import STILL_RAD, Lowering
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, run_steps
 
@@ -29,6 +29,8 @@ LIMP_WITHIN_S: Final = 0.08
 0.1 s torque is off 0.2 s after a trip."""
 FALLS_S: Final = 20.0
 """A damped arm comes to rest within this time [s]; then torque goes off for good."""
+RESTS_S: Final = 1.0
+"""It has, once it was still for so long [s]: what is braked creeps."""
 HELD_KEY_S: Final = 0.12
 """Presses closer than this are of a key that is held down [s]."""
 LOWERING: Final = "Lowering the arm: keep clear."
@@ -174,7 +176,7 @@ class Descent:
         clock = self._clock
         began_s = still_s = clock.now_s()
         at: FloatArray = np.full(len(self._follower.joint_names), np.nan)
-        while (now_s := clock.now_s()) - began_s < FALLS_S and now_s - still_s < STILL_S:
+        while (now_s := clock.now_s()) - began_s < FALLS_S and now_s - still_s < RESTS_S:
             state = self._follower.read()
             q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
             if np.isnan(at).all() or (np.abs(q - at) > STILL_RAD).any():

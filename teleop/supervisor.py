@@ -363,7 +363,7 @@ class _Arms:
 
     def torque_off(self, *, damped: bool = False) -> None:
         """Take torque off; DeviceError names the servos that don't confirm it."""
-        self._require(self._each(lambda bus: torque_off(bus, damped=damped)))
+        self._require(self._each(lambda bus: _off(bus, bus.ids, damped=damped)))
 
     def release(self, joints: Collection[int]) -> None:
         """Take torque off some joints alone, damped where they can; DeviceError as `torque_off`."""
@@ -372,7 +372,7 @@ class _Arms:
             span = self._spans[self.buses.index(bus)]
             ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
             bus.released.update(ids)
-            return (yield from torque_off(bus, ids, damped=True)) if ids else ()
+            return (yield from _off(bus, ids, damped=True))
 
         self._require(self._each(release))
 
@@ -386,6 +386,12 @@ class _Arms:
             raise DeviceError(
                 f"Torque off isn't confirmed by {', '.join(names)}. Switch the arm's power off."
             )
+
+
+def _off(bus: ServoBus, ids: Sequence[int], *, damped: bool) -> Script[tuple[int, ...]]:
+    """Take torque off; what can't brake lets go plainly."""
+    left = (yield from torque_off(bus, ids, damped=damped)) if ids else ()
+    return (yield from torque_off(bus, left)) if damped and left else left
 
 
 def _ask(bus: ServoBus) -> Script[FloatArray]:

@@ -37,6 +37,7 @@ FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
 LOCK_S: Final = 0.1
 """An exchange has its own deadline, far below this; torque-off doesn't wait longer [s]."""
+DAMP_TRIES: Final = 2
 HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 
@@ -127,7 +128,16 @@ class ServoArms:
         """
         self._holding = False
         self._may_hold |= any(bus.holding for bus in self.buses)
-        left = self.named(self.group.each(self.buses, functools.partial(torque_off, damped=damped)))
+        off = functools.partial(torque_off, damped=damped)
+        found = self.group.each(self.buses, off)
+        for _ in range(DAMP_TRIES if damped else 0):  # a lossy bus confirms late
+            found = self.group.each(self.buses, off) if any(found) else found
+        if damped:  # what can't brake lets go plainly
+            found = [
+                run([(bus.line, torque_off(bus, ids))])[0] if ids else ids
+                for bus, ids in zip(self.buses, found, strict=True)
+            ]
+        left = self.named(found)
         if left:
             words = self.may_hold_words if self._may_hold else self.limp_words
             raise DeviceError(words.format(", ".join(left)))

@@ -34,7 +34,7 @@ def torque_off(
     """Take torque off all servos, or some; return the ids of those that didn't confirm it.
 
     Args:
-        damped: let their motors brake; one that can't lets go plainly.
+        damped: let their motors brake, where they can.
     """
     started_s, wanted = time.monotonic(), DAMPED[bus.protocol] if damped else 0
     ids = bus.ids if ids is None else ids
@@ -55,7 +55,7 @@ def torque_off(
         left = tuple(i for i in left if i not in told or i in hold)
     if left:  # one that never answers a write may still answer a read
         left = yield from _where_not(bus, left, wanted)
-    return (yield from torque_off(bus, left)) if left and wanted else left
+    return left
 
 
 def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
