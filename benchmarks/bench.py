@@ -41,6 +41,7 @@ python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
+python -m benchmarks power_cuts --kills=1000 --output_dir=outputs/power_cuts
 python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
@@ -73,6 +74,7 @@ BENCHES: Final = {
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
+    "power_cuts": "takes, labels and datasets that a power cut costs, writes lost and out of order",
     "probe": "hidden stations: what their pictures tell of camera, light, table and object",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
@@ -167,7 +169,7 @@ class BenchConfig:
     retrains: int = 0
     """gate: make this many trainings on identical data; those kept in --output_dir count too."""
     kills: int = 60
-    """journal: how many kills."""
+    """journal, power_cuts: how many."""
     seed: int = 0
     """Draws gaps and scenes."""
     output_dir: Path | None = None

@@ -29,7 +29,7 @@ from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, platform_calls, telemetry
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
-from gaploop.core.files import sha256, write_json
+from gaploop.core.files import make_folder, sha256, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import plain_name
 from gaploop.core.types import FloatArray, Image, is_depth
@@ -77,6 +77,7 @@ class JournalWriter:
         self._t_s, self._handed_over = 0.0, False
         self._is_behind = False
         self._is_header_new = False
+        self._synced_names: set[str] = set()
         self._cleanup = contextlib.ExitStack()
         for camera in header.cameras:  # each becomes a file, here or in the encoder's process
             plain_name(camera, "camera", "take.json")
@@ -86,7 +87,7 @@ class JournalWriter:
         if self.folder.exists():
             raise UnusableInputError(f"{self.folder} exists already. Give every take a new uid.")
         try:
-            journal.mkdir(parents=True, exist_ok=True)
+            make_folder(journal)
             if full := no_room(journal):
                 raise UnusableInputError(full)
             self.folder.mkdir()
@@ -114,11 +115,11 @@ class JournalWriter:
                 self._write_header,
                 self._write,
                 (
-                    self._sync_header,
                     self._frames.sync,
                     self._telemetry.sync,
                     self._events.sync,
                     self._encoding.sync,
+                    self._sync_names,
                 ),
                 lambda step_s: self.event(self._t_s, "clock_step", step_s=round(step_s, 3)),
                 wall_ns,
@@ -137,13 +138,19 @@ class JournalWriter:
         os.replace(new, self.folder / journal_format.HEADER)
         self._is_header_new = True
 
-    def _sync_header(self) -> None:
-        """Bring take.json and the names to the disk, once."""
+    def _sync_names(self) -> None:
+        """Bring take.json to the disk, once, and the names in the folder whenever one is new.
+
+        A video's comes with its first picture, the events' with the first event.
+        """
+        names = set(os.listdir(self.folder))
         if self._is_header_new:
             self._is_header_new = False
             platform_calls.sync_path(self.folder.parent)
             platform_calls.sync_path(self.folder / journal_format.HEADER)
+        if names != self._synced_names:
             platform_calls.sync_path(self.folder)
+            self._synced_names = names
 
     def _write(self) -> None:
         for stream in (self._frames, self._telemetry, self._events):
@@ -257,7 +264,7 @@ class JournalWriter:
                             f"Camera '{camera}' has {count} pictures for {rows[0]} frames in "
                             f"{self.folder}. The take stays unsealed; record it again."
                         )
-                self._sync_header()
+                self._sync_names()
                 files = sorted(self.folder.iterdir())
                 for path in files:
                     platform_calls.sync_path(path)

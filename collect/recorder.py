@@ -13,7 +13,12 @@ from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 
-_CLAMPS: Final = SafetyReason.JOINT_LIMIT | SafetyReason.VELOCITY | SafetyReason.ACCELERATION
+_CLAMPS: Final = (
+    SafetyReason.JOINT_LIMIT
+    | SafetyReason.VELOCITY
+    | SafetyReason.ACCELERATION
+    | SafetyReason.RELATIVE_TARGET
+)
 """Reasons that are ordinary while moving: in the rows, not worth an event each."""
 _ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
 """Quantities of the arm that is commanded; the others are what servos report, in this order."""

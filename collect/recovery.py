@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
-from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import (
     open_video_file,
     parse_json,
@@ -64,6 +64,10 @@ class Recovered:
     telemetry_rows: int
     duration_s: float
     cut_s: float
+
+
+UNWRITTEN: Final = bytes(32)
+"""What is found in blocks that the power was gone for."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def recover(journal: Path) -> RecoveryReport:
                         folder.name, "outcome", interrupted, "gaploop", "auto", note="not sealed"
                     )
                     labels.append(journal / journal_format.LABELS, mark)
-        except (GaploopError, OSError, av.FFmpegError, pa.ArrowInvalid) as error:
+        except (GaploopError, av.FFmpegError, *DAMAGE) as error:
             failed.append((folder.name, str(error)))
             log.warning("Take %s can't be recovered: %s", folder.name, error)
     headless = [f for f in without_header(journal) if not _is_locked(f / journal_format.FRAMES)]
@@ -221,10 +225,15 @@ def _last_s(frames: pa.Table, record: pa.Table) -> float:
 def _packets(path: Path) -> int:
     """Return how many whole pictures a video's readable part holds, in order."""
     count, last = 0, None
-    unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, OSError)
+    unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, *DAMAGE)
     with unreadable, open_video_file(path) as container:
+        # H.264 never holds three zero bytes in a row, other coders hardly ever so many; lossless
+        # pictures of nothing do.
+        has_zeros = container.streams.video[0].codec_context.name == "ffv1"
         for packet in container.demux(video=0):
             if not packet.size or packet.is_corrupt or (last is not None and packet.pts <= last):
+                break
+            if not has_zeros and UNWRITTEN in bytes(packet):  # a power cut left a block of zeros
                 break
             count, last = count + 1, packet.pts
     return count

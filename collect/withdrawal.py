@@ -20,7 +20,7 @@ from typing import Any, Final
 from gaploop.collect import copies
 from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
 from gaploop.collect.recovery import held_take, without_header
-from gaploop.core import consent_store, journal_format, labels
+from gaploop.core import consent_store, journal_format, labels, platform_calls
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
@@ -325,4 +325,5 @@ def _delete_take(folder: Path) -> bool:
                 shutil.rmtree(path) if is_folder else path.unlink()
         (folder / journal_format.HEADER).unlink(missing_ok=True)
         folder.rmdir()
+    platform_calls.sync_path(folder.parent)
     return True

@@ -56,6 +56,14 @@ def write_atomically(path: Path, content: bytes | str, mode: int | None = None) 
     platform_calls.sync_path(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut leaves them."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        platform_calls.sync_path(path.parent)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically. NaN is refused: it isn't JSON."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
@@ -199,6 +207,8 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
             stream.truncate(end)
             raise
         platform_calls.sync(stream.fileno())
+    if not end:  # its name is new
+        platform_calls.sync_path(path.parent)
 
 
 def _repair_tail(stream: BinaryIO) -> int:
@@ -352,7 +362,7 @@ def writable_folder(path: Path, what: str = "Output folder", option: str = "--ou
             names another.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:

@@ -69,6 +69,8 @@ class SafetyReason(IntFlag):
     """The leader jumped further than a hand can move it: the arm holds, then aligns slowly."""
     NOT_FOLLOWING = 8192
     """A joint doesn't go where it is sent."""
+    RELATIVE_TARGET = 16384
+    """The goal was further from where the joint is than LeRobot's `max_relative_target`."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,6 +185,12 @@ def leader_of(
     inputs = inputs or LeaderInputs()
     chosen = kind(teleop)
     leader: Leader
+    if chosen in (KEYBOARD, GAMEPAD):
+        from gaploop.teleop.lerobot_devices.make import refuse_options
+
+        ours = f"--teleop.type={chosen} is gaploop's own and is set by --cartesian.*"
+        others = {f.name: ours for f in fields(teleop) if f.name != "id"}
+        refuse_options(teleop, "teleop", others)
     if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
         from gaploop.teleop.leaders import make
 

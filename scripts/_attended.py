@@ -44,7 +44,6 @@ FPS: Final = 30.0
 TAKEN: Final = {
     _arms.KEYBOARD: {
         "space": "hold to move",
-        "escape": "emergency stop",
         "tab": "frame",
         "x": "clutch",
         "-": "slower",

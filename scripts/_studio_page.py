@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from nicegui import run, ui
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.review.server import gated
+from gaploop.failure_analysis.review.server import with_pages
 from gaploop.scripts._project import SECTIONS, Project, ProjectEntry, read_project
 
 STYLE: Final = Path(__file__).with_name("studio.css")
@@ -26,8 +26,8 @@ WORDS: Final = {
 """What an empty section says."""
 
 
-def build(root: Path, token: str) -> FastAPI:
-    """Return the application: the page, and the gate before it."""
+def build(root: Path) -> FastAPI:
+    """Return the application: the page."""
     served = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @ui.page("/", title=f"{root.name} · gaploop studio")
@@ -35,7 +35,7 @@ def build(root: Path, token: str) -> FastAPI:
         ui.add_css(STYLE.read_text())
         await StudioPage(root).look()
 
-    return gated(served, token)
+    return with_pages(served)
 
 
 class StudioPage:

@@ -94,13 +94,14 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
+    from gaploop.teleop.servos.calibration_files import arm_folder
 
     yield from machine.check_machine(config.journal, CODEC)
     yield from ports.check_modem_manager()
     found = [ports.FoundPort(str(path)) for path in config.port] or ports.find_ports()
     if not found:
         yield ports.no_port()
-    folder = config.calibration_dir or calibrations.arm_folder()
+    folder = config.calibration_dir or arm_folder()
     talk_to = []
     for port in found:
         results = ports.check_port(port)

@@ -21,6 +21,7 @@ WHAT: Final[dict[SafetyReason, str]] = {
     SafetyReason.LOST_SERVO: "a servo stopped answering",
     SafetyReason.LEADER_JUMP: "the leader jumped; the arm comes slowly to its new pose",
     SafetyReason.NOT_FOLLOWING: "a joint doesn't go where it is sent",
+    SafetyReason.RELATIVE_TARGET: "asked further from the arm than max_relative_target",
 }
 """What each reason means."""
 

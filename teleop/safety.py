@@ -4,7 +4,8 @@ It looks at each request in this order. What isn't finite holds the arm; so does
 hand could have made of the one before it, such as an encoder's wrap or a leader that was
 re-plugged: if the leader stays there, the arm aligns with it as slowly as at a start. The request
 is clamped to the joint limits, the step towards it to the velocity limit; the speed may only grow
-as the acceleration limit allows; and what is left of the step is shortened until the arm's points
+as the acceleration limit allows; where LeRobot's `max_relative_target` is set, the goal stays that
+near to where the joint is; and what is left of the step is shortened until the arm's points
 stay in the workspace box. The box comes last because the clamps before it bend the path, and what
 was inside the box before them needn't be after; shortening a step breaks none of the limits before
 it. Slowing down is never delayed: a filter that may not stop at once overshoots what was asked, and
@@ -116,7 +117,10 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
         return DrivingFilter(
             limits, joint_limits_rad, period_s, guards, grips, park_rad, speeds=speeds
         )
-    return SafetyFilter(limits, joint_limits_rad, period_s, guards, grips, park_rad)
+    relative_rad: FloatArray | None = getattr(follower, "max_relative_rad", None)
+    return SafetyFilter(
+        limits, joint_limits_rad, period_s, guards, grips, relative_rad, park_rad=park_rad
+    )
 
 
 def park_pose(station: Station, follower: Follower) -> FloatArray | None:
@@ -158,6 +162,8 @@ class SafetyFilter:
         period_s: time between two commands [s].
         guards: workspace boxes, one per arm; none where no arm model is known.
         grips: which joints hold things, and so rightly don't reach their goals.
+        max_relative_rad: furthest that a goal may be from where its joint is [rad], shape
+            (n_joints,); None for no such limit. A trip's hold is no goal: it has none.
         park_rad: where the arm is lowered to [rad], NaN for joints that stay; None where unknown.
 
     Raises:
@@ -171,6 +177,7 @@ class SafetyFilter:
         period_s: float,
         guards: Sequence[WorkspaceGuard] = (),
         grips: Sequence[int] = (),
+        max_relative_rad: FloatArray | None = None,
         park_rad: FloatArray | None = None,
     ) -> None:
         bounds = np.array(joint_limits_rad, dtype=np.float64)
@@ -191,6 +198,7 @@ class SafetyFilter:
         self._full_rad = limits.velocity_rad_s * period_s
         self._align_rad = min(limits.align_velocity_rad_s, limits.velocity_rad_s) * period_s
         self._gain_rad = limits.acceleration_rad_s2 * period_s**2
+        self._relative_rad = None if max_relative_rad is None else max_relative_rad.tolist()
         self._watch = TripWatch(limits, len(bounds), grips)
         self._jumps = _Jumps()
         self._trip = SafetyReason.NONE
@@ -402,7 +410,7 @@ class SafetyFilter:
         if jump is _Jump.LANDED:
             self._caught_up, self._aligns_since = False, SafetyReason.LEADER_JUMP
         target = self._within_bounds(asked)
-        sent, reasons = self._towards(target, part)
+        sent, reasons = self._towards(target, part, state.position_rad)
         if _apart(self._at, asked):
             if _apart(asked, target):
                 reasons |= SafetyReason.JOINT_LIMIT
@@ -422,8 +430,13 @@ class SafetyFilter:
     # Joint by joint in plain numbers: the loop wakes with cold caches, and then array arithmetic
     # on six joints takes far longer than this does.
 
-    def _towards(self, target: Sequence[float], part: float) -> tuple[FloatArray, SafetyReason]:
-        """Step towards `target` within every limit; return also what shortened the step."""
+    def _towards(
+        self, target: Sequence[float], part: float, present: FloatArray | None = None
+    ) -> tuple[FloatArray, SafetyReason]:
+        """Step towards `target` within every limit; return also what shortened the step.
+
+        Where joints are, `present` [rad], counts for `max_relative_target` only.
+        """
         # `last_step` counts whole periods. A longer turn moves no further than a period's.
         short = min(part, 1.0)
         most_rad = (self._full_rad if self._caught_up else self._align_rad) * short
@@ -439,6 +452,11 @@ class SafetyFilter:
             sent.append(at + eased)
             too_fast |= abs(wanted - step) > CHANGED_RAD
             too_sudden |= abs(step - eased) > CHANGED_RAD
+        too_far = False
+        if self._relative_rad is not None and present is not None and len(present) == len(sent):
+            rows = zip(sent, present.tolist(), self._relative_rad, strict=True)
+            near = [min(max(q, at - most), at + most) if at == at else q for q, at, most in rows]
+            too_far, sent = _apart(near, sent), near
         if not self._is_outside:  # an arm that stands outside comes back step by step
             sent = self._within_bounds(sent)
         reached = sent
@@ -454,6 +472,8 @@ class SafetyFilter:
             reasons |= SafetyReason.VELOCITY
         if too_sudden:
             reasons |= SafetyReason.ACCELERATION
+        if too_far:
+            reasons |= SafetyReason.RELATIVE_TARGET
         if reached is not sent:
             reasons |= SafetyReason.WORKSPACE
         steps = zip(reached, self._at, strict=True)
@@ -500,7 +520,7 @@ class DrivingFilter(SafetyFilter):
         self._base: FloatArray = np.zeros(speeds)
         self._gain = BASE_M_S2 * period_s
         park_rad = None if park_rad is None else park_rad[: self._n_arm]
-        super().__init__(limits, bounds[: self._n_arm], period_s, guards, grips, park_rad)
+        super().__init__(limits, bounds[: self._n_arm], period_s, guards, grips, park_rad=park_rad)
 
     @property
     def sent_rad(self) -> FloatArray:

@@ -305,16 +305,21 @@ scripts/plan.py:plan | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
-teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
+teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
 teleop/emulator/console.py:carry_out | Path(how[1]) | user
 teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
 teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
-teleop/lerobot_devices/arm.py:require_calibration | root.glob(f'{kind}/*') | ours
+teleop/lerobot_devices/make.py:_check_calibration_file | Path(HF_LEROBOT_CALIBRATION).glob(f'{kinds}/*/*.json') | ours
+teleop/servos/calibration_files.py:all_files | root.glob(f'{kind}/*/*.json') | ours
+teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
+teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
+teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 """  # noqa: E501
 

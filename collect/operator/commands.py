@@ -45,7 +45,7 @@ DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
     {
         Command.NEXT: ("right",),
         Command.RERECORD: ("left",),
-        Command.STOP: ("escape", "q"),
+        Command.STOP: ("q",),
         Command.SUCCESS: ("s",),
         Command.FAILURE: ("f",),
         Command.DISCARD: ("d",),
@@ -58,14 +58,15 @@ DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
         Command.CLEAR: ("c",),
     }
 )
-"""Right, left and Esc as in lerobot-record; space and c as in gaploop teleoperate."""
+"""Right and left as in lerobot-record; space, c and q as in gaploop teleoperate. Esc is no key of
+these: a terminal's arrow keys begin with it, and over a slow line the rest may come later."""
 ROLLOUT: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
     {**DEFAULTS, Command.TAKE_OVER: ("t",)}
 )
 """With a policy that can be taken over from."""
 
 NAMED_KEYS: Final = (
-    *("right", "left", "up", "down", "space", "return", "escape", "backspace", "tab"),
+    *("right", "left", "up", "down", "space", "return", "backspace", "tab"),
     *("insert", "delete", "home", "end", "pageup", "pagedown"),
     *(f"f{number}" for number in range(1, 16)),
 )
@@ -174,7 +175,6 @@ _SHOWN: Final = {
     "up": "↑",
     "down": "↓",
     "return": "Enter",
-    "escape": "Esc",
     "pageup": "PgUp",
     "pagedown": "PgDn",
 }

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 SPACE: Final = "space"
 """The emergency stop, unless a program gives it to another key."""
-ESCAPE_S: Final = 0.1
-"""What follows an ESC within this time [s] belongs to the same key, such as an arrow."""
 _READ: Final = 4096
 
 
@@ -121,11 +119,10 @@ class Keys:
         assert self._fd is not None
         assert self._over is not None
         while not self.lost:
-            wait_s = ESCAPE_S if self._decoder.is_waiting else None
-            ready, _, _ = select.select([self._fd, self._over[0]], [], [], wait_s)
+            ready, _, _ = select.select([self._fd, self._over[0]], [], [])
             if self._over[0] in ready:
                 return
-            names = self._read() if ready else self._decoder.flush()
+            names = self._read()
             if self.lost or any(name in self._stop_keys for name in names):
                 self._call_stop()
             for name in names if not self.lost else [""]:  # "" wakes whoever waits
@@ -173,7 +170,7 @@ _CONTROLS: Final = {
     "\n": "return",
     "\r": "return",
     "\t": "tab",
-    "\x1b": "escape",
+    "\x1b": "",  # see KeyDecoder
     "\x7f": "backspace",
     "\x08": "backspace",
     "\x00": SPACE,  # with Ctrl
@@ -185,16 +182,15 @@ _BEGUN: Final = re.compile(r"\x1b(?:\[\[|\[[0-?]*[!-/]*|O)?")
 
 
 class KeyDecoder:
-    """From a terminal's bytes, in whatever pieces they come, to the names of keys."""
+    """From a terminal's bytes, in whatever pieces and however late they come, to the names of keys.
+
+    Esc is no key here: an arrow begins with the same byte, and over a slow line its rest comes at
+    any time. Taken for Esc and letters, `←` ended the session and discarded the take.
+    """
 
     def __init__(self) -> None:
         self._letters = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._rest = ""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a key has begun whose rest may come with the next piece."""
-        return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
         """Return the keys that are whole by now; a space always is."""
@@ -213,11 +209,6 @@ class KeyDecoder:
                     name = SPACE
                 names.append(_CONTROLS.get(letter, name))
         return [name for name in names if name]
-
-    def flush(self) -> list[str]:
-        """Return what has begun and wasn't continued: ESC itself, or nothing."""
-        rest, self._rest = self._rest, ""
-        return ["escape"] if rest == "\x1b" else []
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ Pure: no time, no device, no file. `press`, `begun`, `ended`, `tick` and the res
 to be done; whoever holds the state does it.
 
 Keys mean what they do in lerobot-record: right ends a take early, ends the reset, and passes over a
-question; left throws the take away and records it again; Esc ends the session.
+question; left throws the take away and records it again; q ends the session.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ CHANGED: Final = (
     SafetyReason.LEADER_JUMP,
     SafetyReason.JOINT_LIMIT,
     SafetyReason.WORKSPACE,
+    SafetyReason.RELATIVE_TARGET,
     SafetyReason.VELOCITY,
     SafetyReason.ACCELERATION,
 )

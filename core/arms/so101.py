@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,8 @@ CHAIN: Final = ServoChain(
     zero_ticks=ASSEMBLED_TICKS,
     settings={"Return_Delay_Time": 0},
 )
+LEADER: Final = replace(CHAIN, zero_ticks=(2101, 1902, 2087, 2050, 2140, 1990))
+"""The same servos, assembled by the same hands: no two arms have the same calibration."""
 
 CELL: Final = CellArm(
     name="so101",
@@ -126,6 +129,6 @@ ARM: Final = Arm(
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),
     park_rad={"shoulder_lift": -1.745, "elbow_flex": 1.69, "wrist_flex": 0.98},
-    emulated={"follower": CHAIN, "leader": CHAIN},
+    emulated={"follower": CHAIN, "leader": LEADER},
     cell=CELL,
 )

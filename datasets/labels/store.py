@@ -17,7 +17,7 @@ from typing import Any
 
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import existing_folder, parse_json, writable_folder
+from gaploop.core.files import existing_folder, make_folder, parse_json, writable_folder
 from gaploop.core.journal_format import is_journal, read_end, read_header, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
@@ -197,7 +197,7 @@ class LabelStore:
         except FileNotFoundError:  # the first label of all: nobody may trade folders meanwhile
             with staging.locked(self.root):
                 staging.recover(self.root)
-                self.file.parent.mkdir(exist_ok=True)
+                make_folder(self.file.parent)
                 write(self.file, *before, *new)
 
     def show(self, uids: Set[str]) -> bool:

@@ -1,12 +1,14 @@
 """Serves a page to this machine, to whoever has the token, until it is stopped: the review's.
 
 Other users' programs and other web pages are on this machine too. So every request, the web
-socket's included, needs the token: in the address at the first visit, in a cookie from then on. One
-that another page sends is refused by its origin, one by another name of this machine by its host.
+socket's included, needs the token, with which each path begins. Not in a cookie: a browser sends
+those to every port of a host, and so to other programs' servers. A request that another page sends
+is refused by its origin, one by another name of this machine by its host.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import html
@@ -14,17 +16,18 @@ import secrets
 import socket
 import tempfile
 import webbrowser
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
 from starlette.datastructures import Headers
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
@@ -32,20 +35,21 @@ from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.site import ReviewSite
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-PARAMETER: Final = "token"
 _POLICY: Final = 1008  # WebSocket close code: policy violation
 
 
 class TokenGate:
-    """ASGI middleware that answers 403 to whoever lacks the token."""
+    """ASGI middleware that answers 403 to whoever lacks the token, and serves the rest below it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._token = token
+        self._prefix = f"/{token}"
+        self.strangers: OrderedDict[Any, asyncio.BaseTransport] = OrderedDict()
+        """Connections that haven't shown the token, by the address of their other end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
@@ -55,36 +59,69 @@ class TokenGate:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin", "")
         try:
-            name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
-            asked_by = urlsplit(origin).netloc
+            name, asked_by = urlsplit(f"//{host}").netloc, urlsplit(origin).netloc
         except ValueError:  # one of them is no address
             host = name = asked_by = ""
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(PARAMETER, [""])[0]
-        in_address = scope.get("method") == "GET" and self._is_token(given)
         refusal = ""
-        if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
+        if name.rpartition(":")[0] not in LOOPBACK and name not in LOOPBACK:
             refusal = "This page is served to this machine only."
         elif origin and asked_by != host:
             refusal = "Another page has no business here."
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(name)
-        except CookieError:
-            cookie = None
-        known = cookie is not None and self._is_token(cookie.value)
-        if not refusal and known:
-            await self._app(scope, receive, send)
-        elif not refusal and scope["type"] == "http" and in_address:
-            answer = RedirectResponse(scope["path"], status_code=303)
-            answer.set_cookie(name, self._token, httponly=True, samesite="strict")
-            await answer(scope, receive, send)
+        else:
+            first, slash, _ = scope["path"][1:].partition("/")
+            if not hmac.compare_digest(f"/{first}".encode(), self._prefix.encode()) or not slash:
+                refusal = "Open the address that the command printed: its token is missing."
+        if not refusal:
+            self.strangers.pop(tuple(scope.get("client") or ()), None)
+            await self._app({**scope, "root_path": self._prefix}, receive, _without_referrer(send))
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _POLICY})
         else:
-            words = refusal or "Open the address that the command printed: its token is missing."
-            await PlainTextResponse(f"{words}\n", status_code=403)(scope, receive, send)
+            await PlainTextResponse(f"{refusal}\n", status_code=403)(scope, receive, send)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+
+def _without_referrer(send: Send) -> Send:
+    """Have the browser tell nobody the address of a page, which holds the token."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"referrer-policy", b"no-referrer")]
+        await send(message)
+
+    return sent
+
+
+STRANGERS: Final = 128
+"""More connections without the token than so many at once: the oldest is closed for a newcomer."""
+STRANGER_S: Final = 10.0
+"""One that doesn't show it for this long is closed [s]."""
+
+
+def bounded(gate: TokenGate) -> type[H11Protocol]:
+    """Return a connection of uvicorn's that is closed unless it shows the gate's token in time.
+
+    Of the two that uvicorn has, the one that bounds a request's headers, too.
+    """
+
+    class BoundedProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            address = transport.get_extra_info("peername")
+            gate.strangers[address] = transport
+            self.loop.call_later(STRANGER_S, self._leave, address, transport)
+            if len(gate.strangers) > STRANGERS:
+                gate.strangers.popitem(last=False)[1].abort()  # type: ignore[attr-defined]
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._leave(self.transport.get_extra_info("peername"), self.transport)
+            super().connection_lost(exc)
+
+        def _leave(self, address: Any, transport: asyncio.Transport) -> None:
+            if gate.strangers.get(address) is transport:
+                gate.strangers.pop(address)
+                transport.abort()
+
+    return BoundedProtocol
 
 
 HOST: Final = "127.0.0.1"
@@ -114,8 +151,8 @@ def free_socket(port: int) -> socket.socket:
     )
 
 
-def build(site: ReviewSite, token: str) -> FastAPI:
-    """Return the application: the page, its videos, and the gate before both."""
+def build(site: ReviewSite) -> FastAPI:
+    """Return the application: the page and its videos."""
 
     @contextlib.asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -138,20 +175,19 @@ def build(site: ReviewSite, token: str) -> FastAPI:
         ui.add_css(STYLE.read_text())
         ReviewPage(site)
 
-    return gated(served, token)
+    return with_pages(served)
 
 
-def gated(served: FastAPI, token: str) -> FastAPI:
-    """Put NiceGUI's pages into an application, and the gate before all of it."""
+def with_pages(served: FastAPI) -> FastAPI:
+    """Put NiceGUI's pages into an application."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
-    served.add_middleware(TokenGate, token=token)
     return served
 
 
 def serve(
-    built: Callable[[str], FastAPI], port: int, ready: Callable[[str], None], *, browser: bool
+    built: Callable[[], FastAPI], port: int, ready: Callable[[str], None], *, browser: bool
 ) -> None:
-    """Serve a page, built behind a gate with the token, until the process is told to stop.
+    """Serve a page behind a gate until the process is told to stop.
 
     `port` is as of `free_socket`; `ready` is called with the page's address, token included, once
     it can be opened.
@@ -161,9 +197,15 @@ def serve(
     """
     bound = free_socket(port)
     token = secrets.token_urlsafe(24)
-    address = f"http://{HOST}:{bound.getsockname()[1]}/?{PARAMETER}={token}"
+    address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
+    gate = TokenGate(built(), token)
     settings = uvicorn.Config(
-        built(token), log_level="warning", timeout_graceful_shutdown=1, lifespan="on"
+        gate,
+        http=bounded(gate),
+        backlog=STRANGERS,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        lifespan="on",
     )
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as folder:
         way_in = redirect_page(Path(folder), address) if browser else None

@@ -269,7 +269,7 @@ class Preparer:
         except (GaploopError, OSError, KeyError, ValueError) as error:
             found = Prepared({}, (), fps, message=" ".join(str(error).split()))
         else:
-            address = f"/media/{quote(uid, safe='')}"
+            address = f"media/{quote(uid, safe='')}"
             cameras = {p.camera: f"{address}/{quote(p.camera, safe='')}" for p in pictures}
             message = "" if cameras else "This take has no video."
             signals = json.dumps(options(drawn)) if drawn.strips else ""

@@ -6,9 +6,8 @@ LeRobot keeps a file for each arm; gaploop keeps one for a station's cameras and
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,15 @@ from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
+from gaploop.teleop.servos.calibration_files import (
+    FORMER,
+    agrees,
+    bring_over,
+    differences,
+    kept_motors,
+    place_today,
+    put_away,
+)
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
 
@@ -45,13 +53,6 @@ _QUALITY: Final = (
 # --- arms, as LeRobot keeps them ---------------------------------------------------------------
 
 
-def arm_folder() -> Path:
-    """Return where LeRobot keeps arm calibrations, by the same variables as LeRobot."""
-    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    home = Path(os.environ.get("HF_LEROBOT_HOME", cache / "lerobot"))
-    return Path(os.environ.get("HF_LEROBOT_CALIBRATION", home / "calibration")).expanduser()
-
-
 def check_arm_files(where: Path, now_s: float | None = None) -> list[CheckResult]:
     """Return every arm calibration in LeRobot's folder `where`, with its age at `now_s` [s]."""
     now_s = time.time() if now_s is None else now_s
@@ -67,27 +68,37 @@ def check_arm_files(where: Path, now_s: float | None = None) -> list[CheckResult
 
 def check_arm_file(file: Path, now_s: float) -> CheckResult:
     """Return whether an arm can be driven with its `<type>/<id>.json`, and its age at `now_s`."""
-    arm, again = file.parent.name, command_for(file)
-    name = f"{arm} '{file.stem}'"
+    arm, again, name = file.parent.name, command_for(file), arm_of(file)
+    fail = functools.partial(CheckResult, NAME, Level.FAIL, subject=name)
+    anew = f"Run: {put_away(file)}; then: {again}"
     try:
-        motors = read_json(file)
         days = max(0.0, now_s - file.stat().st_mtime) / _DAY_S
+        motors = read_json(file)
+        if arm.startswith(_KNOWN):
+            kept_motors(file)
         flat = [m for m, c in motors.items() if not c["range_min"] < c["range_max"]]
-    except (UnusableInputError, *DAMAGE):
-        found = f"{file} can't be read"
-        return CheckResult(NAME, Level.FAIL, found, f"Run again: {again}", subject=name)
+    except UnusableInputError as error:
+        return fail(str(error).rstrip("."), anew)
+    except DAMAGE:
+        return fail(f"{file} can't be read", anew)
     data = {"file": str(file), "age_days": days, "motors": len(motors)}
-    if flat:
-        found = f"empty range of {', '.join(flat)} in {file}"
-        return CheckResult(NAME, Level.FAIL, found, f"Run again: {again}", data, name)
+    today = place_today(file, file.parents[2])
+    if today != file and not today.exists():
+        found = f"{file} is in LeRobot's former folder; it now looks for {today}"
+        fix = f"If this arm is still in use, don't calibrate it anew: {bring_over(file, today)}"
+        return CheckResult(NAME, Level.WARN, found, fix, data, name)
+    if today != file:
+        found = f"in LeRobot's former folder ({file}); {today} is used"
+        return CheckResult(NAME, Level.OK, found, data=data, subject=name)
     if arm.startswith(_KNOWN):
         protocol = Protocol.FEETECH if arm.startswith("so") else Protocol.DYNAMIXEL
         with contextlib.suppress(KeyError, TypeError):  # of an arm that keeps something else
             ranges = {motor: MotorRange.of(kept) for motor, kept in motors.items()}
             wrong = "; ".join(unusable(protocol, arm, ranges, {}))
             if wrong:
-                fix = f"{FIX}. Run: {again}"
-                return CheckResult(NAME, Level.FAIL, f"{wrong} ({file})", fix, data, name)
+                return fail(f"{wrong} ({file})", f"{FIX}. Run: {again}", data)
+    if flat:
+        return fail(f"empty range of {', '.join(flat)} in {file}", f"Run again: {again}", data)
     age = f"{days:.0f} days" if days >= 1 else f"{days * 24:.1f} h"
     found = f"{len(motors)} motors, {age} old ({file})"
     if days <= OLD_DAYS:
@@ -101,37 +112,52 @@ def command_for(file: Path) -> str:
     arm = file.parent.name
     flag = "robot" if file.parent.parent.name == "robots" else "teleop"
     return (
-        f"lerobot-calibrate --{flag}.type={_TYPES.get(arm, arm)} --{flag}.port=PORT "
-        f"--{flag}.id={file.stem}"
+        f"lerobot-calibrate --{flag}.type={_TYPES.get(FORMER.get(arm, arm), arm)} "
+        f"--{flag}.port=PORT --{flag}.id={file.stem}"
     )
 
 
-def calibration_owner(
-    where: Path, held: Mapping[int, MotorRange]
-) -> tuple[Path | None, Path | None, str]:
-    """Return whose calibration, in LeRobot's folder `where`, the motors of a bus hold, by id.
+def arm_of(file: Path) -> str:
+    """Return what the arm of a calibration file is called, such as `so_follower 'white'`."""
+    return f"{file.parent.name} '{file.stem}'"
 
-    Returns:
-        The file that says the same; else None, the file that is nearest to it, and in what it
-        differs. Both are None where no file is of an arm with these servos.
+
+def role_of(file: Path) -> str:
+    """Return follower or leader."""
+    return "follower" if file.parent.parent.name == "robots" else "leader"
+
+
+def owners(files: Sequence[Path], held: Mapping[int, MotorRange]) -> list[Path]:
+    """Return the calibration files that say of every servo what it holds, copies left out.
+
+    They may be of more servos than answer. What was copied from another folder of LeRobot's, such
+    as a former one, counts once.
     """
-    nearest: tuple[int, Path | None, str] = (len(held) + 1, None, "")
-    for file in sorted(where.glob("*/*/*.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            motors = json.loads(file.read_text())
-            ranges = {int(m["id"]): (name, MotorRange.of(m)) for name, m in motors.items()}
-            if set(ranges) != set(held):
-                continue
-            differ = [
-                f"{name}: {held[i].other_than(wanted)}"
-                for i, (name, wanted) in ranges.items()
-                if wanted != held[i]
-            ]
-            if not differ:
-                return file, None, ""
-            if len(differ) < nearest[0]:
-                nearest = len(differ), file, differ[0]
-    return None, nearest[1], nearest[2]
+    named = {
+        arm_of(file): file for file in reversed(files) if (m := _motors(file)) and agrees(m, held)
+    }
+    found = [file for file in files if file in named.values()]
+    today = {role_of(file) for file in found if file.parent.name not in FORMER}
+    return [f for f in found if f.parent.name not in FORMER or role_of(f) not in today]
+
+
+def nearest(files: Sequence[Path], held: Mapping[int, MotorRange]) -> tuple[Path | None, list[str]]:
+    """Return the file of an arm with these servos that differs least, and in what it does."""
+    best: tuple[Path | None, list[str]] = (None, [])
+    for file in files:
+        kept = _motors(file)
+        if kept is None or set(dict(kept.values())) != set(held):
+            continue
+        differ = differences(kept, held)
+        if differ and (best[0] is None or len(differ) < len(best[1])):
+            best = file, differ
+    return best
+
+
+def _motors(file: Path) -> dict[str, tuple[int, MotorRange]] | None:
+    with contextlib.suppress(UnusableInputError):
+        return kept_motors(file)
+    return None
 
 
 # --- the station's own -------------------------------------------------------------------------

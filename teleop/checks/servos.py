@@ -11,17 +11,27 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.arm import SIX_JOINTS
-from gaploop.teleop.checks.calibrations import calibration_owner, command_for
+from gaploop.core.arms import ARMS
+from gaploop.teleop.checks.calibrations import arm_of, command_for, nearest, owners, role_of
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
+from gaploop.teleop.servos.calibration_files import (
+    all_files,
+    arm_folder,
+    bring_over,
+    kept_motors,
+    place_today,
+    usual_folder,
+)
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
+from gaploop.teleop.servos.health import ailments
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
 
@@ -57,6 +67,7 @@ class AnsweringServo:
     temperature_c: int
     torque: bool
     error: str
+    vitals: reg.Vitals
 
 
 _CALIBRATION: Final = (
@@ -65,12 +76,31 @@ _CALIBRATION: Final = (
     "Max_Position_Limit",
     "Operating_Mode",
 )
-_ARM_OF: Final = {
-    (Protocol.FEETECH, tuple(range(1, 7))): ("so101", dict(enumerate(SIX_JOINTS, 1))),
-    (Protocol.DYNAMIXEL, tuple(range(11, 17))): ("omx", dict(enumerate(SIX_JOINTS, 11))),
+_LEKIWI: Final = (
+    *(f"arm_{name}" for name in SIX_JOINTS),
+    *(f"base_{side}_wheel" for side in ("left", "back", "right")),
+)
+_EIGHT: Final = (*(f"joint_{n}" for n in range(1, 8)), "gripper")
+type Shape = Mapping[int, tuple[str, str]]
+"""An arm's servos: id to joint and model."""
+_SHAPES: Final[Mapping[str, Shape]] = {
+    **{
+        kind: dict(enumerate(zip(SIX_JOINTS, chain.models, strict=True), chain.first_id))
+        for arm in ARMS.values()
+        for role, chain in arm.emulated.items()
+        for kind in arm.robot_types
+        if kind.endswith(role) and kind.split("_")[0] not in ("bi", "so", "so100")
+    },
+    "openarm_mini": dict(enumerate(((name, "sts3215") for name in _EIGHT), 1)),
+    "lekiwi": dict(enumerate(((name, "sts3215") for name in _LEKIWI), 1)),
 }
-"""LeRobot's arms that can be told by what is on the bus; ids 1 to 6 of Dynamixel are Koch's or the
-OMX leader's, whose joints turn freely."""
+"""LeRobot's arms: id to joint and servo model. Leader and follower of an SO-101 are alike."""
+LEROBOT_BAUD: Final = 1_000_000
+RATED_12_V: Final = 12.0
+WEAK_V: Final = 9.5
+"""Servos that bear 12 V or more are made for it, and weak on less than this [V]."""
+_FOLLOWERS: Final = {"Max_Torque_Limit": 500, "Protection_Current": 250, "Overload_Torque": 25}
+"""What LeRobot's `so_follower` keeps in its gripper, and a leader doesn't."""
 
 
 class _Bus:
@@ -124,6 +154,15 @@ class _Bus:
                     twice.add(servo_id)
         return sorted(seen), sorted(twice)
 
+    def speak_at(self, baud: int) -> None:
+        """Change the speed [baud]."""
+        self._port.baudrate = baud
+
+    def answers(self, servo_id: int) -> bool:
+        """Say whether a servo answers when it is asked alone, twice where it keeps silent."""
+        tries = (self.ask(self._wire.ping(servo_id), 1, ALONE_S)[0] for _ in range(2))
+        return any(reply.id == servo_id for replies in tries for reply in replies)
+
     def read(self, servo_id: int, span: reg.ServoRegister) -> bytes:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
@@ -135,23 +174,22 @@ class _Bus:
 
     def servo(self, servo_id: int) -> AnsweringServo | None:
         """Return how a servo is, or None where it stops answering."""
-        table, span = reg.TABLES[self.protocol], reg.STATE_SPAN[self.protocol]
-        is_feetech = self.protocol is Protocol.FEETECH
         head = self.read(servo_id, reg.IDENTITY_SPAN)
-        state = self.read(servo_id, span)
-        torque = self.read(servo_id, table["Torque_Enable"])
-        error = self.read(servo_id, table["Status" if is_feetech else "Hardware_Error_Status"])
-        if not (head and state and torque and error):
+        parts = [self.read(servo_id, span) for span in reg.VITAL_SPANS[self.protocol]]
+        torque = self.read(servo_id, reg.TABLES[self.protocol]["Torque_Enable"])
+        if not (head and torque and all(parts)):
             return None
         number, firmware = reg.read_identity(self.protocol, head)
+        vitals = reg.read_vitals(self.protocol, *parts)
         return AnsweringServo(
             servo_id,
             reg.MODEL_NAMES.get(number, f"model {number}"),
             firmware,
-            reg.read_supply_v(self.protocol, state),
-            table["Present_Temperature"].value_in(state, span.address),
+            vitals.supply_v,
+            vitals.temperature_c,
             bool(torque[0]),
-            reg.describe_error(self.protocol, error[0]),
+            reg.describe_error(self.protocol, vitals.errors),
+            vitals,
         )
 
     def calibration(self, servo_id: int) -> tuple[MotorRange, int] | None:
@@ -188,6 +226,9 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
     """
     import serial
 
+    roots = [folder] if folder else []
+    if folder == arm_folder():  # LeRobot's variables may point elsewhere by now
+        roots.append(usual_folder())
     tries = [(protocol, bauds[0]) for protocol, bauds in BAUDS.items()]
     tries += [(protocol, baud) for protocol, bauds in BAUDS.items() for baud in bauds[1:]]
     try:
@@ -196,14 +237,20 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
                 opened.baudrate = baud
                 bus = _Bus(opened, protocol)
                 ids, twice = bus.ids()
+                asked = {servo_id: bus.servo(servo_id) for servo_id in ids}
+                files = all_files(roots)
+                kind, shape = _arm(bus, asked, files)
+                for servo_id in sorted(set(shape) - set(ids)) if not twice else ():
+                    if bus.answers(servo_id):  # it was overheard
+                        asked[servo_id] = bus.servo(servo_id)
                 if ids:
-                    yield from _who_answers(bus, ids, port, baud)
+                    yield from _who_answers(bus, asked, port, baud, kind, shape, not twice)
                 if twice:
                     found = f"several servos answer to id {', '.join(map(str, twice))} at once"
                     fix = "Give each its own, one servo plugged in at a time: lerobot-setup-motors"
                     yield CheckResult(AREA, Level.FAIL, found, fix, {"doubled": twice}, port)
-                elif ids:
-                    yield from _calibration(bus, ids, port, folder)
+                elif ids and not any(servo is None for servo in asked.values()):
+                    yield from _calibration(bus, sorted(asked), port, folder, files, kind, shape)
                 if ids or twice:
                     return
             fix = (
@@ -218,28 +265,84 @@ def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]
         yield CheckResult(AREA, Level.FAIL, words, fix, subject=port)
 
 
-def _who_answers(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterator[CheckResult]:
+def _who_answers(
+    bus: _Bus,
+    asked: Mapping[int, AnsweringServo | None],
+    port: str,
+    baud: int,
+    kind: str,
+    shape: Shape,
+    is_clear: bool,
+) -> Iterator[CheckResult]:
+    """Yield who answers at `baud`, and what is wrong; where `is_clear`, no id is there twice."""
     result = functools.partial(CheckResult, AREA, subject=port)
-    asked = {servo_id: bus.servo(servo_id) for servo_id in ids}
+    ids = sorted(asked)
     servos = [servo for servo in asked.values() if servo is not None]
     models = Counter(servo.model for servo in servos)
-    spans = ", ".join(map(str, ids))
-    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[-1] + 1)):
-        spans = f"{ids[0]} to {ids[-1]}"
-    found = f"{bus.protocol} at {baud} baud: ids {spans}; "
+    found = f"{bus.protocol} at {baud} baud: ids {_listed(ids)}; "
     found += ", ".join(f"{count}× {model}" for model, count in models.items())
     if servos:
         volts, heat = [s.voltage_v for s in servos], [s.temperature_c for s in servos]
         found += f"; {min(volts):.1f} to {max(volts):.1f} V; {min(heat)} to {max(heat)} °C"
-    found += "; torque on" if any(s.torque for s in servos) else ""
     data: dict[str, Any] = {"protocol": bus.protocol.value, "baud": baud, "ids": list(ids)}
-    yield result(Level.OK, found, data={**data, "servos": [vars(servo) for servo in servos]})
+    rows = [{k: v for k, v in vars(servo).items() if k != "vitals"} for servo in servos]
+    if not shape:
+        found += "; which arm it is isn't known, nor whether one before or behind these is silent"
+    yield result(Level.OK, found, data={**data, "arm": kind, "servos": rows})
 
-    gaps = sorted(set(range(ids[0], ids[-1])) - set(ids))
+    def named(some: Sequence[int]) -> str:
+        words = [f"{i} ({shape[i][0]})" if i in shape else str(i) for i in some]
+        return f"servo{'s' if len(some) > 1 else ''} {', '.join(words)}"
+
+    if baud != LEROBOT_BAUD:
+        found = f"servos speak at {baud} baud; LeRobot and gaploop at {LEROBOT_BAUD}"
+        fix = "Set them, one servo plugged in at a time: lerobot-setup-motors"
+        yield result(Level.FAIL, found, fix, {"baud": baud})
+    silent = sorted(set(shape) - set(ids)) if is_clear else []
+    elsewhere = _at_other_bauds(bus, silent, baud)
+    for servo_id, other in elsewhere.items():
+        found = f"{named([servo_id])} speaks at {other} baud, the others at {baud}"
+        fix = "Plug in that servo alone, and set it: lerobot-setup-motors"
+        yield result(Level.FAIL, found, fix, {"missing": [servo_id], "baud": other})
+    silent = [servo_id for servo_id in silent if servo_id not in elsewhere]
+    if silent:
+        found = f"{named(silent)} {'are' if len(silent) > 1 else 'is'} silent; "
+        found += f"{_listed(ids)} answer{'' if len(ids) > 1 else 's'}"
+        chain = sorted(shape)
+        fix = (
+            "Check the cables there; a servo that was replaced has another id: lerobot-setup-motors"
+        )
+        if silent == chain[-len(silent) :]:
+            fix = (
+                f"Check the cable from servo {max(ids)} to servo {silent[0]}; a servo that was "
+                "replaced has another id: lerobot-setup-motors"
+            )
+        yield result(Level.FAIL, found, fix, {"missing": silent})
+    gaps = sorted(set(range(ids[0], ids[-1])) - set(ids)) if is_clear and not shape else []
     if gaps:
         found = f"id {', '.join(map(str, gaps))} doesn't answer, while those around it do"
         fix = "Check that servo's cable; if it was replaced: lerobot-setup-motors"
         yield result(Level.WARN, found, fix, {"missing": gaps})
+    wrong = [s.id for s in servos if s.id in shape and s.model != shape[s.id][1]]
+    if wrong:
+        found = "; ".join(
+            f"{named([i])} is a {s.model}, a {kind} has a {shape[i][1]} there"
+            for i in wrong
+            if (s := asked[i]) is not None
+        )
+        swapped = Counter(s.model for s in servos) == Counter(model for _, model in shape.values())
+        fix = (
+            "LeRobot refuses that. Put the right servo there, and set its id: lerobot-setup-motors"
+        )
+        if swapped and len(wrong) == 2:
+            found += ": their ids are swapped"
+            fix = "Set the ids of both, one plugged in at a time: lerobot-setup-motors"
+        yield result(Level.FAIL, found, fix, {"wrong": wrong})
+    on = [servo.id for servo in servos if servo.torque]
+    if on:
+        found = f"torque on at {named(on)}: a program that is gone left it on"
+        fix = "Hold the arm, it falls without it, and switch its power off and on."
+        yield result(Level.WARN, found, fix, {"torque": on})
     lost = [servo_id for servo_id, servo in asked.items() if servo is None]
     if lost:
         found = f"id {', '.join(map(str, lost))} answers a ping but can't be read"
@@ -256,15 +359,22 @@ def _who_answers(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterato
             fix = "Bring all to one version with the maker's program (Feetech FD, or Wizard 2)."
             level = Level.FAIL if model.startswith("st") else Level.WARN
             yield result(level, found, fix, {"firmware": versions})
+    vitals = {servo.id: servo.vitals for servo in servos}
+    ill: set[int] = set()
+    for found, fix, which in ailments(bus.protocol, vitals, named):
+        ill.update(which)
+        yield result(Level.FAIL, found, f"{fix}.", {"ids": which})
     for servo in servos:
-        data = {"id": servo.id, "error": servo.error, "temperature_c": servo.temperature_c}
-        if servo.error != "none":
-            found = f"id {servo.id} reports: {servo.error}"
-            fix = "Fix its cause, then cut the power for 5 s: that clears the error."
-            yield result(Level.FAIL, found, fix, data)
-        elif servo.temperature_c > HOT_C:
-            found = f"id {servo.id} is at {servo.temperature_c} °C"
+        if servo.temperature_c > HOT_C and servo.id not in ill:
+            found = f"{named([servo.id])} is at {servo.temperature_c} °C"
+            data = {"id": servo.id, "temperature_c": servo.temperature_c}
             yield result(Level.WARN, found, "Let it cool for some minutes.", data)
+    weak = [i for i, v in vitals.items() if v.most_v >= RATED_12_V and v.supply_v < WEAK_V]
+    weak = [servo_id for servo_id in weak if servo_id not in ill]
+    if weak:
+        least_v = min(vitals[servo_id].supply_v for servo_id in weak)
+        found = f"{least_v:.1f} V on {named(weak)}, made for 12 V: weak and slow"
+        yield result(Level.WARN, found, "Use a 12 V supply with enough amperes.", {"ids": weak})
 
     turn_s = bus.seconds_per_turn(ids)
     data = {"read_all_s": turn_s}
@@ -280,11 +390,91 @@ def _who_answers(bus: _Bus, ids: Sequence[int], port: str, baud: int) -> Iterato
         yield result(Level.WARN, found, fix, data)
 
 
+def _listed(ids: Sequence[int]) -> str:
+    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[-1] + 1)):
+        return f"{ids[0]} to {ids[-1]}"
+    return ", ".join(map(str, ids))
+
+
+def _arm(
+    bus: _Bus, asked: Mapping[int, AnsweringServo | None], files: Sequence[Path]
+) -> tuple[str, Shape]:
+    """Return what arm a bus is, with its id to joint and model; ("", {}) where that isn't known.
+
+    Servos that are silent are in it, too. A calibration file knows best, where all who answer hold
+    what it says of them; else LeRobot's smallest arm that has all of them, with at most two others.
+    """
+    models = {i: "" if servo is None else servo.model for i, servo in asked.items()}
+    known: dict[int, MotorRange] = {}
+    for servo_id in asked if files else ():
+        if (kept := bus.calibration(servo_id)) is not None:
+            known[servo_id] = kept[0]
+
+    def others(shape: Shape) -> int:
+        return sum(model != shape[i][1] for i, model in models.items() if model)
+
+    feetech = bus.protocol is Protocol.FEETECH
+    fitting = [
+        (others(shape), len(shape), kind)
+        for kind, shape in _SHAPES.items()
+        if set(asked) <= set(shape) and feetech == shape[min(shape)][1].startswith("st")
+    ]
+    fewest, _, kind = min(fitting, default=(len(asked), 0, ""))
+    most = 0 if len(asked) < len(_SHAPES.get(kind, {})) else min(2, len(asked) - 1)
+    shape: Shape
+    kind, shape = (kind, _SHAPES[kind]) if kind and fewest <= most else ("", {})
+    if not _is_new(known):
+        for file in owners(files, known):
+            motors = kept_motors(file)
+            if len(motors) > len(shape):
+                guess = {
+                    i: shape.get(i, ("", ""))[1] or models.get(i, "") for i, _ in motors.values()
+                }
+                return file.parent.name, {i: (name, guess[i]) for name, (i, _) in motors.items()}
+    return kind, shape
+
+
+def _is_new(held: Mapping[int, MotorRange]) -> bool:
+    return all(one == MotorRange(0, 0, reg.TICKS_PER_TURN - 1) for one in held.values())
+
+
+def _at_other_bauds(bus: _Bus, ids: Sequence[int], baud: int) -> dict[int, int]:
+    """Return which of some silent servos answer at another speed, and at which [baud]."""
+    found: dict[int, int] = {}
+    for other in BAUDS[bus.protocol] if ids else ():
+        if other != baud:
+            bus.speak_at(other)
+            found |= {i: other for i in ids if i not in found and bus.answers(i)}
+    bus.speak_at(baud)
+    return found
+
+
+def _role(bus: _Bus, kind: str, ids: Sequence[int]) -> str:
+    """Return follower or leader, as far as the servos tell; "" where they don't.
+
+    Dynamixel arms have other servos; the gripper of an SO-101 follower other limits, once LeRobot
+    has connected it, which it does before it calibrates.
+    """
+    if bus.protocol is Protocol.DYNAMIXEL:
+        return next((role for role in ("follower", "leader") if kind.endswith(role)), "")
+    table, gripper = reg.TABLES[bus.protocol], 6
+    if gripper not in ids:
+        return ""
+    kept = {n: int.from_bytes(bus.read(gripper, table[n]), "little") for n in _FOLLOWERS}
+    return "follower" if sum(kept[n] == value for n, value in _FOLLOWERS.items()) > 1 else ""
+
+
 def _calibration(
-    bus: _Bus, ids: Sequence[int], port: str, folder: Path | None
+    bus: _Bus,
+    ids: Sequence[int],
+    port: str,
+    folder: Path | None,
+    files: Sequence[Path],
+    kind: str,
+    shape: Shape,
 ) -> Iterator[CheckResult]:
     """Yield what is wrong with the calibration in the motors, and whose it is."""
-    arm, names = _ARM_OF.get((bus.protocol, tuple(ids)), ("", {}))
+    names = {servo_id: joint for servo_id, (joint, _) in shape.items()}
     held: dict[int, MotorRange] = {}
     modes: dict[str, int] = {}
     for servo_id in ids:
@@ -293,21 +483,60 @@ def _calibration(
             return  # told already
         held[servo_id], modes[names.get(servo_id, f"id {servo_id}")] = kept
     named = dict(zip(modes, held.values(), strict=True))
-    is_new = all(one == MotorRange(0, 0, reg.TICKS_PER_TURN - 1) for one in held.values())
-    wrong = "" if is_new else "; ".join(unusable(bus.protocol, arm, named, modes))
-    data = {"calibration": {name: vars(one) for name, one in named.items()}}
+    wrong = "" if _is_new(held) else "; ".join(unusable(bus.protocol, kind, named, modes))
+    data: dict[str, Any] = {"calibration": {name: vars(one) for name, one in named.items()}}
     if wrong:
         fix = f"{FIX}: lerobot-calibrate --help"
         yield CheckResult(AREA, Level.FAIL, wrong, fix, data, port)
     if folder is None:
         return
-    same, near, differs = calibration_owner(folder, held)
-    if same is not None:
-        found = f"holds the calibration of {same.parent.name} '{same.stem}'"
-        yield CheckResult(AREA, Level.OK, found, "", {**data, "file": str(same)}, port)
-    elif near is not None:
-        found = f"holds no calibration of {folder}; nearest is {near.parent.name} '{near.stem}'"
-        fix = "Bring the file of this arm here; or, if it was never calibrated: " + command_for(
-            near
-        ).replace("PORT", port)
-        yield CheckResult(AREA, Level.FAIL, f"{found} ({differs})", fix, data, port)
+    result = functools.partial(CheckResult, AREA, subject=port, data=data)
+    own, role = owners(files, held), "" if set(shape) - set(ids) else _role(bus, kind, ids)
+    of_role = [file for file in own if role_of(file) == role]
+    if not own:
+        near, differs = nearest(all_files([folder]), held)
+        if near is not None:
+            found = f"holds no calibration of {folder}; nearest is {arm_of(near)} ({differs[0]})"
+            fix = "Bring the file of this arm here; or, if it was never calibrated, calibrate it "
+            fix += "under an id that no other arm has: lerobot-calibrate --help"
+            if len(differs) <= len(held) / 2:  # else it is another arm
+                again = command_for(near).replace("PORT", port)
+                fix = f"If it is this arm, calibrate it anew: {again}"
+            yield result(Level.FAIL, found, fix)
+        return
+    file = (of_role or own)[0]
+    data["file"] = str(file)
+    words = f"holds the calibration of {arm_of(file)}"
+    silent = len(kept_motors(file)) - len(held)
+    if silent or set(shape) - set(ids):
+        words = f"{len(ids)} servos hold what the calibration of {arm_of(file)} says of them"
+    if role and not of_role:
+        found = f"is a {role} by its servos, but {words}"
+        fix = (
+            "If leader and follower are swapped, swap --robot.port and --teleop.port; else "
+            f"calibrate this arm as a {role}: lerobot-calibrate --help"
+        )
+        is_sure = bus.protocol is Protocol.DYNAMIXEL
+        yield result(Level.FAIL if is_sure else Level.WARN, found, fix)
+        return
+    rivals = own if not role else of_role
+    if len(rivals) > 1 and not _is_new(held):  # an OMX's is what its servos come with
+        both = " and ".join(arm_of(one) for one in rivals)
+        found = f"{both} have the same calibration, which this arm holds: can't tell which it is"
+        fix = "No two arms are alike: calibrate the one anew whose file is a copy: " + " or ".join(
+            command_for(one) for one in rivals
+        )
+        yield result(Level.WARN, found, fix)
+        return
+    today = place_today(file, folder)
+    if file != today:
+        found = f"{words}, which lies in {file.parent}; LeRobot looks for {today}"
+        if today.exists():
+            today = today.with_stem(f"{today.stem}_former")
+        fix = (
+            "Don't calibrate anew, that moves the zeros under every dataset and policy of this "
+            f"arm. Bring it over, with the id {today.stem}: {bring_over(file, today)}"
+        )
+        yield result(Level.FAIL, found, fix)
+        return
+    yield result(Level.OK, words)

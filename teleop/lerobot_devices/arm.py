@@ -13,28 +13,38 @@ that are swapped, or the wrong id. So here it is an error that says which arm's 
 from __future__ import annotations
 
 import contextlib
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
-from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
+from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 
 from gaploop.core.arms import ARMS
-from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
-from gaploop.core.files import read_json
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.calibration_files import (
+    FORMER,
+    agrees,
+    all_files,
+    bring_over,
+    differences,
+    kept_motors,
+    usual_folder,
+)
 from gaploop.teleop.servos.exchange import BusLine, run
+from gaploop.teleop.servos.health import ailments
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
-from gaploop.teleop.servos.survey import present, survey
+from gaploop.teleop.servos.survey import present, survey, vitals
 from gaploop.teleop.servos.torque import torque_off
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
@@ -132,7 +142,13 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
                     restore.callback(delattr, lerobot_bus, "enable_torque")
                 connect(device)
         except LEROBOT_FAULTS as error:
-            raise DeviceError(f"{port.path}: {first_line(error)}") from error
+            check_servos(bus, device)  # says the cause where a servo shows it by now
+            words = first_line(error)
+            if (number := re.search(r"\bid_?=(\d+)", words)) is not None:
+                names = {m.id: name for name, m in lerobot_bus.motors.items()}
+                servo = f"servo {number[1]} ({names.get(int(number[1]), 'not of this arm')})"
+                words = f"{servo} stopped answering as it should ({words.rstrip('.')})."
+            raise DeviceError(f"{port.path}: {words} Check its cables and the supply.") from error
         arm = ConnectedArm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
         if limp and (left := run([(bus.line, torque_off(bus))])[0]):
             raise DeviceError(
@@ -176,41 +192,85 @@ def require_calibration(device: Any) -> None:
     if device.name in FACTORY_CALIBRATED and not device.calibration:
         device.calibrate()
         return
+    held = {
+        device.bus.motors[name].id: one
+        for name, one in _ranges(device.bus.read_calibration()).items()
+    }
+    own = "robots" if hasattr(device, "send_action") else "teleoperators"
+    own_folder: Path = device.calibration_dir
+    roots = [own_folder.parent.parent, own_folder, Path(HF_LEROBOT_CALIBRATION)]
+    if device.config.calibration_dir is None:  # LeRobot's variables may point elsewhere by now
+        roots.append(usual_folder())
+    files = [*sorted(device.calibration_dir.glob("*.json")), *all_files(roots)]
+    theirs = []
+    for file in dict.fromkeys(files):
+        with contextlib.suppress(UnusableInputError):  # not a calibration
+            if file != device.calibration_fpath and agrees(kept_motors(file), held):
+                theirs.append(file)
+    theirs.sort(key=lambda file: (_kind_of(file, device) != own, file.stem != device.id))
+    if theirs:
+        _point_to(theirs[0], device, own)
     if not device.calibration:
         known = sorted(path.stem for path in device.calibration_dir.glob("*.json"))
         ids = f" Calibrated ids: {', '.join(known)}." if known else ""
         raise DeviceError(
             f"The {device.name} on {port} isn't calibrated: {device.calibration_fpath} doesn't "
-            f"exist.{ids} Run: {command}"
+            f"exist.{ids}{_former(device, files)} Run: {command}"
         )
-    held = device.bus.read_calibration()
-    ours, theirs = _ranges(held), _ranges(device.calibration)
-    folders = {device.calibration_dir}
-    for root in (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION)):
-        folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
-    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
-        ranges = None
-        with contextlib.suppress(UnusableInputError, *DAMAGE):  # not a calibration
-            ranges = _ranges(read_json(path))
-        if ranges == ours and path != device.calibration_fpath:
-            own = "robots" if hasattr(device, "send_action") else "teleoperators"
-            is_other = path.parent.parent.name != own
-            both = "--robot.port and --teleop.port" if is_other else "the ports"
-            raise DeviceError(
-                f"The motors on {port} hold the calibration of {path.stem!r}, not of "
-                f"{device.id!r}. If the arms are swapped, swap {both}; if it is this arm, run: "
-                f"{command}"
-            )
-    differences = [
-        f"{name}: {ours[name].other_than(wanted)}"
-        for name, wanted in theirs.items()
-        if name in ours and ours[name] != wanted
-    ]
-    difference = differences[0] if differences else "the motors' names differ"
+    motors = device.bus.motors
+    kept = _ranges(device.calibration).items()
+    wanted = {name: (motors[name].id, one) for name, one in kept if name in motors}
+    found = differences(wanted, held)
+    difference = found[0] if found else "the motors' names differ"
     raise DeviceError(
         f"The motors on {port} hold another calibration than {device.calibration_fpath} "
         f"({difference}). If it is this arm, run: {command}"
     )
+
+
+def _kind_of(file: Path, device: Any) -> str:
+    """Return robots or teleoperators; what lies in the device's own folder is of its kind."""
+    if file.parent == device.calibration_dir:
+        return "robots" if hasattr(device, "send_action") else "teleoperators"
+    return file.parent.parent.name
+
+
+def _point_to(file: Path, device: Any, own: str) -> NoReturn:
+    """Raise DeviceError: the motors hold what another file than the device's says."""
+    port, wanted = device.bus.port, device.calibration_fpath
+    if _kind_of(file, device) != own:
+        raise DeviceError(
+            f"The motors on {port} hold the calibration of {file.stem!r}, not of {device.id!r}. "
+            "If the arms are swapped, swap --robot.port and --teleop.port; if it is this arm, run: "
+            f"lerobot-calibrate {options(device)}"
+        )
+    if file.parent == device.calibration_dir:
+        kind = "robot" if own == "robots" else "teleop"
+        raise DeviceError(
+            f"The motors on {port} hold the calibration of {file.stem!r}, not of {device.id!r}. "
+            f"If the arms are swapped, swap the ports; if it is that arm, give --{kind}.id="
+            f"{file.stem}; if it is this arm, run: lerobot-calibrate {options(device)}"
+        )
+    to = wanted if not wanted.exists() else wanted.with_stem(f"{wanted.stem}_former")
+    and_then = "" if to == wanted else f" and start it with the id {to.stem}"
+    raise DeviceError(
+        f"The motors on {port} hold the calibration of {file}, but LeRobot looks for it in "
+        f"{wanted}. Don't calibrate anew, that moves the zeros under every dataset and policy of "
+        f"this arm. Bring it over{and_then}: {bring_over(file, to)}"
+    )
+
+
+def _former(device: Any, files: Sequence[Path]) -> str:
+    """Return a sentence about a file of the same id in LeRobot's former folders, or ""."""
+    wanted = device.calibration_fpath
+    for file in files:
+        is_of_it = FORMER.get(file.parent.name, file.parent.name) == device.name
+        if is_of_it and file.name == wanted.name and file != wanted:
+            return (
+                f" {file} is of this id, but its motors differ: if it is this arm, bring it over, "
+                f"and then write it to the motors with ENTER: {bring_over(file, wanted)}."
+            )
+    return ""
 
 
 def _ranges(calibration: Mapping[str, Any]) -> dict[str, MotorRange]:
@@ -252,17 +312,19 @@ def check_servos(bus: ServoBus, device: Any) -> None:
             f"{path}: no answer from {listed(missing)}; servos {', '.join(map(str, there))} "
             f"answer. Check the cable to it, or its id: lerobot-setup-motors {options(device)}"
         )
-    found = {
+    for found, fix, _ in ailments(bus.protocol, vitals(bus.line, bus.ids), listed):
+        raise DeviceError(f"{path}: {found}. {fix}.")
+    models = {
         i: MODEL_NAMES.get(servo.model_number or 0, f"model {servo.model_number}")
         for i, servo in seen.items()
     }
-    wrong = [(i, model) for i, model in zip(bus.ids, bus.models, strict=True) if found[i] != model]
+    wrong = [(i, model) for i, model in zip(bus.ids, bus.models, strict=True) if models[i] != model]
     if wrong:
-        check_swap(next((name for name, arm in _ARMS.items() if arm == found), None))
+        check_swap(next((name for name, arm in _ARMS.items() if arm == models), None))
         first, wanted = wrong[0]
         raise DeviceError(
-            f"{path}: servo {first} is a {found[first]}, but a {device.name} has a {wanted} there. "
-            "Is the port right? lerobot-find-port shows which port is which."
+            f"{path}: servo {first} is a {models[first]}, but a {device.name} has a {wanted} "
+            "there. Is the port right? lerobot-find-port shows which port is which."
         )
     versions = {i: servo.firmware for i, servo in seen.items()}
     # Dynamixel's models have versions of their own.

@@ -7,11 +7,16 @@ import copy
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from draccus.utils import DraccusException
+from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 
+from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
@@ -26,6 +31,7 @@ from gaploop.teleop.lerobot_devices.faults import (
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
+from gaploop.teleop.servos.calibration_files import kept_motors, put_away
 from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.supervisor import prepare
@@ -33,8 +39,19 @@ from gaploop.teleop.supervisor import prepare
 LEADER_MIN_V: Final = 9.5
 FOLLOWER_MAX_V: Final = 8.5
 """A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
-SAME_UNITS: Final = 5.0
-"""A limp arm moves this little between two readings [degrees or percent]."""
+_GOAL: Final = "Goal_Position"
+_THROUGH: Final = frozenset(kind for arm in ARMS.values() for kind in arm.robot_types)
+"""LeRobot's types whose class hands its bus's positions and goals through unchanged."""
+_NEVER: Final = {
+    "disable_torque_on_disconnect": "in the end gaploop lowers the arm to its park pose, and takes "
+    'torque off once it rests there (docs/teleoperation.md, "However it ends")',
+}
+_BY_US: Final = {
+    "num_read_retries": "gaploop asks a silent servo again in each turn, and trips where one is "
+    "silent for longer than safety.lost_servo_s of the station file",
+}
+"""LeRobot's options that aren't followed, with what is done instead: by no arm, and by those that
+gaploop's own exchange drives."""
 
 
 def make_follower(
@@ -56,8 +73,8 @@ def make_follower(
 
     clock, station = clock or MonotonicClock(), station or Station(name="unnamed")
     config = copy.deepcopy(robot_config)
-    sides = (getattr(config, f"{side}_arm_config", None) for side in ("left", "right"))
-    for owner in (config, *sides):  # LeRobot skips torque-off where a camera is closed
+    refuse_options(config, "robot", _NEVER)
+    for _, owner in _parts(config):  # LeRobot skips torque-off where a camera is closed
         if getattr(owner, "cameras", None):
             owner.cameras = {}
     device = _build(make_robot_from_config, config, "robot")
@@ -68,9 +85,9 @@ def make_follower(
     if not all(is_emulated_here(one.bus.port) for _, one in found):
         prepare()  # it is up before the arm is
     with _opened(found, limp=True) as arms:
-        arm = ServoFollower(device, arms, BusGroup(clock))
-        if _hands_through(device, "get_observation", arm):
-            return arm
+        if _hands_through(device, arms):
+            refuse_options(config, "robot", _BY_US)
+            return ServoFollower(device, arms, BusGroup(clock))
         return GenericFollower(device, station, clock)
 
 
@@ -99,6 +116,9 @@ def make_leader(
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
     group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
     with _opened(found, limp=False) as arms, contextlib.ExitStack() as undo:
+        if not _hands_through(device, arms):
+            return GenericLeader(device, follower or OwnUnits(device), clock)
+        refuse_options(teleop_config, "teleop", _BY_US)
         undo.callback(group.remove, [arm.bus for arm in arms])
         leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
         if isinstance(follower, ServoFollower):
@@ -124,10 +144,8 @@ def make_leader(
                         f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port "
                         "and --teleop.port."
                     )
-        if _hands_through(device, "get_action", leader):
-            undo.pop_all()
-            return leader
-        return GenericLeader(device, follower or OwnUnits(device), clock)
+        undo.pop_all()
+        return leader
 
 
 def connected_teleoperator(teleop_config: Any) -> Any:
@@ -159,10 +177,32 @@ def make_cameras(
 def _build(make: Any, config: Any, kind: str) -> Any:
     try:
         return make(config)
-    except LEROBOT_FAULTS as error:
+    except (*LEROBOT_FAULTS, DraccusException) as error:
+        _check_calibration_file(config, kind)
         # LeRobot puts the whole configuration before what is wrong.
         cause = error.__cause__ if isinstance(error.__cause__, LEROBOT_FAULTS) else error
         raise UnusableInputError(f"--{kind}.*: {first_line(cause)}") from error
+
+
+def _check_calibration_file(config: Any, kind: str) -> None:
+    """Raise UnusableInputError where a device can't be made of its calibration file."""
+    name, folder = getattr(config, "id", None), getattr(config, "calibration_dir", None)
+    kinds = "robots" if kind == "robot" else "teleoperators"
+    found = (
+        folder.glob("*.json")
+        if folder is not None
+        else Path(HF_LEROBOT_CALIBRATION).glob(f"{kinds}/*/*.json")
+    )
+    for file in sorted(found):
+        if file.stem not in (f"{name}", f"{name}_left", f"{name}_right"):
+            continue
+        try:
+            kept_motors(file)
+        except UnusableInputError as error:
+            raise UnusableInputError(
+                f"{str(error).rstrip('.')}. Move it away, then run lerobot-calibrate with this "
+                f"{kind}'s options: {put_away(file)}"
+            ) from None
 
 
 @contextlib.contextmanager
@@ -206,22 +246,71 @@ def _opened(found: Iterable[tuple[str, Any]], *, limp: bool) -> Iterator[list[Co
         undo.pop_all()
 
 
-def _hands_through(device: Any, method: str, arms: ServoArms) -> bool:
-    """Say whether a third party's class hands its bus's normalised positions through unchanged.
+def _parts(config: Any) -> list[tuple[str, Any]]:
+    """Return a config and those of a pair's arms, each with what its options begin with."""
+    sides = [(f"{side}_arm_config.", f"{side}_arm_config") for side in ("left", "right")]
+    found = [(prefix, getattr(config, name, None)) for prefix, name in sides]
+    return [("", config), *((prefix, part) for prefix, part in found if part is not None)]
 
-    One that does more, such as coupling joints, is used through its own methods.
+
+def refuse_options(config: Any, kind: str, instead: Mapping[str, str]) -> None:
+    """Raise UnusableInputError where an option that isn't followed is given.
+
+    Args:
+        kind: robot or teleop.
+        instead: the options, with what is done instead of following them.
     """
-    if type(device).__module__.startswith("lerobot."):
+    for prefix, part in _parts(config):
+        for one in fields(part):
+            usual = one.default if one.default_factory is MISSING else one.default_factory()
+            given = getattr(part, one.name)
+            if one.name not in instead or given == usual or (one.name in _NEVER and given):
+                continue  # torque that goes off is as we have it, whatever is usual
+            raise UnusableInputError(
+                f"--{kind}.{prefix}{one.name}={given} isn't followed: {instead[one.name]}. Leave "
+                "the option out."
+            )
+
+
+def _hands_through(device: Any, arms: Sequence[ConnectedArm]) -> bool:
+    """Say whether a device's class does nothing but hand its buses' positions and goals through.
+
+    One that does more, such as coupling joints, or turning some by an option, is used through its
+    own methods. Other classes than LeRobot's known arms are tried, on numbers in place of the bus.
+    """
+    if device.name in _THROUGH and type(device).__module__.startswith("lerobot."):
         return True
-    try:
-        theirs = getattr(device, method)()
-        values = np.array([float(theirs[f"{name}.pos"]) for name in arms.joint_names])
-    except LEROBOT_FAULTS as error:
-        raise DeviceError(f"{device.name}: {first_line(error)}") from error
-    _, states = arms.group.take(arms.buses)
-    ticks = np.hstack([state.position_ticks for state in states])
-    ours = arms.convert.ticks_to_units(ticks)
-    return bool((np.abs(values - ours) <= SAME_UNITS).all())
+    at: dict[str, float] = {}
+    written: dict[str, Any] = {}
+    with contextlib.ExitStack() as restore:
+        for n, arm in enumerate(arms):
+            bus, names = arm.device.bus, arm.units.names
+            own = {name: 3.0 + 7.0 * k + n for k, name in enumerate(names)}
+            at |= {f"{arm.prefix}{name}.pos": value for name, value in own.items()}
+
+            def read(_: str, asked: Any = None, *, own: Any = own, **__: Any) -> Any:
+                chosen = own if asked is None else asked
+                return own[chosen] if isinstance(chosen, str) else {k: own[k] for k in chosen}
+
+            def write(
+                name: str, to: Any, value: Any = None, *, p: str = arm.prefix, **_: Any
+            ) -> None:
+                given = {to: value} if isinstance(to, str) else to
+                written.update({f"{p}{k}.pos": v for k, v in given.items() if name == _GOAL})
+
+            for method, ours in (("read", read), ("write", write)):
+                for called in (method, f"sync_{method}"):
+                    setattr(bus, called, ours)
+                    restore.callback(delattr, bus, called)
+        wanted = {key: value + 0.5 for key, value in at.items()}
+        try:
+            if not hasattr(device, "send_action"):
+                return bool(device.get_action() == at)
+            device.send_action(dict(wanted))
+            seen = device.get_observation()
+            return written == wanted and {key: seen.get(key) for key in at} == at
+        except LEROBOT_FAULTS:
+            return False
 
 
 def _check_ports(ports: Iterable[str], taken: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -178,6 +178,11 @@ class ServoFollower(ServoArms):
                 low, high = max(own[0], ends[0]), min(own[1], ends[1])
                 if low < high:
                     own[:] = low, high
+        limits = np.concatenate([_relative_limits(arm) for arm in arms])
+        self.max_relative_rad: FloatArray | None = None
+        """LeRobot's `max_relative_target` [rad], shape (n_joints,), for the safety filter."""
+        if np.isfinite(limits).any():
+            self.max_relative_rad = limits * units.rad_per_unit
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
 
@@ -388,6 +393,24 @@ class ServoLeader(ServoArms):
                 ticks, self._turned_ticks, self._middle_ticks, strict=True
             )
         ]
+
+
+def _relative_limits(arm: ConnectedArm) -> FloatArray:
+    """Return an arm's `max_relative_target` in its LeRobot units, infinity where there is none."""
+    names, given = arm.units.names, getattr(arm.device.config, "max_relative_target", None)
+    if given is None:
+        return np.full(len(names), np.inf)
+    each = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    values = [each.get(name, math.nan) for name in names]
+    if set(each) != set(names) or not all(
+        isinstance(value, int | float) and value > 0 for value in values
+    ):
+        side = f"{arm.prefix}arm_config." if arm.prefix else ""
+        raise UnusableInputError(
+            f"--robot.{side}max_relative_target must be a number above 0 in the robot's units, or "
+            f"one for each of {', '.join(names)}; got {given!r}."
+        )
+    return np.array(values, dtype=np.float64)
 
 
 def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:

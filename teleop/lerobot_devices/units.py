@@ -85,6 +85,12 @@ class JointUnits:
         return np.where(self.degrees, angle, self.low_ticks + share * self._range)
 
     @property
+    def rad_per_unit(self) -> FloatArray:
+        """Size of a step of each joint's LeRobot unit [rad], within its range."""
+        ticks = np.where(self.degrees, self.ticks_per_360 / 360.0, self._range / self.span)
+        return np.abs(ticks * self.rad_per_tick)
+
+    @property
     def _range(self) -> FloatArray:
         return self.high_ticks - self.low_ticks
 

@@ -4,7 +4,8 @@ A servo's encoder counts 0 to 4095 and begins again. A joint whose travel runs a
 shows a jump of a whole turn in the middle of a motion, and a calibration that was swept over it has
 the whole turn as its range: the safety filter's limits are then no limits, and every angle is
 measured from the wrong middle. A homing offset that didn't fit its register was cut, with the same
-result. LeRobot writes and uses both without a word.
+result. A joint that nobody moved while ranges were recorded has hardly any range, and LeRobot's
+units are shares of it. LeRobot writes and uses all three without a word.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from gaploop.teleop.servos.registers import TICKS_PER_TURN, Protocol
 
 WHOLE_TURN_TICKS: Final = 3900
 """A range this wide is a whole turn: no joint of these arms with an end stop comes near it."""
+UNMOVED_TICKS: Final = 40
+"""A range of at most so much [ticks], 3.5°, is that of a joint that wasn't moved: hands tremble."""
 _LEKIWI_FULL_TURN: Final = frozenset(
     {"arm_wrist_roll", "base_left_wheel", "base_back_wheel", "base_right_wheel"}
 )
@@ -79,8 +82,13 @@ def unusable(
         low, high, offset = motor.range_min, motor.range_max, motor.homing_offset
         is_wide = high - low >= WHOLE_TURN_TICKS and not turns_freely(arm, name)
         is_across = protocol is Protocol.FEETECH and not 0 <= low < high <= last
-        if low >= high and protocol is not Protocol.FEETECH:
-            yield f"{name}: its range {low} to {high} is empty"
+        if low > high:
+            yield f"{name}: its range {low} to {high} is upside down"
+        elif high - low <= UNMOVED_TICKS:
+            yield (
+                f"{name}: it wasn't moved while ranges were recorded ({low} to {high} is "
+                f"{(high - low) * 360 / TICKS_PER_TURN:.1f}°)"
+            )
         elif is_wide or is_across:
             yield f"{name}: its range {low} to {high} runs across the encoder's end"
         in_position_mode = modes.get(name) == DYNAMIXEL_POSITION_MODE
@@ -94,7 +102,8 @@ def unusable(
 
 
 FIX: Final = (
-    "Calibrate it anew, every joint in the middle of its travel at the first ENTER; if it comes "
-    "back, mount that joint's horn turned by a quarter"
+    "Calibrate it anew: every joint in the middle of its travel at the first ENTER, and each moved "
+    "from end to end before the second; if an offset or the encoder's end comes back, mount that "
+    "joint's horn turned by a quarter"
 )
 """What to do about it."""

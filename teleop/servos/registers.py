@@ -333,6 +333,46 @@ def read_identity(protocol: Protocol, data: bytes) -> tuple[int, str]:
     return table["Model_Number"].value_in(data, 0), firmware
 
 
+@dataclass(frozen=True)
+class Vitals:
+    """How a servo is, and what it bears.
+
+    Attributes:
+        errors: bits of its own error register.
+        least_v: lowest supply that it takes [V].
+        most_v: highest [V].
+    """
+
+    errors: int
+    temperature_c: int
+    supply_v: float
+    least_v: float
+    most_v: float
+
+
+VITAL_SPANS: Final[Mapping[Protocol, tuple[ServoRegister, ServoRegister, ServoRegister]]] = {
+    Protocol.FEETECH: (STATE_SPAN[Protocol.FEETECH], ServoRegister(14, 2), FEETECH["Status"]),
+    Protocol.DYNAMIXEL: (
+        STATE_SPAN[Protocol.DYNAMIXEL],
+        ServoRegister(32, 4),
+        DYNAMIXEL["Hardware_Error_Status"],
+    ),
+}
+"""The registers that `read_vitals` is made of: state, limits of the supply, errors."""
+
+
+def read_vitals(protocol: Protocol, state: bytes, limits: bytes, errors: bytes) -> Vitals:
+    """Return how a servo is, from the bytes of `VITAL_SPANS`."""
+    table, (span, bounds, _) = TABLES[protocol], VITAL_SPANS[protocol]
+    least_v, most_v = (
+        VOLTAGE_STEP_V * table[name].value_in(limits, bounds.address)
+        for name in ("Min_Voltage_Limit", "Max_Voltage_Limit")
+    )
+    bits = errors[0] & (FEETECH_STATUS_BITS if protocol is Protocol.FEETECH else 0xFF)
+    heat_c = table["Present_Temperature"].value_in(state, span.address)
+    return Vitals(bits, heat_c, read_supply_v(protocol, state), least_v, most_v)
+
+
 def read_supply_v(protocol: Protocol, data: bytes) -> float:
     """Return the supply voltage [V] from `STATE_SPAN`'s bytes."""
     name = "Present_Voltage" if protocol is Protocol.FEETECH else "Present_Input_Voltage"

@@ -13,10 +13,13 @@ from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
 from gaploop.teleop.servos.registers import (
     IDENTITY_SPAN,
     STATE_SPAN,
+    VITAL_SPANS,
     Protocol,
     ServoRegister,
+    Vitals,
     read_identity,
     read_supply_v,
+    read_vitals,
 )
 
 TRIES: Final = 3
@@ -55,6 +58,21 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
         if _noise(line, *line.faults.servos) + line.faults.stale_bytes > before:
             seen |= {servo_id: _look(line, servo_id, LATE_S) for servo_id in doubtful}
     return seen
+
+
+def vitals(line: BusLine, ids: Iterable[int]) -> dict[int, Vitals]:
+    """Return how each of `ids` is, as far as it answers."""
+    found = {}
+    for servo_id in ids:
+        parts = []
+        for span in VITAL_SPANS[line.protocol]:
+            tries = (
+                run([(line, _read(line, servo_id, span, PATIENCE_S))])[0] for _ in range(TRIES)
+            )
+            parts.append(next((data for data in tries if data), b""))
+        if all(parts):
+            found[servo_id] = read_vitals(line.protocol, *parts)
+    return found
 
 
 def present(line: BusLine) -> list[int]:

@@ -287,7 +287,13 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
     with bench.devices(is_watched=False, station=real) as devices:
         devices.start()
         devices.estop()
-        until(lambda: bench.limp("follower"))
+        until(lambda: devices.control.snapshot().mode is LoopMode.HELD)
+        assert "holds" in devices.rig({}).blocker(), "nobody's word is needed to hold on"
+        held_s = devices.arms.clock.now_s()
+        until(lambda: devices.arms.clock.now_s() > held_s + 1.0)
+        devices.estop()
+        until(lambda: devices.control.snapshot().mode is LoopMode.TRIPPED)
+        assert bench.limp("follower")
         with pytest.raises(TrippedError, match="emergency stop") as caught:
             devices.rig({}).blocker()
     assert caught.value.exit_code == 1

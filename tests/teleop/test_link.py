@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import InvalidStatus
 from websockets.sync.connection import Connection
 
+from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.teleop import link
 
@@ -162,12 +163,87 @@ def test_who_doesnt_even_speak_tls_costs_nothing(data: bytes, port: int) -> None
     assert works(port)
 
 
-def test_strangers_who_say_nothing_take_a_bounded_number_of_threads(port: int) -> None:
+def tls(sock: socket.socket) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(sock)
+
+
+def begin_tls(sock: socket.socket) -> socket.socket:
+    sock.sendall(b"\x16\x03\x01\x02\x00\x01")
+    return sock
+
+
+def begin_http(sock: socket.socket) -> socket.socket:
+    secure = tls(sock)
+    secure.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ")
+    return secure
+
+
+def ends_half(sock: socket.socket) -> socket.socket:
+    sock.shutdown(socket.SHUT_WR)
+    return sock
+
+
+def has_another_token(sock: socket.socket) -> socket.socket:
+    secure = begin_http(sock)
+    secure.sendall(b"\r\nSec-WebSocket-Protocol: gaploop.echo.1, " + b"x" * 32 + b"\r\n\r\n")
+    return secure
+
+
+BEGINS: dict[str, Callable[[socket.socket], socket.socket]] = {
+    "silent": lambda sock: sock,
+    "half a TLS handshake": begin_tls,
+    "half an HTTP header": begin_http,
+    "half open": ends_half,
+    "another token": has_another_token,
+}
+
+
+@pytest.mark.parametrize("begin", BEGINS.values(), ids=BEGINS)
+def test_strangers_dont_keep_the_holder_out(
+    begin: Callable[[socket.socket], socket.socket], port: int
+) -> None:
+    """16 trickling sockets without a token kept it out 50 times out of 50."""
     before = threading.active_count()
+    with contextlib.ExitStack() as stack, contextlib.closing(connect(port)) as held:
+        for _ in range(2 * link.AT_ONCE):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stack.enter_context(begin(sock))
+        assert works(port)
+        link.say(held, Word(7, [0.5]))
+        assert link.hear(held, Word, 60.0) == Word(7, [0.5])
+    while threading.active_count() > before:  # what is closed costs no thread
+        time.sleep(0.01)
+
+
+def test_places_are_bounded_and_go_to_who_crowds_least() -> None:
+    """Whoever came from a crowd has the time that showing a token takes; others get in at once."""
+    clock = ManualClock()
+    door = link.Strangers(clock.now_s)
     with contextlib.ExitStack() as stack:
-        for _ in range(30):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        assert threading.active_count() <= before + link.CONNECTIONS + 2
+
+        def enter(address: str) -> socket.socket:
+            sock = stack.enter_context(socket.socket())
+            door.enter(sock, address)
+            return sock
+
+        crowd = [enter("crowd") for _ in range(link.STRANGERS)]
+        turns = [door.turn_s(sock) for sock in crowd]
+        assert turns == sorted(turns)
+        assert turns[link.AT_ONCE - 1] == 0.0
+        assert turns[-1] <= link.STRANGERS / link.STRANGERS_HZ < link.OPEN_S
+        assert door.full_s("crowd") == link.STRANGER_S  # a newcomer of theirs waits
+        robot = enter("robot")
+        assert door.turn_s(robot) < turns[-1]
+        assert door.admit(robot)
+        assert not door.admit(crowd[0])  # it had to go
+        clock.sleep_until(turns[1] + link.STRANGER_S)
+        assert door.full_s("crowd") == 0.0
+        many = [enter(f"host {number}") for number in range(link.STRANGERS // 2)]
+        assert sum(map(door.admit, many)) == link.CONNECTIONS - 1
+        door.leave(robot)
+        assert door.admit(many[-1])
 
 
 def test_one_thread_at_a_time_is_in_openssl(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

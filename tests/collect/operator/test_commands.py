@@ -70,10 +70,11 @@ def test_a_wrong_key_is_one_line_with_what_is_valid(changes: dict[str, str], sai
 
 
 def test_a_key_that_the_leader_needs_is_no_default() -> None:
-    keys = KeyMap.of({}, {"space": "hold to move", "escape": "emergency stop"})
+    keys = KeyMap.of({}, {"space": "hold to move", "p": "pause"})
     assert keys.keys[Command.STOP] == ("q",)
     assert keys.name(Command.ESTOP) == ""
-    assert DEFAULTS[Command.STOP] == ("escape", "q")
+    assert keys.keys[Command.PAUSE] == ()
+    assert DEFAULTS[Command.PAUSE] == ("p",)
 
 
 def test_only_a_rollout_has_a_key_to_take_over_with() -> None:

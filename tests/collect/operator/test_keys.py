@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
-from gaploop.collect.operator.keys import SPACE, KeyDecoder
+from gaploop.collect.operator.keys import SPACE, KeyDecoder, Keys
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import Loop
@@ -63,7 +63,7 @@ def test_keys_are_the_same_however_their_bytes_are_cut(
         cut = data.draw(st.integers(1, len(raw)))
         heard += decoder.feed(raw[:cut])
         raw = raw[cut:]
-    assert heard + decoder.flush() == names
+    assert heard == names
 
 
 def test_what_belongs_to_a_sequence_is_no_command() -> None:
@@ -73,9 +73,29 @@ def test_what_belongs_to_a_sequence_is_no_command() -> None:
     decoder = KeyDecoder()
     assert decoder.feed(b"\x1b[1;5C\x1b[200~\x1b[[A\x1b[<0;1;1M") == []
     assert decoder.feed(b"\x1b[3~x") == ["delete", "x"]
-    assert decoder.feed(b"\x1b") == []
-    assert decoder.flush() == ["escape"]
     assert decoder.feed("\u00a0\u3000\0\x1a".encode()) == [SPACE] * 4
+
+
+@pytest.mark.parametrize(
+    "keys", [b"\x1b[D", b"\x1bOS", b"\x1b[1;5C", b"\x1b[3~", b"\x1b", b"\x1b\x1b"]
+)
+def test_a_key_whose_bytes_come_one_by_one_is_no_letter_and_no_stop(keys: bytes) -> None:
+    """Over a slow line `ESC`, later `[D`, ended the session and discarded the take."""
+    (reader, writer), console = os.pipe(), KeyMap()
+    try:
+        with Keys(reader) as heard:
+            for byte in keys:
+                os.write(writer, bytes([byte]))
+            os.write(writer, b"x")
+            names: list[str] = []
+            while "x" not in names:
+                names += heard.presses(60.0)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    asked = [console.command(name) for name in names if name != "x"]
+    assert asked in ([], [None], [Command.RERECORD])
+    assert (asked == [Command.RERECORD]) == (keys == b"\x1b[D")
 
 
 # -- what a program does with them ---------------------------------------------------------------

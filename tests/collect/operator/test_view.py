@@ -209,9 +209,9 @@ def test_keys_of_the_window_have_the_names_of_the_map() -> None:
     def pressed(key: int) -> str:
         return name_of(pygame.event.Event(pygame.KEYDOWN, key=key))
 
-    named = {pygame.K_RIGHT: "right", pygame.K_s: "s", pygame.K_KP5: "5", pygame.K_ESCAPE: "escape"}
+    named = {pygame.K_RIGHT: "right", pygame.K_s: "s", pygame.K_KP5: "5"}
     assert {key: pressed(key) for key in named} == named
-    assert pressed(pygame.K_LSHIFT) == ""
+    assert pressed(pygame.K_LSHIFT) == pressed(pygame.K_ESCAPE) == ""
     assert name_of(pygame.event.Event(pygame.KEYUP, key=pygame.K_s)) == ""
     button = pygame.event.Event(pygame.CONTROLLERBUTTONDOWN, button=pygame.CONTROLLER_BUTTON_A)
     assert name_of(button) == "pad:a"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -74,7 +77,6 @@ def lit(tab: Tab) -> list[str]:
 def test_a_failure_is_labelled_by_keys_alone_and_taken_back(dataset: Path, tab: Tab) -> None:
     with serving(dataset, "--author=ana", "--suggestions=false") as address:
         visit(tab, address)
-        assert "token" not in tab.js("location.href")
         first = tab.js(OPEN)
         for key in "lT17+--":
             tab.key(key)
@@ -200,6 +202,37 @@ def test_filters_and_search_narrow_the_list(dataset: Path, tab: Tab) -> None:
         assert "No take matches." in tab.js("document.body.innerText")
 
 
+def test_another_program_on_this_machine_is_told_nothing(dataset: Path, tab: Tab) -> None:
+    """The token was in a cookie, and browsers send those to every port of a host."""
+    heard: list[str] = []
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(f"{self.path} {self.headers}")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<title>other</title>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with (
+        serving(dataset, "--author=ana", "--suggestions=false") as address,
+        HTTPServer(("127.0.0.1", 0), Other) as other,
+    ):
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        token = urlsplit(address).path.strip("/")
+        visit(tab, address)
+        there = f"http://127.0.0.1:{other.server_port}"
+        tab.js(
+            f"fetch('{there}/fetched', {{mode: 'no-cors', credentials: 'include'}}).then(a => 1)"
+        )
+        tab.js(f"void (location.href = '{there}/linked')")
+        tab.wait("document.title === 'other'")
+        other.shutdown()
+    assert [line.split()[0] for line in heard if "icon" not in line] == ["/fetched", "/linked"]
+    assert not any(token in line or "ookie" in line for line in heard)
+
+
 def test_the_page_asks_nobody_but_this_machine(dataset: Path, tab: Tab) -> None:
     """Robots stand in halls without a network; a font from a CDN would hold up the page there."""
     with serving(dataset, "--author=ana", "--suggestions=false") as address:
@@ -207,5 +240,5 @@ def test_the_page_asks_nobody_but_this_machine(dataset: Path, tab: Tab) -> None:
         asked = tab.js("performance.getEntriesByType('resource').map(e => e.name)")
         assert asked
         assert all(name.startswith("http://127.0.0.1:") for name in asked)
-        status = tab.js("fetch('/media/..%2F..%2Fetc%2Fpasswd/overhead').then(a => a.status)")
+        status = tab.js("fetch('media/..%2F..%2Fetc%2Fpasswd/overhead').then(a => a.status)")
         assert status == 404

@@ -21,16 +21,16 @@ from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.checks.calibrations import (
-    arm_folder,
     check_arm_files,
     check_station,
     check_station_ages,
 )
 from gaploop.teleop.checks.result import By, Level, all_usable
+from gaploop.teleop.servos.calibration_files import arm_folder
 
 
 def calibration(root: Path, name: str, text: str, age_days: float) -> Path:
-    file = root / "robots" / "so101_follower" / f"{name}.json"
+    file = root / "robots" / "so_follower" / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     os.utime(file, (1e9 - age_days * 86400, 1e9 - age_days * 86400))
@@ -39,8 +39,8 @@ def calibration(root: Path, name: str, text: str, age_days: float) -> Path:
 
 def test_calibrations_by_age_and_state(tmp_path: Path) -> None:
     assert one(check_arm_files(tmp_path)).level is Level.WARN
-    good = json.dumps({"pan": {"range_min": 100, "range_max": 3000}})
-    flat = json.dumps({"pan": {"range_min": 100, "range_max": 100}})
+    pan = {"id": 1, "drive_mode": 0, "homing_offset": 5, "range_min": 100, "range_max": 3000}
+    good, flat = json.dumps({"pan": pan}), json.dumps({"pan": pan | {"range_max": 100}})
     calibration(tmp_path, "a_new", good, 2)
     calibration(tmp_path, "b_old", good, 200)
     calibration(tmp_path, "c_flat", flat, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +265,144 @@ def test_a_calibration_that_cannot_be_driven_with(
         assert words in text
         assert "lerobot-calibrate --" in text
         assert limp(arm.bus)
+
+
+@pytest.mark.parametrize(
+    ("model", "fault", "settings", "says"),
+    [
+        ("so101", None, {"Max_Voltage_Limit": 80},
+         "12.0 V on servo 1 (shoulder_pan) for at most 8.0 V. Switch the arm's power off now"),
+        ("so101", Fault("voltage", value=3.5), {}, "3.5 V on servos 1 (shoulder_pan), 2"),
+        ("koch", Fault("voltage", value=5.0), {}, "2.2 V on servos 3 (elbow_flex), 4"),
+        ("so101", Fault("overheat", id=3), {}, "servo 3 (elbow_flex) reports overheating (95 °C)"),
+        ("koch", Fault("overheat", id=3), {}, "servo 3 (elbow_flex) reports overheating (95 °C)"),
+    ],
+)  # fmt: skip
+def test_a_servo_that_cannot_be_driven_says_why_and_not_what_lerobot_says(
+    model: str, fault: Fault | None, settings: dict[str, int], says: str, tmp_path: Path
+) -> None:
+    """It was "Failed to read 'Min_Position_Limit' on id_=1 … Input voltage error!"."""
+    plan = PLANS_OF[model]("follower").calibrated()
+    (first, *_) = plan.servos
+    plan = plan.with_servo(first.name, settings={**first.settings, **settings})
+    with emulated(model, "follower", tmp_path, plan=plan) as arm:
+        if fault is not None:
+            arm.bus.faults.add(fault)
+        text = said(lambda: make_follower(arm.config))
+        assert text.startswith(f"{arm.bus.port}: {says}")
+        assert "id_" not in text
+        assert limp(arm.bus)
+
+
+def test_a_servo_that_is_lost_while_it_is_set_up_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lerobot.robots.so_follower import SOFollower
+
+    def fails(_: object) -> None:
+        raise ConnectionError("Failed to write 'P_Coefficient' on id_=4 with '16' after 1 tries.")
+
+    monkeypatch.setattr(SOFollower, "configure", fails)
+    with emulated("so101", "follower", tmp_path) as arm:
+        text = said(lambda: make_follower(arm.config))
+        assert f"{arm.bus.port}: servo 4 (wrist_flex) stopped answering as it should" in text
+        assert "cables" in text
+
+
+def lerobots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have LeRobot keep its calibrations in a folder of the test's, and return that."""
+    root = tmp_path / "cal"
+    for module in (
+        "lerobot.robots.robot",
+        "lerobot.teleoperators.teleoperator",
+        "gaploop.teleop.lerobot_devices.arm",
+        "gaploop.teleop.lerobot_devices.make",
+    ):
+        monkeypatch.setattr(f"{module}.HF_LEROBOT_CALIBRATION", root)
+    monkeypatch.setattr("gaploop.teleop.lerobot_devices.arm.usual_folder", lambda: tmp_path / "old")
+    return root  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "place", ["cal/robots/so101_follower", "cal/robots/so100_follower", "old/robots/so_follower"]
+)
+def test_a_calibration_in_a_former_folder_is_brought_over_not_made_anew(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface/lerobot#1668: a new calibration moves the zeros of all datasets and policies."""
+    lerobots(tmp_path, monkeypatch)
+    former = tmp_path / place / "arm.json"
+    former.parent.mkdir(parents=True)
+    former.write_text(json.dumps(so101().calibration()))
+    with emulated("so101", "follower", tmp_path) as arm:
+        arm.config.calibration_dir = None
+        (arm.folder / "arm.json").unlink()
+        text = said(lambda: make_follower(arm.config))
+        assert str(former) in text
+        assert "lerobot-calibrate" not in text
+        subprocess.run(text.partition("Bring it over: ")[2], shell=True, check=True)
+        make_follower(arm.config).close()
+
+
+def test_an_old_file_that_the_motors_dont_hold_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lerobots(tmp_path, monkeypatch)
+    former = root / "robots" / "so101_follower" / "arm.json"
+    former.parent.mkdir(parents=True)
+    former.write_text(json.dumps(so101("leader").calibration()))
+    with emulated("so101", "follower", tmp_path) as arm:
+        arm.config.calibration_dir = None
+        (arm.folder / "arm.json").unlink()
+        text = said(lambda: make_follower(arm.config))
+    assert f"{former} is of this id, but its motors differ" in text
+
+
+OF_LEROBOT_0_1 = {
+    "homing_offset": [-2145, 4, -1401, -3126, 2970, -1769],
+    "drive_mode": [0, 1, 0, 0, 1, 0],
+    "start_pos": [2085, 56, 1285, 3237, 3080, 1983],
+    "end_pos": [3169, 1020, 2425, 4150, -1946, 2793],
+    "calib_mode": ["DEGREE"] * 5 + ["LINEAR"],
+    "motor_names": [servo.name for servo in so101().servos],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (json.dumps(OF_LEROBOT_0_1), "is a calibration of LeRobot 0.1"),
+        ("{", "is not JSON"),
+        ('{"gripper": {"id": 6}}', "is no calibration that LeRobot can read"),
+    ],
+)
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_file_that_lerobot_cannot_read(role: str, text: str, says: str, tmp_path: Path) -> None:
+    """It was "'list' object has no attribute 'keys'", or a traceback of draccus's."""
+    make = make_follower if role == "follower" else lambda config: make_leader(config, None)
+    with emulated("so101", role, tmp_path) as arm:
+        (arm.folder / "arm.json").write_text(text)
+        line = said(lambda: make(arm.config))
+        assert says in line
+        assert "lerobot-calibrate" in line
+        subprocess.run(line.rpartition("options: ")[2], shell=True, check=True)
+        assert "isn't calibrated" in said(lambda: make(arm.config))  # so lerobot-calibrate begins
+
+
+@pytest.mark.parametrize("width", [0, 8, 40])
+def test_a_joint_that_nobody_moved_is_not_said_to_cross_the_encoders_end(
+    width: int, tmp_path: Path
+) -> None:
+    plan = so101().calibrated()
+    (lift,) = (s for s in plan.servos if s.name == "shoulder_lift")
+    low = {"Min_Position_Limit": 2000, "Max_Position_Limit": 2000 + width}
+    plan = plan.with_servo("shoulder_lift", settings={**lift.settings, **low})
+    with emulated("so101", "follower", tmp_path, plan=plan) as arm:
+        file = arm.folder / "arm.json"
+        kept = json.loads(file.read_text())
+        kept["shoulder_lift"] |= {"range_min": 2000, "range_max": 2000 + width}
+        file.write_text(json.dumps(kept))
+        text = said(lambda: make_follower(arm.config))
+    assert "shoulder_lift: it wasn't moved while ranges were recorded" in text
+    assert "encoder's end (" not in text
+    assert "from end to end" in text
