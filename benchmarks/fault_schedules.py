@@ -191,7 +191,7 @@ def run(
         descent: what becomes of the arm; `TorqueOffAtOnce` for how it was.
     """
     with contextlib.ExitStack() as stack:
-        stack.callback(setattr, control_module, "Descent", control_module.Descent)
+        stack.callback(setattr, control_module, "Descent", Descent)
         control_module.Descent = descent
         clock, buses = stack.enter_context(shared_time())
         follower_bus, follower, leader = stack.enter_context(_pair(schedule, clock, buses))
@@ -423,7 +423,7 @@ def random_pose(model: str, rng: np.random.Generator) -> FloatArray:
     low, high = np.array(ARM_MODELS[model].workspace_m).T
     low_rad, high_rad = arm.joint_limits_rad.T
     while True:
-        q = rng.uniform(0.95 * low_rad, 0.95 * high_rad)
+        q: FloatArray = rng.uniform(0.95 * low_rad, 0.95 * high_rad)
         points = arm.points_m(q)
         if (points > low).all() and (points[:, 2] > 0.04).all() and (points < high).all():
             return q

@@ -120,16 +120,16 @@ class Lowering:
         self._park = np.clip(np.where(np.isfinite(park), park, goal), self._low, self._high)
         self._named = np.isfinite(park)
         self._guards, self._fastest_rad_s = tuple(guards), speed_rad_s
-        self._goal = goal
+        self._goal: FloatArray = goal
         self.phase = Phase.HOLD
         self.met = False
         """It has met something, or the box was in its way."""
         self._blocked = np.zeros(len(goal), dtype=np.bool_)
         """Joints that met something on this try: the others go on without them."""
         self._speed_rad_s = self._since_s = self._stuck_s = self._still_s = 0.0
-        self._usual_pct = np.full(len(goal), np.nan)
-        self._first_pct = np.full(len(goal), np.nan)
-        self._still_at = np.full(len(goal), np.nan)
+        self._usual_pct: FloatArray = np.full(len(goal), np.nan)
+        self._first_pct: FloatArray = np.full(len(goal), np.nan)
+        self._still_at: FloatArray = np.full(len(goal), np.nan)
         self._tried_from_rad, self._tries = math.inf, 0
 
     @property
