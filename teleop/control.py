@@ -36,6 +36,7 @@ from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
+from gaploop.teleop.supervisor import BEAT_S, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ ESTOP_S: Final = 0.1
 ORPHAN_S: Final = 2.0
 """A program whose main thread is gone may live on for this long before it lowers the arm [s]."""
 _LOOK_EVERY_S: Final = 0.02
+_LOOKS_A_BEAT: Final = round(BEAT_S / _LOOK_EVERY_S)
 
 
 class LoopMode(StrEnum):
@@ -160,7 +162,8 @@ class ControlThread:
         # A daemon, so that a device that never returns can't keep the program alive; the
         # watchdog sees to it that the program doesn't end before the arm is down.
         self._thread = threading.Thread(target=self._run, name="control loop", daemon=True)
-        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s)
+        self._supervisor = Supervisor(getattr(follower, "supervised", tuple)(), safety)
+        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s, self._supervisor)
         self._gate = _Gate(follower)
         # Told in the loop's own thread; must not block. Replaced, never changed.
         self._sinks: tuple[TakeSink, ...] = ()
@@ -179,6 +182,8 @@ class ControlThread:
         with contextlib.ExitStack() as on_exception:
             on_exception.callback(take_torque_off, self._follower)
             self._leader.reset()
+            self._supervisor.ready()  # before anything holds
+            on_exception.callback(self._supervisor.rests)
             self._follower.torque_on()
             on_exception.pop_all()
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
@@ -345,7 +350,12 @@ class ControlThread:
     # In the watchdog's thread:
 
     def _hangs(self) -> None:
-        """Bring the arm down from outside; where it hangs itself, let go of it."""
+        """Have the supervisor see to it; without one, bring the arm down from outside.
+
+        Where that hangs itself, let go of it.
+        """
+        if self._supervisor.take_over(let_go=self._estops.count > 1 or self._leaves.count > 1):
+            return
         self._gate.shut = True
         log.error("the control loop hangs: the arm is brought down from outside")
         self._faults += ("the control loop hung",)
@@ -378,7 +388,11 @@ class ControlThread:
             self._state,
             self._safety.tripped,
             self._realtime,
-            (*self._faults, *_faults(self._boxes)),
+            (
+                *self._faults,
+                *((self._supervisor.lost,) if self._supervisor.lost else ()),
+                *_faults(self._boxes),
+            ),
             _lost(self._boxes),
             self._unconfirmed,
             say_doing(self._descent),
@@ -390,7 +404,9 @@ class ControlThread:
         self._estops.press()
         self._holds_end = self._stopping
         self._safety.estop()
-        self._watchdog.estopped = True
+        # A loop that hangs holds the arm anyway; where a supervisor will see to it, only the second
+        # press asks for more.
+        self._watchdog.estopped = not self._supervisor.watches or self._estops.count > 1
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands.
@@ -524,6 +540,7 @@ class ControlThread:
         faults += () if self._is_limp else take_torque_off(self._follower)
         self._is_limp = True
         self._watchdog.over = True
+        self._supervisor.done()  # before the ports are closed: who opens them next may be quick
         steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
         named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
         for name, device in named:
@@ -733,10 +750,13 @@ class Watchdog:
 
     Args:
         on_hang: brings the arm down; called in the watchdog's thread; must not raise.
+        supervisor: is told that this program goes on.
     """
 
-    def __init__(self, on_hang: Callable[[], None], slowest_s: float) -> None:
-        self._on_hang = on_hang
+    def __init__(
+        self, on_hang: Callable[[], None], slowest_s: float, supervisor: Supervisor
+    ) -> None:
+        self._on_hang, self._supervisor = on_hang, supervisor
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
@@ -776,9 +796,12 @@ class Watchdog:
         self._watches = self._turns = self.estopped = False
 
     def _watch(self) -> None:
-        beats = silent = unheeded = unstopped = orphaned = 0
+        beats = silent = unheeded = unstopped = orphaned = looks = 0
         while not self.over and (self.descends or orphaned * _LOOK_EVERY_S < ORPHAN_S):
             time.sleep(_LOOK_EVERY_S)
+            looks += 1
+            if looks % _LOOKS_A_BEAT == 0:  # by this thread alone, so in order
+                (self._supervisor.drives if self._watches else self._supervisor.rests)()
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self.told_to_stop = True
@@ -791,3 +814,4 @@ class Watchdog:
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return
+        self._supervisor.rests()

@@ -74,6 +74,7 @@ class Descent:
         ends: whether the program is to end, and was told so after the e-stop: to leave is a
             person's word to lower a held arm.
         turn: told of every turn, with what the arm reports; must not block.
+        limp: joints without torque.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Descent:
         resumed: Callable[[], bool] = lambda: False,
         ends: Callable[[], bool] = lambda: False,
         turn: Callable[[FollowerState], None] = lambda _state: None,
+        limp: frozenset[int] = frozenset(),
     ) -> None:
         self._follower, self._safety = follower, safety
         self._clock, self._period_s = clock, period_s
@@ -97,7 +99,7 @@ class Descent:
         self.is_limp = False
         """Torque is off, or can't be taken off."""
         self.faults: tuple[str, ...] = ()
-        self._released = frozenset[int]()
+        self._released = limp
 
     def run(self) -> tuple[str, ...]:
         """Hold, lower or let go until the arm rests without torque, or is to be driven again.

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -220,6 +220,15 @@ class SafetyFilter:
         self._now_s = math.nan
         for guard in self.guards:
             guard.start([self._at[joint] for joint in guard.joints])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `SafetyFilter` is made of, but for period and boxes, for JSON."""
+        return {
+            "limits": asdict(self.limits),
+            "joint_limits_rad": self._bounds,
+            "grips": list(self._grips),
+            "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
+        }
 
     @property
     def sent_rad(self) -> FloatArray:

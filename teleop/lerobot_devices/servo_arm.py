@@ -25,11 +25,13 @@ from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import DAMPED, torque_off, torque_on
 from gaploop.teleop.stopping import undisturbed
+from gaploop.teleop.supervisor import SupervisedBus
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
@@ -183,6 +185,27 @@ class ServoFollower(ServoArms):
             self.max_relative_rad = limits * units.rad_per_unit
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
+
+    def supervised(self) -> list[SupervisedBus]:
+        """Return its buses and its leader's, as a supervisor has to know them.
+
+        None that are emulated in this very program, and end with it.
+        """
+        return [
+            SupervisedBus(
+                handle=bus.line.port.fileno(),
+                path=bus.line.port.path,
+                baud=bus.line.port.baud,
+                protocol=bus.protocol,
+                ids=list(bus.ids),
+                models=list(bus.models),
+                angles=bus.decoder.angles,
+                reply_s=bus.line.reply_s,
+                is_follower=bus in self.buses,
+            )
+            for bus in self.group.buses
+            if not is_emulated_here(bus.line.port.path)
+        ]
 
     def read(self) -> FollowerState:
         """Return what the servos report; reads the leader's in the same exchange."""
