@@ -18,6 +18,7 @@ python -m benchmarks loop --json
 python -m benchmarks link --seconds=20
 python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
+python -m benchmarks supervised_ends --n=3 --output_dir=outputs/supervised_ends
 python -m benchmarks closed_loop --workers=2 --output_dir=outputs/closed_loop
 python -m benchmarks closed_loop --data=docs/data/closed_loop.parquet
 python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
@@ -78,7 +79,8 @@ BENCHES: Final = {
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
-    "faults": "torque off after every trip: random faults on emulated arms",
+    "supervised_ends": "killed, crashed, stopped, hung: what becomes of the arm; drop, speed",
+    "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
     "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
     "detection": "failures of three policy classes told at equal elapsed time, live",

@@ -214,7 +214,7 @@ def serve_fuse(mount: Path, log: Path) -> None:
         do("name", *at(path), number)
         return number
 
-    class Logging(mfusepy.Operations):  # type: ignore[misc, name-defined]
+    class Logging(mfusepy.Operations):  # type: ignore[misc]
         use_ns = True
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def serve_fuse(mount: Path, log: Path) -> None:
             return dict.fromkeys(("f_blocks", "f_bfree", "f_bavail"), 1 << 24) | {
                 "f_bsize": BLOCK, "f_frsize": BLOCK, "f_namemax": 255}  # fmt: skip
 
-    class Fuse(mfusepy.FUSE):  # type: ignore[misc, name-defined]
+    class Fuse(mfusepy.FUSE):  # type: ignore[misc]
         def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
             return self.operations.rename(os.fsdecode(old), os.fsdecode(new), flags)  # type: ignore[no-any-return]
 
@@ -327,18 +327,17 @@ def session(work: Path, takes: int) -> None:
         lines = (work / CLAIMS).read_text().splitlines()
         return [claim[1] for claim in map(json.loads, lines) if claim[0] == "sealed"]
 
-    for number in range(2):
+    for _ in range(2):
         jobs.record(claims, folder, TAKE_S, takes)  # type: ignore[arg-type]
         mark = LabelEvent(sealed()[-1], "failure_mode", "slip", "ana", "engineer", labels.now())
         labels.append(folder / LABELS, mark)
         claims.send(("labelled", mark.uid))
         publish_takes(folder, root, jobs.REPO)
         claims.send(("published", sealed()))
-        if number:
-            first = sealed()[0]
-            claims.send(("deleting", first))
-            delete_takes(root, lambda episode, uid=first: episode.info.uid == uid)
-            claims.send(("deleted", first))
+    first = sealed()[0]
+    claims.send(("deleting", first))
+    delete_takes(root, lambda episode: episode.info.uid == first)
+    claims.send(("deleted", first))
     with Encoder() as encoder, ThreadPoolExecutor(1):
         encoder.start(jobs.header().cameras)
         with contextlib.suppress(KeyboardInterrupt), JournalWriter(

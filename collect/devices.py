@@ -85,8 +85,20 @@ class SessionDevices(ABC):
     def start(self) -> None:  # noqa: B027 - nothing to start where takes drive
         """Begin to drive, once everything else is ready; raises DeviceError with torque off."""
 
-    def let_go(self) -> None:  # noqa: B027
-        """Stop driving, for good: torque goes off at once, while takes are still sealed."""
+    def end(self) -> None:  # noqa: B027
+        """Stop driving, for good: the arm is lowered at once, while takes are still sealed."""
+
+    def leave(self) -> bool:
+        """Take a person's word to end; say whether an arm heeds it.
+
+        Given again while the arm is lowered, the arm is let go of.
+        """
+        return False
+
+    @property
+    def moves(self) -> bool:
+        """Whether an arm is still on its way down, or held."""
+        return False
 
     def finish(self) -> None:  # noqa: B027
         """Torque off, disconnect; raises DeviceError."""
@@ -145,6 +157,7 @@ class LoopMonitor:
             len(figures.trips),
             say_trip(tripped & ~SafetyReason.TRIPPED, joints) if tripped else "",
             snapshot is not None and snapshot.mode is LoopMode.TRIPPED,
+            snapshot.doing if snapshot is not None else "",
             faults=snapshot.faults if snapshot is not None else (),
             behind_s=writer.behind_s() if writer is not None else 0.0,
         )
@@ -326,7 +339,8 @@ class ArmDevices(SessionDevices):
             TrippedError: the arm is limp after a trip, and nobody is there to clear it.
         """
         tripped = self.filter.tripped
-        if gone := tripped & self.gone:
+        gone = tripped & self.gone
+        if gone and not self.control.snapshot().doing:  # once the arm is down
             to_do = say_to_do(gone, getattr(self.arms.leader, "where", ""))
             raise LostError(f"Lost contact: {say_reasons(gone)}; {to_do}.")
         if not self.control.alive:
@@ -335,6 +349,11 @@ class ArmDevices(SessionDevices):
             except (DeviceError, OSError) as error:
                 raise LostError(one_line(error)) from error
             raise LostError("The control loop has ended.")
+        is_alone = not self._is_watched and self.station.domain is not Domain.REAL
+        if doing := self.control.snapshot().doing:
+            if is_alone:
+                self.control.clear()  # heeded where it is held
+            return doing
         if tripped:
             words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
             if unconfirmed := self.control.snapshot().unconfirmed:
@@ -344,7 +363,7 @@ class ArmDevices(SessionDevices):
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
                 )
-            if not self._is_watched:
+            if is_alone:
                 self.control.clear()
             return words
         if self.control.snapshot().mode is not LoopMode.RUNNING:
@@ -369,7 +388,7 @@ class ArmDevices(SessionDevices):
     @property
     def safety(self) -> Safety:
         """E-stop, clearing, and how the loop does."""
-        return Safety(self.estop, self.clear, self.loop)
+        return Safety(self.estop, self.clear, self.loop, self.leave)
 
     def estop(self) -> None:
         """Stop the arm, at once."""
@@ -472,9 +491,22 @@ class ArmDevices(SessionDevices):
             return self.arms.follower.read()
         return None
 
-    def let_go(self) -> None:
-        """End the loop; torque goes off."""
+    def end(self) -> None:
+        """End the loop; the arm is lowered."""
         self.control.stop()
+
+    def leave(self) -> bool:
+        """End the loop; again, let go of the arm; False where there is nothing to let go of."""
+        if not self.moves:
+            return False
+        self.control.leave()
+        return True
+
+    @property
+    def moves(self) -> bool:
+        """Whether the arm is driven, lowered or held."""
+        mode = self.control.snapshot().mode
+        return self.control.alive and mode is not LoopMode.TRIPPED
 
     def finish(self) -> None:
         """Torque off, and everything disconnected."""

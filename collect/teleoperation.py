@@ -126,6 +126,7 @@ class TeleopSession:
                         self._show(self._picture())
                     lost = self._heed()
             finally:
+                self._come_down()
                 left = _once(control.close())
                 snapshot = control.snapshot()
                 self._bus_faults = _added(before, count_faults(devices.arms))
@@ -158,13 +159,14 @@ class TeleopSession:
             control.wait(FRAME_S)
         snapshot = control.snapshot()
         is_limp = snapshot.mode is LoopMode.TRIPPED
+        is_held = snapshot.mode is LoopMode.HELD
         self._trip = self._trip_message() if snapshot.tripped else ""
         self._keys.say(self._trip_message(self._keys.clear_hint) if snapshot.tripped else "")
-        self._take(pressed, is_limp)
-        if SPACE in pressed:
-            control.estop()
+        self._take(pressed, is_limp or is_held)
         if not snapshot.tripped:
             self._cleared_at = -1
+        if is_held and self._twice.confirmed():
+            control.clear()
         if not is_limp:
             return ""
         if not self._keys.works:
@@ -177,6 +179,18 @@ class TeleopSession:
             self._cleared_at = len(snapshot.faults)
             control.clear()
         return ""
+
+    def _come_down(self) -> None:
+        """End the loop; show how the arm is lowered, and heed who wants it let go of."""
+        control = self._devices.control
+        control.stop()
+        while self._devices.moves:
+            self._show(self._picture())
+            pressed = self._keys.presses(FRAME_S) if self._keys.works else []
+            if not self._keys.works:
+                control.wait(FRAME_S)
+            for _ in range(pressed.count("q")):
+                control.leave()
 
     def _look_for(self, _long_s: float) -> None:
         """Show what is lost and heed keys, while it is looked for."""
@@ -201,18 +215,16 @@ class TeleopSession:
 
     def _note(self, snapshot: Snapshot) -> str:
         """Return what the operator is told of the keys' effect, or of the arm's way back."""
-        devices, safety = self._devices, self._devices.filter
+        safety = self._devices.filter
         if snapshot.mode is LoopMode.TRIPPED:
             if 0 <= self._cleared_at < len(snapshot.faults):
                 return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"
             return AGAIN if self._twice.awaits_confirmation else ""
+        if snapshot.doing:
+            is_held = snapshot.mode is LoopMode.HELD
+            return AGAIN if is_held and self._twice.awaits_confirmation else snapshot.doing
         if snapshot.tripped:
-            now_s = devices.arms.clock.now_s()
-            left_s = safety.tripped_at_s + safety.limits.torque_off_s - now_s
-            if not left_s > FRAME_S:
-                return ""
-            then = self._clear_hint()
-            return f"The arm holds; in {left_s:.1f} s it goes limp{then and f', then {then}'}."
+            return ""
         if not safety.catching_up:
             return ""
         return safety.alignment or "Coming slowly to the leader's pose."
@@ -231,13 +243,16 @@ class TeleopSession:
         snapshot = self._devices.control.snapshot()
         is_limp = snapshot.mode is LoopMode.TRIPPED
         rights = snapshot.realtime
+        modes = {LoopMode.HELD: ProgramMode.HELD, LoopMode.LOWERING: ProgramMode.LOWERING}
+        usual = ProgramMode.TRIPPED if snapshot.tripped else ProgramMode.RUNNING
+        is_driven = snapshot.mode is LoopMode.RUNNING
         return self._frame(
-            ProgramMode.TRIPPED if snapshot.tripped else ProgramMode.RUNNING,
+            modes.get(snapshot.mode, usual),
             torque=not is_limp,
             unconfirmed=snapshot.unconfirmed,
             real_time="" if rights is None else "granted" if rights.granted else rights.hint,
             note=self._note(snapshot),
-            state=snapshot.state if is_limp else None,
+            state=None if is_driven else snapshot.state,
             clear=self._clear_hint(),
         )
 

@@ -111,7 +111,6 @@ class ServoChain:
     Attributes:
         protocol: what they speak: "feetech" or "dynamixel".
         models: such as sts3215, shape (n_joints,).
-        gravity_nm: torque of the weight on each joint where it is greatest [N m].
         first_id: of the servo at the base; the others follow.
         zero_ticks: bare encoder at each joint's zero.
         settings: registers that all have set up, such as Baud_Rate.
@@ -122,7 +121,6 @@ class ServoChain:
 
     protocol: str
     models: tuple[str, ...]
-    gravity_nm: tuple[float, ...]
     first_id: int = 1
     zero_ticks: tuple[int, ...] = (2048,) * 6
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -307,6 +305,8 @@ class Arm:
         stall_current_a: no stall limit of a station is higher than this, or it would be no limit
             [A].
         full_turn: joints that LeRobot calibrates to a whole turn; None for all of them.
+        park_rad: its folded rest, joint to angle [rad]: without torque it stays there. Joints that
+            don't matter for that aren't named: they stay as they are.
         emulated: role ("follower", "leader") to its servos; empty where it can't be emulated.
     """
 
@@ -315,5 +315,6 @@ class Arm:
     kinematics: ArmSpec | None = None
     stall_current_a: float = math.inf
     full_turn: frozenset[str] | None = frozenset()
+    park_rad: Mapping[str, float] = field(default_factory=dict)
     emulated: Mapping[str, ServoChain] = field(default_factory=dict)
     cell: CellArm | None = None

@@ -182,6 +182,32 @@ class ArmModel:
         points[1:] = data.xpos[self._bodies] + turned[:, :, 0]
         return points
 
+    def weight_nm(self, q_rad: FloatArray) -> FloatArray:
+        """Return how the arm's weight turns each joint [N m], shape (n_joints,).
+
+        `q_rad` are joint positions [rad], shape (n_joints,), in the order of `joint_names`.
+        """
+        import mujoco
+
+        data = self._placed(q_rad)
+        mujoco.mj_comPos(self._model, data)
+        mujoco.mj_rne(self._model, data, 0, data.qfrc_bias)
+        return np.asarray(-data.qfrc_bias[self.dofs])
+
+    def jacobian_m(self, q_rad: FloatArray, point: int) -> FloatArray:
+        """Return how a guarded point moves with each joint [m/rad], shape (3, n_joints)."""
+        import mujoco
+
+        data = self._placed(q_rad)
+        mujoco.mj_comPos(self._model, data)
+        jacobian = np.empty((3, self._model.nv))
+        body = self._model.site_bodyid[self._site] if point == 0 else self._bodies[point - 1]
+        mujoco.mj_jac(self._model, data, jacobian, None, self.points_m(q_rad)[point], int(body))
+        return np.asarray(jacobian[:, self.dofs])
+
+
+_PART_KG: Final = 0.01
+
 
 def kinematic_model(mjcf: Path) -> Any:
     """Compile the `mujoco.MjModel` of an arm without its geometry: 200 times as fast.
@@ -196,8 +222,9 @@ def kinematic_model(mjcf: Path) -> Any:
         for part in (*spec.sensors, *spec.pairs, *spec.excludes, *spec.geoms, *spec.meshes):
             spec.delete(part)
         for body in spec.bodies[1:]:
-            if not body.explicitinertial:  # it had its mass from the geometry
-                body.mass, body.inertia, body.explicitinertial = 1.0, [1.0, 1.0, 1.0], True
+            if not body.explicitinertial:  # a small part that had its mass from its geometry
+                body.mass, body.explicitinertial = _PART_KG, True
+                body.inertia = [1e-6] * 3
         return spec.compile()
     except ValueError as error:
         first = str(error).strip().splitlines()[0]

@@ -35,7 +35,8 @@ class SafetyLimits:
             2.4 A (7.4 V) or 2.7 A (12 V), and motors that stall at less trip below that.
         stall_load_pct: load above this, held for `stall_s`, trips a motor that doesn't report
             its current, such as the XL430 [% of stall].
-        torque_off_s: after a trip the arm holds this long, then torque goes off [s].
+        torque_off_s: after a trip the arm holds this long before it is let go of or lowered [s];
+            not after a lost servo.
         lost_servo_s: a servo that is silent for longer than this trips [s].
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's
@@ -173,6 +174,8 @@ class Station:
         robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
         workspace: box that the arm stays in; None for the arm model's own box.
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
+        park_rad: joint to where it rests without torque [rad]; joints that aren't named stay where
+            they are. Empty for the arm's own, folded.
         scene: where pictures show object and target, and in what colours.
     """
 
@@ -187,6 +190,7 @@ class Station:
     where: str = "the station"
     costs: Costs = field(default_factory=Costs)
     scene: StationScene = field(default_factory=StationScene)
+    park_rad: Mapping[str, float] = field(default_factory=dict)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits [rad], narrowed where the station says so.
@@ -330,6 +334,12 @@ def load_station(path: Path) -> Station:
     joint_limits_rad = {
         str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()
     }
+    place = f"{where}: park_rad"
+    park = mapping(value.get("park_rad"), place, "joint: angle in rad")
+    park_rad = {
+        str(j): number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
+        for j, q in park.items()
+    }
     costs = parse_costs(value.get("costs"), where)
     place = f"{where}: scene"
     seen = mapping(value.get("scene"), place, "camera: name, object: colour, target: colour")
@@ -366,4 +376,5 @@ def load_station(path: Path) -> Station:
         where,
         costs,
         scene,
+        park_rad,
     )

@@ -95,6 +95,7 @@ def record_attended(job: SessionJob) -> Recorded:
                 clear_hint=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
             )
         cleanup.callback(devices.close)
+        stopped.again = devices.leave
         check_targets(devices.rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(SoundPlayer(config.play_sounds and shown != "none"))
         book = SessionLabels(job.journal, config.operator)

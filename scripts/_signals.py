@@ -6,25 +6,40 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from gaploop.core.platform_calls import signals_handled
-from gaploop.teleop.stopping import STOP_SIGNALS
+from gaploop.teleop.stopping import HUNG_UP, STOP_SIGNALS
+
+
+class Stopped(list[int]):
+    """The signals to stop that came.
+
+    Attributes:
+        again: called with each that comes after the first; says whether that is all there is to do,
+            such as to let go of an arm that is on its way down.
+    """
+
+    again: Callable[[], bool] = staticmethod(lambda: False)
 
 
 @contextlib.contextmanager
-def stoppable(message: str = "") -> Iterator[list[int]]:
+def stoppable(message: str = "") -> Iterator[Stopped]:
     """Yield a list that a signal to stop adds itself to; a second one interrupts at once.
+
+    A terminal that is closed may send its signal twice; nobody pressed that.
 
     Args:
         message: what is being finished, told on stderr as soon as the first one comes.
     """
-    stopped: list[int] = []
+    stopped = Stopped()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if stopped:
-            raise KeyboardInterrupt
+            if number not in HUNG_UP and not stopped.again():
+                raise KeyboardInterrupt
+            return
         stopped.append(number)
         if message and sys.__stderr__ is not None:
             # Not by `print`, whose lock the interrupted line may hold.

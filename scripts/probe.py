@@ -19,7 +19,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import _arms, options
 from gaploop.scripts._arms import EMBEDDED, kind
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts._signals import Stopped, stoppable
 from gaploop.sim.arms import arm_named
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import disconnect
@@ -132,9 +132,7 @@ def run(config: ProbeConfig) -> int:
     return _report(config, station, end, stopped)
 
 
-def _arm(
-    config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
-) -> ProbeEnd:
+def _arm(config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Stopped) -> ProbeEnd:
     from gaploop.collect.devices import ArmDevices, Arms
     from gaploop.collect.probe import arm_leader, probe_arm
 
@@ -182,6 +180,7 @@ def _arm(
             patience_s=config.reconnect_s,
         )
         stack.callback(devices.close)
+        stopped.again = devices.leave
         pressed = stack.enter_context(keys())
         pressed.listen(devices.estop)
         parts = _parts(config, station, devices.arms.follower.joint_names)

@@ -53,10 +53,11 @@ DRAW_FPS: Final = 20.0
 class TeleoperateConfig:
     """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
 
-    The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
-    twice, continues from where the arm then is. Space is the emergency stop, q leaves. Without
-    a terminal a line a second is written instead, and a trip ends the program with exit
-    code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
+    The safety filter stands between leader and arm. After a trip the arm is lowered, or let go of;
+    `c`, pressed twice, continues from where it then is. Space is the emergency stop: it holds the
+    arm. q lowers it and leaves; pressed again, either lets go of it at once. Without a terminal
+    a line a second is written instead, and a trip ends the program with exit code 1. What was lost
+    (a cable, a servo's power) is waited for; nothing need be restarted.
     """
 
     robot: Any

@@ -1,10 +1,10 @@
 """The control loop in its own thread, and everything around it that must not fail with it.
 
 `ControlThread` runs `run_loop` with real-time priority where that is granted. Subscribers stand
-behind mailboxes. A trip takes torque off and leaves the thread waiting for the operator's
-`clear`. However the loop ends, its thread takes torque off before anything else happens; then,
-each step independent of the others, everything is disconnected. A watchdog takes torque off
-from outside where the loop hangs.
+behind mailboxes. After a trip the arm is held, lowered or let go of (`teleop.descent`), and the
+thread waits for the operator's `clear`. However the loop ends, its thread brings the arm down
+before anything else happens; then, each step independent of the others, everything is disconnected.
+A watchdog brings it down from outside where the loop hangs.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from typing import Any, Final, Self
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
-from gaploop.core.types import FollowerState, Observation, SafeCommand, SafetyReason, Tick
-from gaploop.teleop.loop import (
-    EndReason,
-    LoopEnd,
-    OnFrame,
-    Rates,
-    Resume,
-    run_loop,
-    take_torque_off,
+from gaploop.core.types import (
+    FloatArray,
+    FollowerState,
+    Observation,
+    SafeCommand,
+    SafetyReason,
+    Tick,
 )
+from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_loop
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
-from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
+from gaploop.teleop.supervisor import BEAT_S, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ STUCK_S: Final = 0.5
 ESTOP_S: Final = 0.1
 """A loop that hasn't heeded an e-stop after this long hangs [s]."""
 ORPHAN_S: Final = 2.0
-"""A program whose main thread is gone may live on for this long to take torque off [s]."""
+"""A program whose main thread is gone may live on for this long before it lowers the arm [s]."""
 _LOOK_EVERY_S: Final = 0.02
+_LOOKS_A_BEAT: Final = round(BEAT_S / _LOOK_EVERY_S)
 
 
 class LoopMode(StrEnum):
@@ -69,6 +71,10 @@ class LoopMode(StrEnum):
     READY = "ready"
     """Not started."""
     RUNNING = "running"
+    HELD = "held"
+    """An e-stop holds the arm, under torque; the operator's word is waited for."""
+    LOWERING = "lowering"
+    """The arm goes down, or falls damped."""
     TRIPPED = "tripped"
     """Torque is off, and the operator's `clear` is waited for."""
     ENDED = "ended"
@@ -84,6 +90,7 @@ class Snapshot:
         realtime: whether real-time priority was granted, None before the start.
         lost: subscriber to turns that it was too slow for.
         unconfirmed: which servos haven't confirmed torque off after a trip, and what to do.
+        doing: what the arm does on its way down, for a person.
     """
 
     mode: LoopMode
@@ -94,12 +101,13 @@ class Snapshot:
     faults: tuple[str, ...] = ()
     lost: dict[str, int] = field(default_factory=dict)
     unconfirmed: str = ""
+    doing: str = ""
 
 
 class ControlThread:
     """Runs the control loop of real arms; leaving its `with` block stops and disconnects all.
 
-    `stop` and `estop` may be called from any thread and from a signal handler; `clear` and
+    `stop`, `leave` and `estop` may be called from any thread and from a signal handler; `clear` and
     `snapshot` from any thread; the rest from the one that made it.
 
     Args:
@@ -145,12 +153,17 @@ class ControlThread:
         # What stops the loop from outside are plain flags: an Event's lock may be held by the very
         # code that a signal interrupts.
         self._stopping = self._is_limp = self._is_closed = False
+        self._holds_end = False
+        """The e-stop was pressed while the arm was lowered to end: it holds until pressed again."""
         self._clearing = SafetyReason.NONE
-        self._estops = 0
+        self._estops, self._leaves = Presses(self.clock.now_s), Presses(self.clock.now_s)
+        self._descent: Descent | None = None
+        self._from_rad: FloatArray | None = None
         # A daemon, so that a device that never returns can't keep the program alive; the
-        # watchdog sees to it that the program doesn't end before torque is off.
+        # watchdog sees to it that the program doesn't end before the arm is down.
         self._thread = threading.Thread(target=self._run, name="control loop", daemon=True)
-        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s)
+        self._supervisor = Supervisor(getattr(follower, "supervised", tuple)(), safety)
+        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s, self._supervisor)
         self._gate = _Gate(follower)
         # Told in the loop's own thread; must not block. Replaced, never changed.
         self._sinks: tuple[TakeSink, ...] = ()
@@ -169,6 +182,8 @@ class ControlThread:
         with contextlib.ExitStack() as on_exception:
             on_exception.callback(take_torque_off, self._follower)
             self._leader.reset()
+            self._supervisor.ready()  # before anything holds
+            on_exception.callback(self._supervisor.rests)
             self._follower.torque_on()
             on_exception.pop_all()
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
@@ -181,7 +196,7 @@ class ControlThread:
     # In the loop's thread:
 
     def _run(self) -> None:
-        """Run the loop, on after each trip that is cleared; take torque off however it ends."""
+        """Run the loop, on after each trip that is cleared; bring the arm down however it ends."""
         with CleanupStep() as attempt, quiet_interpreter():
             self._realtime = raise_priority()
             total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
@@ -198,7 +213,7 @@ class ControlThread:
                     sinks=(self,),
                     on_frame=(self._frame,),
                     stop=self._must_stop,
-                    resume=Resume(total.ticks, self._origin_s),
+                    resume=Resume(total.ticks, self._origin_s, self._from_rad),
                 )
                 total = LoopEnd(
                     end.reason,
@@ -209,19 +224,80 @@ class ControlThread:
                     total.tripped | end.tripped,
                     (*total.faults, *end.faults),
                 )
-                if end.reason is not EndReason.TRIPPED or not self._cleared():
+                if end.reason is not EndReason.TRIPPED or not self._goes_on():
                     break
             self._end = total
         self._error = attempt.error
-        self._watchdog.rest()
-        if self._mode is LoopMode.RUNNING and self._error is None:
-            # Not after a trip or an error, where torque is off already: a Feetech servo that is
-            # sent a goal puts it on again.
-            hold = ("hold", lambda: self._gate.send(self._safety.hold()))
-            self._stop_faults = run_steps([hold])
-        self._is_limp = not take_torque_off(self._follower)
+        # Not where the watchdog has the arm, or where torque is off already: a Feetech servo that
+        # is sent a goal puts it on again.
+        if not self._gate.shut:
+            is_down = False
+            if self._mode is not LoopMode.TRIPPED:
+                self._stop_faults = self._bring_down(self._gate, held=False)
+                is_down = not self._stop_faults
+            self._is_limp = is_down or not take_torque_off(self._follower)
         self._mode = LoopMode.ENDED
-        self._watchdog.over = True
+        self._watchdog.over = not self._gate.shut
+
+    def _bring_down(self, follower: Follower, *, held: bool = True) -> tuple[str, ...]:
+        """Hold, lower or let go of the arm; it is limp then, unless it is to be driven again.
+
+        Args:
+            held: a held arm may be driven again.
+        """
+
+        def turn(state: FollowerState) -> None:
+            self._state = state
+            is_held = descent.response is Response.HOLD
+            self._mode = LoopMode.HELD if is_held else LoopMode.LOWERING
+            self._watchdog.beat()
+
+        descent = self._descent = Descent(
+            follower,
+            self._safety,
+            self.clock,
+            self._rates.period_s,
+            let_go=lambda: self._estops.again or self._leaves.again,
+            resumed=lambda: held and self._is_cleared(),
+            ends=lambda: self._must_stop() and not self._holds_end,
+            turn=turn,
+        )
+        self._mode = LoopMode.LOWERING
+        self._watchdog.descends = True
+        faults = descent.run()
+        self._watchdog.descends = False
+        if descent.is_limp:
+            self._mode, self._from_rad = LoopMode.TRIPPED, None
+        return faults
+
+    def _is_cleared(self) -> bool:
+        # A cause that came after the operator's word isn't cleared by it.
+        return bool(self._clearing) and self._clearing == self._safety.tripped
+
+    def _goes_on(self) -> bool:
+        """Do to the arm what the trip asks for; say whether the operator cleared it."""
+        while True:
+            self._faults += self._bring_down(self._gate)
+            if self._mode is LoopMode.TRIPPED:
+                return self._cleared()
+            # It holds: driven on from where its goals are, so that nothing sags.
+            self._clearing, estops = SafetyReason.NONE, self._estops.count
+            faults = run_steps([("clear", self._leader.reset)])
+            if not faults:
+                self._from_rad = self._safety.sent_rad
+                self._go_on(estops)
+                return True
+            self._faults += faults
+
+    def _go_on(self, estops: int) -> None:
+        """Drive again; an e-stop that was pressed meanwhile counts."""
+        self._watchdog.wake()
+        self._safety.clear()
+        pressed = self._estops.count != estops
+        self._estops.forget()
+        if pressed:
+            self.estop()
+        self._mode = LoopMode.RUNNING
 
     def tick(self, tick: Tick) -> None:
         """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
@@ -247,22 +323,17 @@ class ControlThread:
         self._mode = LoopMode.TRIPPED
         limp_by_s = 0.0
         while not self._must_stop():
-            # A cause that came after the operator's word isn't cleared by it.
-            if self._clearing and self._clearing == self._safety.tripped:
+            if self._is_cleared():
                 # Torque comes on where the arm stands; where that fails, it stays off.
                 self._clearing = SafetyReason.NONE
                 self._watchdog.rest()
-                estops = self._estops
+                estops = self._estops.count
                 faults = run_steps([("clear", self._leader.reset)])
                 if not faults:
                     faults = run_steps([("clear", self._follower.torque_on)])
                 if not faults:
                     self._unconfirmed = ""
-                    self._watchdog.wake()
-                    self._safety.clear()
-                    if self._estops != estops:  # pressed meanwhile: it counts
-                        self._safety.estop()
-                    self._mode = LoopMode.RUNNING
+                    self._go_on(estops)
                     return True
                 self._faults += faults + take_torque_off(self._follower)
             with CleanupStep():  # an arm that doesn't answer stays as it was last seen
@@ -279,12 +350,28 @@ class ControlThread:
     # In the watchdog's thread:
 
     def _hangs(self) -> None:
-        """Take torque off from outside."""
+        """Have the supervisor see to it; without one, bring the arm down from outside.
+
+        Where that hangs itself, let go of it.
+        """
+        if self._supervisor.take_over(let_go=self._estops.count > 1 or self._leaves.count > 1):
+            return
         self._gate.shut = True
-        faults = take_torque_off(self._follower)
-        self._faults += ("the control loop hung", *faults)
-        self._is_limp = not faults
-        log.error("the control loop hung: torque was taken off from outside")
+        log.error("the control loop hangs: the arm is brought down from outside")
+        self._faults += ("the control loop hung",)
+        own, turns = _Gate(self._follower), -1
+        descends = threading.Thread(
+            target=lambda: self._bring_down(own, held=False), name="descent", daemon=True
+        )
+        descends.start()
+        while descends.is_alive() and turns != self._watchdog.turns:
+            turns = self._watchdog.turns
+            descends.join(STUCK_S)
+        own.shut = True
+        faults = let_go(self._follower) if descends.is_alive() else ()
+        faults += take_torque_off(self._follower)
+        self._faults += faults
+        self._is_limp, self._watchdog.descends = not faults, False
 
     # From any thread:
 
@@ -301,24 +388,42 @@ class ControlThread:
             self._state,
             self._safety.tripped,
             self._realtime,
-            (*self._faults, *_faults(self._boxes)),
+            (
+                *self._faults,
+                *((self._supervisor.lost,) if self._supervisor.lost else ()),
+                *_faults(self._boxes),
+            ),
             _lost(self._boxes),
             self._unconfirmed,
+            say_doing(self._descent),
         )
 
     def estop(self) -> None:
-        """Trip the safety filter at the next turn; if the loop hangs, torque goes off anyway."""
+        """Hold the arm from the next turn on; pressed again, let go of it."""
         self._clearing = SafetyReason.NONE
-        self._estops += 1
+        self._estops.press()
+        self._holds_end = self._stopping
         self._safety.estop()
-        self._watchdog.estopped = True
+        # A loop that hangs holds the arm anyway; where a supervisor will see to it, only the second
+        # press asks for more.
+        self._watchdog.estopped = not self._supervisor.watches or self._estops.count > 1
 
     def clear(self) -> None:
-        """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        self._clearing = self._safety.tripped
+        """End a trip, which is the operator's word: torque comes on where the arm then stands.
+
+        Heeded where the arm is limp, or held; on its way down it goes on.
+        """
+        if self._mode in (LoopMode.TRIPPED, LoopMode.HELD):
+            self._clearing = self._safety.tripped
+
+    def leave(self) -> None:
+        """Take a person's word to end, such as Ctrl-C: `stop`; given again, let go of the arm."""
+        self._leaves.press()
+        self.stop()
 
     def stop(self) -> None:
-        """End the loop after its turn; then torque goes off."""
+        """End the loop after its turn; then the arm is lowered."""
+        self._leaves.count = max(self._leaves.count, 1)
         self._stopping = True
         self._watchdog.told_to_stop = True
 
@@ -330,11 +435,11 @@ class ControlThread:
     # From the thread that made it:
 
     def signals(self) -> contextlib.AbstractContextManager[list[int]]:
-        """Let SIGINT, SIGTERM and SIGHUP stop the loop while the block runs.
+        """Let SIGINT, SIGTERM and SIGHUP end the loop while the block runs.
 
-        A second one never interrupts torque going off.
+        A second one lets the arm go at once, and never interrupts torque going off.
         """
-        return on_signals(self.stop, is_safe=lambda: self._is_limp)
+        return on_signals(self.leave, self.stop, is_safe=lambda: self._is_limp)
 
     def attach(self, sink: TakeSink) -> Mailbox:
         """Subscribe `sink`, behind a mailbox of its own."""
@@ -396,7 +501,7 @@ class ControlThread:
         return self.span(**given)
 
     def finish(self) -> LoopEnd:
-        """Stop, take torque off, disconnect everything, and return how the loop ended.
+        """Stop, bring the arm down, disconnect everything, and return how the loop ended.
 
         Raises:
             DeviceError: the loop failed, or torque or a connection couldn't be ended; one line
@@ -416,7 +521,7 @@ class ControlThread:
 
     @undisturbed()
     def close(self) -> tuple[str, ...]:
-        """Stop, take torque off, disconnect everything; return a line for every failed step.
+        """Stop, bring the arm down, disconnect everything; return a line for every failed step.
 
         Safe to call twice.
         """
@@ -424,13 +529,18 @@ class ControlThread:
             return ()
         self._is_closed = True
         self.stop()
-        if self._thread.ident is not None:
-            self._thread.join(2 * STUCK_S)
+        with on_signals(self.leave, self.stop, is_safe=lambda: self._is_limp):
+            if self._thread.ident is not None:
+                turns = -1
+                while self.alive and turns != self._watchdog.turns:
+                    turns = self._watchdog.turns  # as long as it goes on lowering
+                    self._thread.join(2 * STUCK_S)
         faults = self._stop_faults
         faults += ("the control loop hangs",) if self.alive else ()
         faults += () if self._is_limp else take_torque_off(self._follower)
         self._is_limp = True
         self._watchdog.over = True
+        self._supervisor.done()  # before the ports are closed: who opens them next may be quick
         steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
         named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
         for name, device in named:
@@ -469,6 +579,8 @@ class _Gate:
         self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
         self.read, self.close = follower.read, follower.close
         self.torque_on, self.torque_off = follower.torque_on, follower.torque_off
+        self.damps = getattr(follower, "damps", False)
+        self.release = getattr(follower, "release", None)
         self.to_units, self.from_units = follower.to_units, follower.from_units
 
     def send(self, command: SafeCommand) -> None:
@@ -627,6 +739,8 @@ class Mailbox:
 class Watchdog:
     """Calls `on_hang` once if a loop hangs: in a device, in a camera, in a callback.
 
+    An arm that is on its way down makes turns, too; it needn't heed a stop.
+
     Time is counted in the watchdog's own looks, so that a machine too busy to run the program
     at all isn't taken for a loop that hangs. Whatever tells it something is a plain assignment: any
     thread and any signal handler may do so at any time.
@@ -635,11 +749,14 @@ class Watchdog:
     until the loop has heeded that or hangs.
 
     Args:
-        on_hang: takes torque off; called in the watchdog's thread; must not raise.
+        on_hang: brings the arm down; called in the watchdog's thread; must not raise.
+        supervisor: is told that this program goes on.
     """
 
-    def __init__(self, on_hang: Callable[[], None], slowest_s: float) -> None:
-        self._on_hang = on_hang
+    def __init__(
+        self, on_hang: Callable[[], None], slowest_s: float, supervisor: Supervisor
+    ) -> None:
+        self._on_hang, self._supervisor = on_hang, supervisor
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
@@ -647,6 +764,8 @@ class Watchdog:
         self.estopped = False
         """The loop was told to trip and hasn't yet."""
         self.told_to_stop = False
+        self.descends = False
+        """The arm is on its way down, or held."""
         self.over = False
         """Nothing is watched any more."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
@@ -667,22 +786,32 @@ class Watchdog:
         self._beats += 1
         self._turns = True
 
+    @property
+    def turns(self) -> int:
+        """How many turns were made so far, on the way down too."""
+        return self._beats
+
     def rest(self) -> None:
         """The loop doesn't run; nothing is watched until it is woken."""
         self._watches = self._turns = self.estopped = False
 
     def _watch(self) -> None:
-        beats = silent = unheeded = unstopped = orphaned = 0
-        while not self.over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
+        beats = silent = unheeded = unstopped = orphaned = looks = 0
+        while not self.over and (self.descends or orphaned * _LOOK_EVERY_S < ORPHAN_S):
             time.sleep(_LOOK_EVERY_S)
+            looks += 1
+            if looks % _LOOKS_A_BEAT == 0:  # by this thread alone, so in order
+                (self._supervisor.drives if self._watches else self._supervisor.rests)()
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self.told_to_stop = True
             silent = 0 if beats != self._beats or not self._turns else silent + 1
-            unheeded = unheeded + 1 if self._watches and self.estopped else 0
-            unstopped = unstopped + 1 if self._watches and self.told_to_stop else 0
+            waits = self._watches and not self.descends
+            unheeded = unheeded + 1 if waits and self.estopped else 0
+            unstopped = unstopped + 1 if waits and self.told_to_stop else 0
             beats = self._beats
             estop_looks = self._estop_looks if self._turns else self._stuck_looks
             if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return
+        self._supervisor.rests()

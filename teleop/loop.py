@@ -6,16 +6,15 @@ deadline. How late each turn began, how old the leader's sample was when its goa
 how many turns were skipped are data on its tick. Sinks can't stop the loop: one that raises is
 dropped and named in `LoopEnd.faults`.
 
-Once a trip has been held, and on any exception, the loop takes torque off before anything else.
-`teleop.control` runs it in a thread of its own.
+A trip that asks for it lets the arm go before anything else is told. In all other cases, errors
+included, the arm holds when the loop has ended, and the caller brings it down (`teleop.descent`).
+`teleop.control` does that, in a thread of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,8 +26,9 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.core.types import CameraFrame, FloatArray, Observation, SafetyReason, Tick
-from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import CleanupStep, run_steps
+from gaploop.teleop.descent import let_go
+from gaploop.teleop.safety import Response, SafetyFilter
+from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,6 @@ type OnFrame = Callable[[Observation], None]
 
 CONTROL_HZ: Final = 200.0
 """Turns a second of a loop that drives real arms [Hz]."""
-LIMP_WITHIN_S: Final = 0.08
-"""How long a servo that doesn't confirm torque off is told again [s]: with the default hold of
-0.1 s torque is off 0.2 s after a trip."""
 START_READS: Final = 5
 """A loop starts from a measured position; a lossy bus may need this many reads to give one."""
 
@@ -54,7 +51,7 @@ class EndReason(StrEnum):
     TIME = "time"
     """`max_s` passed."""
     TRIPPED = "tripped"
-    """The safety filter tripped and the hold is over: torque was taken off."""
+    """The safety filter tripped and the hold is over."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +112,17 @@ class Rates:
 
 @dataclass(frozen=True)
 class Resume:
-    """Where a loop goes on after a trip: turns made before, and when the first began [s]."""
+    """Where a loop goes on after a trip.
+
+    Attributes:
+        index: turns made before.
+        origin_s: when the first of them began [s].
+        from_rad: what the arm's goals are, where it held them meanwhile [rad].
+    """
 
     index: int
     origin_s: float
+    from_rad: FloatArray | None = None
 
 
 def run_loop(
@@ -139,9 +143,9 @@ def run_loop(
     """Run until the leader is done, `stop` says so, `max_s` [s] pass or a trip's hold is over.
 
     The caller resets leader and scene beforehand and handles signals through `stop`. The safety
-    filter starts from the measured position. After a trip or an exception torque is off when
-    this returns; otherwise the arm holds, and the caller takes torque off. With `resume`, turns
-    are counted and timed on from there.
+    filter starts from the measured position. After a trip whose `response` is to let go, the arm is
+    let go of when this returns; otherwise, and on an exception, it holds, and the caller brings it
+    down. With `resume`, turns are counted and timed on from there.
 
     Raises:
         DeviceError: the follower, the leader or a camera doesn't answer.
@@ -155,98 +159,81 @@ def run_loop(
     slots = max_s / period_s - 1e-9
     slots = math.ceil(slots) if slots < math.inf else math.inf
     slot = index = frames = next_frame = missed = overruns = 0
-    with contextlib.ExitStack() as on_exception:
-        on_exception.callback(take_torque_off, follower)
-        for _ in range(START_READS):
-            q_rad = follower.read().position_rad
-            if np.isfinite(q_rad).all():
-                break
-        safety.reset(q_rad)
-        if tracker is not None:
-            tracker.reset()
-        start_s = clock.now_s()
-        since = resume or Resume(0, start_s)
-        while slot < slots:
-            now_s = clock.now_s()
-            state = follower.read()
-            pictures: Mapping[str, CameraFrame] = {}
-            is_frame = slot >= next_frame
-            if is_frame:
-                next_frame = slot - slot % every + every
-                frames += 1
-                pictures = {camera.name: camera.frame() for camera in cameras}
-                if tracker is not None and pictures:
-                    newest = pictures[cameras[0].name]
-                    if newest.t_capture_s != tracked_at_s:  # a picture is tracked once
-                        tracked = tracker.observe(newest.image, newest.t_capture_s)
-                        tracked_at_s = newest.t_capture_s
-                if callbacks:
-                    images = {
-                        name: picture.image
-                        for name, picture in pictures.items()
-                        if picture.image.dtype == np.uint8  # policies are fed no depth
-                    }
-                    units = follower.to_units(state.position_rad)
-                    observation = Observation(units, tracked, images)
-                    for callback in callbacks:
-                        callback(observation)
-            sample = leader.read(clock.now_s())
-            command = safety.filter(sample, state, clock.now_s())
-            follower.send(command)
-            tick = Tick(
-                since.index + index,
-                now_s - since.origin_s,
-                now_s - last_s,
-                now_s - (start_s + slot * period_s),
-                sample,
-                command,
-                state,
-                pictures,
-                tracked if is_frame else None,
-                is_frame,
-                clock.now_s() - sample.t_s,
-                overruns,
-            )
-            trip_is_over = safety.torque_off_due
-            if trip_is_over:  # first: whoever is told may take long
-                limp = take_torque_off(follower)
-            for sink in tuple(listening):
-                with CleanupStep() as attempt:
-                    sink.tick(tick)
-                if attempt.error is not None:
-                    listening.remove(sink)
-                    dropped.append(f"{type(sink).__name__} at {tick.t_s:.3f} s: {attempt.error!r}")
-                    log.warning("dropped a sink: %s", dropped[-1])
-            last_s, index, slot = now_s, index + 1, slot + 1
-            if trip_is_over:
-                reason = EndReason.TRIPPED
-                break
-            clock.sleep_until(start_s + slot * period_s)
-            if stop():
-                reason = EndReason.STOPPED
-                break
-            if leader.done():
-                reason = EndReason.DONE
-                break
-            # Deadlines that have passed are skipped: a burst of turns would move the arm too fast.
-            overruns = max(math.floor((clock.now_s() - start_s) / period_s - slot + 1e-9), 0)
-            slot += overruns
-            missed += overruns
-        on_exception.pop_all()
+    for _ in range(START_READS):
+        q_rad = follower.read().position_rad
+        if np.isfinite(q_rad).all():
+            break
+    safety.reset(q_rad if resume is None or resume.from_rad is None else resume.from_rad)
+    if tracker is not None:
+        tracker.reset()
+    start_s = clock.now_s()
+    since = resume or Resume(0, start_s)
+    while slot < slots:
+        now_s = clock.now_s()
+        state = follower.read()
+        pictures: Mapping[str, CameraFrame] = {}
+        is_frame = slot >= next_frame
+        if is_frame:
+            next_frame = slot - slot % every + every
+            frames += 1
+            pictures = {camera.name: camera.frame() for camera in cameras}
+            if tracker is not None and pictures:
+                newest = pictures[cameras[0].name]
+                if newest.t_capture_s != tracked_at_s:  # a picture is tracked once
+                    tracked = tracker.observe(newest.image, newest.t_capture_s)
+                    tracked_at_s = newest.t_capture_s
+            if callbacks:
+                images = {
+                    name: picture.image
+                    for name, picture in pictures.items()
+                    if picture.image.dtype == np.uint8  # policies are fed no depth
+                }
+                units = follower.to_units(state.position_rad)
+                observation = Observation(units, tracked, images)
+                for callback in callbacks:
+                    callback(observation)
+        sample = leader.read(clock.now_s())
+        command = safety.filter(sample, state, clock.now_s())
+        follower.send(command)
+        tick = Tick(
+            since.index + index,
+            now_s - since.origin_s,
+            now_s - last_s,
+            now_s - (start_s + slot * period_s),
+            sample,
+            command,
+            state,
+            pictures,
+            tracked if is_frame else None,
+            is_frame,
+            clock.now_s() - sample.t_s,
+            overruns,
+        )
+        trip_is_over = safety.hold_is_over
+        if trip_is_over and safety.response is Response.LET_GO:
+            limp = let_go(follower)  # first: whoever is told may take long
+        for sink in tuple(listening):
+            with CleanupStep() as attempt:
+                sink.tick(tick)
+            if attempt.error is not None:
+                listening.remove(sink)
+                dropped.append(f"{type(sink).__name__} at {tick.t_s:.3f} s: {attempt.error!r}")
+                log.warning("dropped a sink: %s", dropped[-1])
+        last_s, index, slot = now_s, index + 1, slot + 1
+        if trip_is_over:
+            reason = EndReason.TRIPPED
+            break
+        clock.sleep_until(start_s + slot * period_s)
+        if stop():
+            reason = EndReason.STOPPED
+            break
+        if leader.done():
+            reason = EndReason.DONE
+            break
+        # Deadlines that have passed are skipped: a burst of turns would move the arm too fast.
+        overruns = max(math.floor((clock.now_s() - start_s) / period_s - slot + 1e-9), 0)
+        slot += overruns
+        missed += overruns
     return LoopEnd(
         reason, index, frames, slot * period_s, missed, safety.tripped, (*dropped, *limp)
     )
-
-
-def take_torque_off(follower: Follower) -> tuple[str, ...]:
-    """Take torque off; return what failed, so that it doesn't hide why torque had to go off.
-
-    On a lossy bus a servo may miss it; it is told again while that can still come in time.
-    """
-    give_up_s = time.monotonic() + LIMP_WITHIN_S
-    while faults := run_steps([("torque off", follower.torque_off)]):
-        if time.monotonic() >= give_up_s:
-            break
-    for fault in faults:
-        log.error("%s", fault)
-    return faults

@@ -14,27 +14,29 @@ at a joint's end that is the worse evil.
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
 
-What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches:
-the arm holds, torque is due to go off after a delay; only `clear`, the operator's word, ends it.
+What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches;
+only `clear`, the operator's word, ends it. The arm holds for a moment, and then `response` says
+what becomes of it: it is held on, lowered, or let go (docs/teleoperation.md, "However it ends").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core.arms import ARMS, model_of
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station, Workspace
 from gaploop.core.types import (
     NO_REPLY,
+    REBOOTED,
     SPEED,
     FloatArray,
     FollowerState,
@@ -43,6 +45,7 @@ from gaploop.core.types import (
     SafetyReason,
 )
 from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment, Room
+from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""
@@ -75,6 +78,22 @@ HALVINGS: Final = 5
 
 ARM_PREFIXES: Final = (("",), ("left_", "right_"))
 """How joints of one arm and of a pair are told apart; the pair's as in LeRobot."""
+SUPPLY: Final = 0x01
+"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
+
+
+class Response(Enum):
+    """What becomes of the arm after a trip."""
+
+    HOLD = "hold"
+    """It stays where it is, under torque: an e-stop."""
+    LOWER = "lower"
+    """It is lowered to its park pose, and then its torque goes off."""
+    LET_GO = "let go"
+    """Torque goes off at once, damped where the servos can: who holds on makes it worse."""
+
+
+_LETS_GO: Final = SafetyReason.STALL | SafetyReason.LOST_SERVO | SafetyReason.NOT_FOLLOWING
 
 
 def make_safety(station: Station, follower: Follower, period_s: float) -> SafetyFilter:
@@ -92,10 +111,46 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
-    relative_rad: FloatArray | None = getattr(follower, "max_relative_rad", None)
+    park_rad = park_pose(station, follower)
     if speeds := sum(name.endswith(SPEED) for name in follower.joint_names):
-        return DrivingFilter(limits, joint_limits_rad, period_s, guards, grips, speeds=speeds)
-    return SafetyFilter(limits, joint_limits_rad, period_s, guards, grips, relative_rad)
+        return DrivingFilter(
+            limits, joint_limits_rad, period_s, guards, grips, park_rad, speeds=speeds
+        )
+    relative_rad: FloatArray | None = getattr(follower, "max_relative_rad", None)
+    return SafetyFilter(
+        limits, joint_limits_rad, period_s, guards, grips, relative_rad, park_rad=park_rad
+    )
+
+
+def park_pose(station: Station, follower: Follower) -> FloatArray | None:
+    """Return where an arm is lowered to [rad], NaN for joints that stay; None where unknown.
+
+    The station's `park_rad`, else the folded rest of the arm; of both arms of a pair.
+
+    Raises:
+        UnusableInputError: a joint that the robot hasn't got, or a pose outside its limits.
+    """
+    names = follower.joint_names
+    limits = station.joint_limits(names, follower.joint_limits_rad)
+    pose = np.full(len(names), np.nan)
+    if station.park_rad:
+        place = f"{station.where}: park_rad"
+        for name, q in station.park_rad.items():
+            if name not in names or name.endswith(SPEED):
+                raise unknown_choice("joint", name, names, place)
+            low, high = limits[names.index(name)].tolist()
+            if not low <= q <= high:
+                raise UnusableInputError(
+                    f"{place}: {name}: {q:g} lies outside its limits [{low:.4g}, {high:.4g}] rad."
+                )
+            pose[names.index(name)] = q
+        return pose
+    model = model_of(follower.robot_type)
+    park: Mapping[str, float] = ARMS[model].park_rad if model else {}
+    for k, name in enumerate(names):
+        q = park.get(name.removeprefix("left_").removeprefix("right_"), math.nan)
+        pose[k] = min(max(q, limits[k, 0]), limits[k, 1]) if q == q else math.nan
+    return pose if np.isfinite(pose).any() else None
 
 
 class SafetyFilter:
@@ -108,6 +163,7 @@ class SafetyFilter:
         grips: which joints hold things, and so rightly don't reach their goals.
         max_relative_rad: furthest that a goal may be from where its joint is [rad], shape
             (n_joints,); None for no such limit. A trip's hold is no goal: it has none.
+        park_rad: where the arm is lowered to [rad], NaN for joints that stay; None where unknown.
 
     Raises:
         UnusableInputError: limits that are not finite or not in order, or a period of 0.
@@ -121,6 +177,7 @@ class SafetyFilter:
         guards: Sequence[WorkspaceGuard] = (),
         grips: Sequence[int] = (),
         max_relative_rad: FloatArray | None = None,
+        park_rad: FloatArray | None = None,
     ) -> None:
         bounds = np.array(joint_limits_rad, dtype=np.float64)
         if bounds.ndim != 2 or bounds.shape[1] != 2 or not np.isfinite(bounds).all():
@@ -133,6 +190,7 @@ class SafetyFilter:
                 f"{bounds.tolist()} and {period_s} s."
             )
         self.limits, self.guards = limits, tuple(guards)
+        self._grips, self._park_rad = tuple(grips), park_rad
         rooms = [(guard, guard.room(bounds[guard.joints])) for guard in self.guards]
         self._alignments = [(guard, Alignment(room, period_s)) for guard, room in rooms if room]
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
@@ -163,6 +221,15 @@ class SafetyFilter:
         for guard in self.guards:
             guard.start([self._at[joint] for joint in guard.joints])
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what `SafetyFilter` is made of, but for period and boxes, for JSON."""
+        return {
+            "limits": asdict(self.limits),
+            "joint_limits_rad": self._bounds,
+            "grips": list(self._grips),
+            "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
+        }
+
     @property
     def sent_rad(self) -> FloatArray:
         """What was sent last [rad], shape (n_joints,)."""
@@ -189,8 +256,8 @@ class SafetyFilter:
         return " ".join(a.says for _, a in self._alignments if a.says) if self.catching_up else ""
 
     @property
-    def torque_off_due(self) -> bool:
-        """Say whether a trip has been held for as long as it should be.
+    def hold_is_over(self) -> bool:
+        """Say whether a trip has been held for `torque_off_s`, so that `response` is due.
 
         A servo that isn't heard can't be told to hold either: then it is due at once.
         """
@@ -198,6 +265,18 @@ class SafetyFilter:
             return False
         hold_s = 0.0 if self._trip & SafetyReason.LOST_SERVO else self.limits.torque_off_s
         return self._now_s - self._tripped_at_s >= hold_s
+
+    @property
+    def response(self) -> Response:
+        """What becomes of the arm after this trip; as at an orderly end where nothing tripped."""
+        if self._trip & _LETS_GO or self._watch.lets_go:
+            return Response.LET_GO
+        return Response.HOLD if self._trip & SafetyReason.ESTOP else Response.LOWER
+
+    @property
+    def ill(self) -> frozenset[int]:
+        """Joints to release alone: one servo is too hot, or reports an error of its own."""
+        return self._watch.ill
 
     def reset(self, q_rad: FloatArray) -> None:
         """Start a take from measured joint positions [rad], shape (n_joints,), at rest.
@@ -249,6 +328,57 @@ class SafetyFilter:
         """Return the command that keeps the arm where it was sent last."""
         return SafeCommand(self._sent, self._sent, self._trip)
 
+    def watch(self, state: FollowerState, now_s: float, limp: Collection[int] = ()) -> SafetyReason:
+        """Look for what is wrong with an arm that nobody leads, and return what tripped so far.
+
+        Args:
+            limp: joints without torque: what their servos say is known.
+        """
+        well = state
+        if limp:
+            gone = np.isin(np.arange(len(state.status)), list(limp))
+            # As if they did what they are told.
+            well = replace(
+                state,
+                position_rad=np.where(gone, self._sent, state.position_rad),
+                current_a=np.where(gone, np.nan, state.current_a),
+                load_pct=np.where(gone, np.nan, state.load_pct),
+                temperature_c=np.where(gone, np.nan, state.temperature_c),
+                status=np.where(gone, 0, state.status),
+            )
+        cause = self._watch.cause(LeaderSample(now_s, self._sent), well, now_s, self._at)
+        self._latch(cause, now_s)
+        return self._trip
+
+    def lowering(self, limp: Collection[int] = ()) -> Lowering:
+        """Return the way down from where the arm was sent last; `limp` joints have no torque."""
+        limits = np.stack([self._low, self._high], axis=1)
+        slowest = min(LOWER_RAD_S, self.limits.velocity_rad_s)
+        return Lowering(
+            self._sent,
+            self._park_rad,
+            limits,
+            grips=self._grips,
+            limp=limp,
+            guards=self.guards,
+            speed_rad_s=slowest,
+        )
+
+    def lower(self, q_rad: FloatArray) -> SafeCommand:
+        """Return what may be sent for a goal of `lowering` [rad]: within limits and velocity.
+
+        The workspace box is heeded by the lowering itself, as long as it goes to the park pose.
+        """
+        guards, self.guards = self.guards, ()
+        sent, _ = self._towards(q_rad.tolist(), 1.0)
+        self.guards = guards
+        return SafeCommand(np.array(q_rad), sent, self._trip)
+
+    def _latch(self, cause: SafetyReason, now_s: float) -> None:
+        if cause and not self._trip:
+            self._tripped_at_s, self._hold = now_s, self._at
+        self._trip |= cause
+
     def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
         """Return what may be sent now; `sample` may hold anything, `state` came just before."""
         # The time since the turn before, in periods: a turn that follows a late one comes early,
@@ -263,16 +393,14 @@ class SafetyFilter:
         if requested.shape != self._sent.shape:  # not an angle for every joint
             requested = np.full(len(self._sent), np.nan)
         cause = self._watch.cause(sample, state, now_s, self._at)
-        if cause:
-            if not self._trip:
-                self._tripped_at_s, self._hold = now_s, self._at
-                if cause & SafetyReason.STALL:
-                    # A stalled arm is held where it is, not where it was told to push to.
-                    q = state.position_rad
-                    near = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
-                    if near.all():
-                        self._hold = self._within_bounds(q.tolist())
-            self._trip |= cause
+        is_first = not self._trip
+        self._latch(cause, now_s)
+        if is_first and cause & SafetyReason.STALL:
+            # A stalled arm is held where it is, not where it was told to push to.
+            q = state.position_rad
+            near = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
+            if near.all():
+                self._hold = self._within_bounds(q.tolist())
         if self._trip:
             sent, _ = self._towards(self._hold, part)
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
@@ -414,6 +542,7 @@ class DrivingFilter(SafetyFilter):
         period_s: float,
         guards: Sequence[WorkspaceGuard] = (),
         grips: Sequence[int] = (),
+        park_rad: FloatArray | None = None,
         *,
         speeds: int,
     ) -> None:
@@ -422,7 +551,8 @@ class DrivingFilter(SafetyFilter):
         self._slowest, self._fastest = bounds[self._n_arm :].T
         self._base: FloatArray = np.zeros(speeds)
         self._gain = BASE_M_S2 * period_s
-        super().__init__(limits, bounds[: self._n_arm], period_s, guards, grips)
+        park_rad = None if park_rad is None else park_rad[: self._n_arm]
+        super().__init__(limits, bounds[: self._n_arm], period_s, guards, grips, park_rad=park_rad)
 
     @property
     def sent_rad(self) -> FloatArray:
@@ -438,6 +568,16 @@ class DrivingFilter(SafetyFilter):
         """Return the command that keeps the arm where it was sent last, and the base too."""
         self._base = np.zeros_like(self._base)
         arm = super().hold()
+        return replace(arm, requested_rad=self.sent_rad, sent_rad=self.sent_rad)
+
+    def watch(self, state: FollowerState, now_s: float, limp: Collection[int] = ()) -> SafetyReason:
+        """Look for what is wrong with the arm; a base that stands still is well."""
+        return super().watch(state.part(slice(self._n_arm)), now_s, limp)
+
+    def lower(self, q_rad: FloatArray) -> SafeCommand:
+        """Return what may be sent for a goal of the arm's lowering; the base stands still."""
+        arm = super().lower(q_rad)
+        self._base = np.zeros_like(self._base)
         return replace(arm, requested_rad=self.sent_rad, sent_rad=self.sent_rad)
 
     def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
@@ -528,6 +668,10 @@ class TripWatch:
         self._silent = _Lasting(n_joints)
         self._following = _Following(limits, n_joints, grips)
         self._heard_s = math.nan
+        self.ill = frozenset[int]()
+        """The one servo that is too hot, or reports an error of its own."""
+        self.lets_go = False
+        """Servos can't be relied on: some restarted, or several report errors of their own."""
 
     def estop(self) -> None:
         """Trip at the next turn. Safe to call from a signal handler or another thread."""
@@ -535,7 +679,8 @@ class TripWatch:
 
     def clear(self) -> None:
         """Forget an e-stop and what has lasted so far."""
-        self._estop = False
+        self._estop = self.lets_go = False
+        self.ill = frozenset()
         self.reset()
 
     def reset(self) -> None:
@@ -564,11 +709,17 @@ class TripWatch:
             and state.temperature_c.shape == shape
         )
         if not is_whole:  # a torn report is a broken device
+            self.lets_go = True
             return cause | SafetyReason.HARDWARE_ERROR
         status = state.status.tolist()
+        faulty = frozenset[int]()
         if any(status):
             if any(bits & ~NO_REPLY for bits in status):
                 cause |= SafetyReason.HARDWARE_ERROR
+                own = ~(NO_REPLY | REBOOTED | SUPPLY)
+                faulty = frozenset(k for k, bits in enumerate(status) if bits & own)
+                # One that reports an error has shut itself down: it didn't restart.
+                self.lets_go |= any(bits & REBOOTED and not bits & own for bits in status)
             silent = [bool(bits & NO_REPLY) for bits in status]
             heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
             if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
@@ -577,8 +728,14 @@ class TripWatch:
             self._silent.forget()
         self._heard_s = now_s
         # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
-        if any(heat_c > limits.temperature_c for heat_c in state.temperature_c.tolist()):
+        hot = [k for k, c in enumerate(state.temperature_c.tolist()) if c > limits.temperature_c]
+        if hot:
             cause |= SafetyReason.OVER_TEMPERATURE
+        if faulty or hot:
+            # Several that are only hot have power left to be lowered with; the first stays ill.
+            self.lets_go |= len(self.ill | faulty) > 1
+            if not self.ill and len(faulty.union(hot)) == 1:
+                self.ill = faulty.union(hot)
         current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
         most_a, most_pct = limits.stall_current_a, limits.stall_load_pct
         # By the load where the current isn't known; None, as in a turn that a servo missed, where

@@ -17,6 +17,8 @@ STOP_SIGNALS: Final = platform_calls.signals("SIGINT", "SIGTERM", "SIGHUP", "SIG
 """Ctrl-C, a polite kill, a terminal that was closed, Ctrl-\\, and Ctrl-Z: a program that is stopped
 leaves the arm under torque with nobody who watches it."""
 
+HUNG_UP: Final = platform_calls.signals("SIGHUP")
+
 LONG_S: Final = 2.0
 """What takes longer than this may be interrupted again, whatever it does [s]: it hangs."""
 
@@ -87,21 +89,22 @@ def one_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iterator[list[int]]:
-    """Call `stop` on the first of `STOP_SIGNALS` while the block runs; yield those that came.
+def on_signals(
+    leave: Callable[[], None], stop: Callable[[], None], *, is_safe: Callable[[], bool]
+) -> Iterator[list[int]]:
+    """Call `leave` on every signal of `STOP_SIGNALS` while the block runs; yield those that came.
 
-    A further signal changes nothing until `is_safe`, which says that torque is off: from then on
-    it interrupts whatever still hangs. Outside the main thread this does nothing: whoever runs
-    the main thread minds the signals.
+    One of a terminal that was closed is no person's, and may come twice: it calls `stop`. From when
+    `is_safe` says that torque is off, a further signal interrupts whatever still hangs. Outside the
+    main thread this does nothing: whoever runs the main thread minds the signals.
     """
     came: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) == 1:
-            stop()
-        elif is_safe():
+        if len(came) > 1 and is_safe():
             raise KeyboardInterrupt
+        (stop if number in HUNG_UP else leave)()
 
     if threading.current_thread() is not threading.main_thread():
         yield came

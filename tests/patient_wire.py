@@ -213,6 +213,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     from gaploop.teleop import control
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
+    from gaploop.teleop.lowering import Lowering
     from gaploop.teleop.servos import exchange, sdk_port, survey, torque
 
     clock = LoopTime()
@@ -251,6 +252,8 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
             while self.taken[0] < self.given and not self._failed and self._thread.is_alive():
                 time.sleep(0.0002)
 
+    # How an arm is lowered is for other tests: here it rests where it is driven to.
+    monkeypatch.setattr(Lowering, "rests", lambda *_: True)
     monkeypatch.setattr(control, "Mailbox", Heeded)
     monkeypatch.setattr(control, "LINGER_S", 0.0)
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)

@@ -28,6 +28,7 @@ HELD = {
     "teleop/servos/exchange.py": {"select.poll"},  # only on open ports
     "collect/operator/keys.py": {"select.select"},  # only on a terminal that gives key by key
     "teleop/emulator/bus.py": {"select.select"},  # only on open pseudo-terminals
+    "teleop/supervisor.py": {"select.poll"},  # only with open ports
     "collect/encoder.py": {"pass_fds="},  # only where HANDLES_CAN_BE_PASSED
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""

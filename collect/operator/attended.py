@@ -254,10 +254,13 @@ class AttendedSession:
                 if self._stopped and not self._console.left:
                     self._console.leave()
                 if self._console.left:
-                    self._devices.let_go()
+                    self._devices.end()
+            self._devices.end()
+            while self._devices.moves:  # on its way down, which the operator sees and can stop
+                turn()
         finally:
             self._console.leave()
-            self._devices.let_go()
+            self._devices.end()
             thread.join()
         if attempt.error is not None:
             raise attempt.error

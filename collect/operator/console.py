@@ -44,6 +44,8 @@ class Safety:
     estop: Callable[[], None] = lambda: None
     clear: Callable[[], None] = lambda: None
     loop: Callable[[], Loop] = Loop
+    leave: Callable[[], object] = lambda: None
+    """The operator's word to end; given again while the arm is lowered, it is let go of."""
 
 
 class OperatorConsole:
@@ -90,15 +92,18 @@ class OperatorConsole:
     # -- the thread that has the window -----------------------------------------------------
 
     def hear(self, names: Iterable[str], stops: Collection[str] = ()) -> None:
-        """Take keys that were pressed since, in order, the emergency stop (on `stops`, too) first.
+        """Take keys that were pressed since, in order, the emergency stop first.
 
-        Where it is among them, nothing is cleared by the others: they were pressed before anybody
+        Those in `stops` have stopped the arm already, as they were pressed. Where a stop is among
+        them, nothing is cleared by the others: they were pressed before anybody
         could see that it was heeded.
         """
         pressed = list(names)
         is_stop = [n in stops or self.keys.command(n) is Command.ESTOP for n in pressed]
-        if any(is_stop):
+        if any(stop and n not in stops for n, stop in zip(pressed, is_stop, strict=True)):
             self.command(Command.ESTOP)
+        elif any(is_stop):
+            self._twice.forget()
         for name, stopped in zip(pressed, is_stop, strict=True):
             clears = self.keys.command(name) is Command.CLEAR
             if not stopped and not (clears and any(is_stop)):
@@ -129,6 +134,8 @@ class OperatorConsole:
             if self.driver is not None:
                 self.driver.switch()
         else:
+            if command is Command.STOP and self.left:
+                self.safety.leave()
             with self._changed:
                 self._step(machine.press(self._state, command, self._now_s()))
 

@@ -50,8 +50,12 @@ class ProgramMode(StrEnum):
     """What the program is doing, as its user sees it."""
 
     RUNNING = "RUNNING"
+    HELD = "HELD"
+    """An e-stop holds the arm, under torque."""
+    LOWERING = "LOWERING"
+    """The arm is lowered; then torque goes off."""
     TRIPPED = "TRIPPED"
-    """The arm holds; torque goes off in an instant, or is off already."""
+    """Torque goes off in an instant, or is off already."""
     LOST = "LOST"
     """A cable or its power is out: waiting for it."""
     READY = "READY AGAIN"
@@ -60,17 +64,22 @@ class ProgramMode(StrEnum):
 
 _COLOURS: Final = {
     ProgramMode.RUNNING: "black on green",
+    ProgramMode.HELD: "white on red",
+    ProgramMode.LOWERING: "black on yellow",
     ProgramMode.TRIPPED: "white on red",
     ProgramMode.LOST: "white on red",
     ProgramMode.READY: "black on yellow",
 }
 
 HELP: Final = (
-    "space: emergency stop, the arm holds and goes limp · c, twice: clear a trip and go on; "
-    "hold the leader still near the follower's pose · q: stop, torque off, leave · h: this line"
+    "space: emergency stop, the arm holds; again: it is let go of · c, twice: clear a trip and go "
+    "on; hold the leader still near the follower's pose · q: lower the arm and leave; again: let "
+    "go of it · h: this line"
 )
 KEYS: Final = {
     ProgramMode.RUNNING: "space e-stop · q quit · h help",
+    ProgramMode.HELD: "c c clear · space let go · q lower, quit · h help",
+    ProgramMode.LOWERING: "space hold · q let go",
     ProgramMode.TRIPPED: "c c clear · q quit · h help",
     ProgramMode.LOST: "q quit · h help",
     ProgramMode.READY: "c c go on · q quit · h help",
@@ -249,7 +258,7 @@ def _trouble(picture: TeleopScreen) -> list[str]:
     """Return what is wrong and what to do, a line each; nothing where all is well."""
     if picture.mode in (ProgramMode.LOST, ProgramMode.READY):
         return picture.lost.splitlines()
-    if picture.mode is ProgramMode.TRIPPED and picture.figures.trips:
+    if picture.mode in (ProgramMode.TRIPPED, ProgramMode.HELD) and picture.figures.trips:
         trip = picture.figures.trips[-1]
         more = [picture.unconfirmed] if picture.unconfirmed else []
         return [say_trip(trip.reason, trip.joints, picture.clear), *more]

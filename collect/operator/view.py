@@ -50,6 +50,7 @@ class Loop:
         trips: how often the safety filter has tripped.
         trip: why it has tripped now and what to do, in words, or "".
         limp: torque is off.
+        doing: what the arm does on its way down, or while it is held, in words, or "".
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
@@ -64,6 +65,7 @@ class Loop:
     trips: int = 0
     trip: str = ""
     limp: bool = False
+    doing: str = ""
     lost: str = ""
     found: bool = False
     faults: tuple[str, ...] = ()
@@ -306,6 +308,8 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
         return "FOUND AGAIN", Tone.WAIT, loop.lost
     if loop.lost:
         return "DEVICE LOST", Tone.ALARM, loop.lost
+    if loop.doing:
+        return "KEEP CLEAR", Tone.ALARM, " ".join(filter(None, (loop.doing, loop.trip)))
     if loop.trip:
         return "TRIPPED", Tone.ALARM, loop.trip
     if state.inquiry is not None:
@@ -341,7 +345,7 @@ def _below(seen: ScreenContent) -> str:
         else f"Put everything back; the next take begins by itself, or with {key}.",
         SessionStage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
         SessionStage.DONE: f"Everything is recorded; {key} ends the session.",
-        SessionStage.ENDED: "Torque goes off; takes are sealed, then published.",
+        SessionStage.ENDED: "Torque is off; takes are sealed, then published.",
     }.get(state.stage, "")
 
 

@@ -25,18 +25,17 @@ ARM: Final = Arm(
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=frozenset({"shoulder_pan", "wrist_roll"}),
+    park_rad={"shoulder_lift": 1.085, "elbow_flex": 1.51, "wrist_flex": 0.1},
     emulated={
         "follower": ServoChain(
             protocol="dynamixel",
             models=("xl430-w250",) * 2 + ("xl330-m288",) * 4,
-            gravity_nm=(0.0, 0.25, 0.1, 0.03, 0.0, 0.0),
             zero_ticks=ASSEMBLED_TICKS,
             settings=SETTINGS,
         ),
         "leader": ServoChain(
             protocol="dynamixel",
             models=("xl330-m077",) * 6,
-            gravity_nm=(0.0, 0.006, 0.005, 0.0, 0.0, 0.0),
             zero_ticks=ASSEMBLED_TICKS,
             settings=SETTINGS,
             inverted=frozenset({"elbow_flex"}),  # KochLeader inverts its Drive_Mode

@@ -26,11 +26,11 @@ ARM: Final = Arm(
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=None,
+    park_rad={"shoulder_lift": -1.868, "elbow_flex": 1.675, "wrist_flex": 1.6},
     emulated={
         "follower": ServoChain(
             protocol="dynamixel",
             models=("xl430-w250",) * 3 + ("xl330-m288",) * 3,
-            gravity_nm=(0.0, 0.4, 0.2, 0.04, 0.0, 0.0),
             first_id=11,
             settings=SETTINGS,
             homing_offset=100,
@@ -38,7 +38,6 @@ ARM: Final = Arm(
         "leader": ServoChain(
             protocol="dynamixel",
             models=("xl330-m288",) * 5 + ("xl330-m077",),
-            gravity_nm=(0.0, 0.01, 0.01, 0.0, 0.0, 0.0),
             settings=SETTINGS,
             inverted=frozenset({"gripper"}),  # OmxLeader inverts its Drive_Mode
             homing_offset=100,

@@ -61,12 +61,10 @@ def load(mjcf: Path, paint: Paint) -> Any:
     return spec
 
 
-# STS3215, ids 1 to 6, 1 Mbit/s; the weight on lift and elbow of a stretched arm:
-# TheRobotStudio's SO-101 URDF masses.
+# STS3215, ids 1 to 6, 1 Mbit/s.
 CHAIN: Final = ServoChain(
     protocol="feetech",
     models=("sts3215",) * 6,
-    gravity_nm=(0.0, 0.75, 0.45, 0.12, 0.0, 0.0),
     zero_ticks=ASSEMBLED_TICKS,
     settings={"Return_Delay_Time": 0},
 )
@@ -130,6 +128,7 @@ ARM: Final = Arm(
     ),
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),
+    park_rad={"shoulder_lift": -1.745, "elbow_flex": 1.69, "wrist_flex": 0.98},
     emulated={"follower": CHAIN, "leader": LEADER},
     cell=CELL,
 )

@@ -27,6 +27,7 @@ from gaploop.core.types import (
     NO_REPLY,
     REBOOTED,
     FloatArray,
+    FollowerState,
     LeaderSample,
     SafetyReason,
     Tick,
@@ -38,6 +39,7 @@ from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
+from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ LATE_S: Final = 60.0
 """The motion may take this much longer than it should [s]: a busy machine is told of elsewhere."""
 SETTLED_TURNS: Final = 20
 """The loop's first turns are late: caches are cold."""
+LOWERED_S: Final = 120.0
+"""An arm is down after this long at most [s]."""
 SLACK_S: Final = 0.2
 """Torque is off this much after the hold that the station asks for, at most [s]."""
 PRESS_S: Final = 30.0
@@ -134,7 +138,7 @@ def check_limits(
 def check_moving(
     follower: Follower, clock: Clock, station: Station, rates: Rates, person: Person
 ) -> Iterator[CheckResult]:
-    """Hold the arm, move its joints, stop it, have its power cut; torque is off after Ctrl-C."""
+    """Hold the arm, move its joints, stop it, have its power cut; Ctrl-C lowers it."""
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
@@ -142,7 +146,7 @@ def check_moving(
     if not is_simulated:
         log.info(
             "The arm now holds, and moves joint by joint. Keep clear. Space is the emergency stop; "
-            "Ctrl-C lets go of it."
+            "Ctrl-C lowers it."
         )
     control = ControlThread(
         follower, leader, safety, rates, clock=clock, sinks=(leader, lateness), until_done=False
@@ -168,7 +172,7 @@ def check_moving(
         yield lateness.check(rates.period_s, station.domain)
         yield check_estop(control, follower, safety.limits.torque_off_s)
         if not is_simulated:
-            yield check_switch(control, person)
+            yield check_switch(follower, person)
     if stopped:
         raise KeyboardInterrupt
 
@@ -379,7 +383,7 @@ class Lateness:
 def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> CheckResult:
     """Press the program's emergency stop, the one behind the space bar, and time it.
 
-    The arm is tripped and limp afterwards. A trip is held for `hold_s` [s] before torque goes off.
+    It holds the arm, once the trip has lasted `hold_s` [s]; then the arm is lowered, and limp.
     """
     if tripped := control.snapshot().tripped:
         found = f"not tried: the arm had tripped before ({tripped.name})"
@@ -388,30 +392,35 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> Ch
     pressed_s = clock.now_s()
     control.estop()
     allowed_s = hold_s + SLACK_S
-    while control.snapshot().mode is not LoopMode.TRIPPED:
+    while control.snapshot().mode is not LoopMode.HELD:
         if clock.now_s() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
             break
         time.sleep(POLL_S)
     took_s = clock.now_s() - pressed_s
+    is_held = control.snapshot().mode is LoopMode.HELD
     data = {"took_s": took_s, "allowed_s": allowed_s}
+    control.stop()
+    control.wait(LOWERED_S)
     try:
         follower.torque_off()
     except DeviceError as error:
         return CheckResult(ESTOP, Level.FAIL, str(error), "Switch the power off.", data)
-    found = f"torque off {took_s * 1e3:.0f} ms after the program's stop, {hold_s * 1e3:.0f} of "
-    found += "them held on purpose"
-    if control.snapshot().mode is LoopMode.TRIPPED and took_s <= allowed_s:
+    found = f"the arm held {took_s * 1e3:.0f} ms after the program's stop, and was then lowered"
+    if is_held and took_s <= allowed_s:
         return CheckResult(ESTOP, Level.OK, found, data=data)
     fix = "The machine is too busy, or real-time rights are missing: gaploop doctor"
     return CheckResult(ESTOP, Level.FAIL, found, fix, data)
 
 
-def check_switch(control: ControlThread, person: Person) -> CheckResult:
-    """Have the switch pressed that cuts the arm's power, and see it on the bus.
+def check_switch(follower: Follower, person: Person) -> CheckResult:
+    """Have the switch pressed that cuts the power of a limp arm, and see it on the bus."""
 
-    `control` is tripped, and goes on asking the arm how it is.
-    """
-    before = control.snapshot().state
+    def asked() -> FollowerState | None:
+        with CleanupStep():
+            return follower.read()
+        return None
+
+    before = asked()
     volts = float(np.nanmedian(before.voltage_v)) if before is not None else math.nan
     what = (
         "Cut the arm's power now, with its emergency stop, or the supply's switch or plug "
@@ -425,7 +434,7 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
     newest, why = before, ""
     while (now_s := time.monotonic()) - began_s < PRESS_S and not why:
         time.sleep(POLL_S)
-        if (state := control.snapshot().state) is not newest:
+        if (state := asked()) is not None:
             newest, heard_s = state, now_s
         if newest is not None:
             if (newest.status & NO_REPLY).all():
@@ -444,7 +453,7 @@ def check_switch(control: ControlThread, person: Person) -> CheckResult:
     person.instruct(f"That works. Switch it on again ({PRESS_S:.0f} s).")
     give_up_s = time.monotonic() + PRESS_S
     while time.monotonic() < give_up_s:
-        state = control.snapshot().state
+        state = asked()
         if state is not None and not (state.status & NO_REPLY).any():
             break
         time.sleep(POLL_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.teleop.checks.result import CheckResult, Level
-from gaploop.teleop.servos.port import permission_fix, port_holder
+from gaploop.teleop.servos.port import SUPERVISOR, permission_fix, port_holder
 
 AREA: Final = "serial port"
 
@@ -132,6 +132,8 @@ def check_port(
     if held is not None:
         pid, program = held
         found, fix = f"held by {program} (process {pid})", f"Stop that program, or: kill {pid}"
+        if program == SUPERVISOR:
+            fix = f"Wait: it lowers an arm. To have it let go of at once: kill -INT {pid}"
         return [fail(found, fix, {"holder_pid": pid, "holder": program})]
     real = Path(os.path.realpath(port.path))
     found = " ".join(filter(None, (port.adapter, port.stable))) or str(real)

@@ -168,7 +168,6 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
             chain.zero_ticks[n],
             low_rad,
             high_rad,
-            chain.gravity_nm[n],
             direction=-1 if name in chain.inverted else 1,
             full_turn=full_turn is None or name in full_turn,
             settings=dict(chain.settings),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Self, cast
 
 from gaploop.core import platform_calls
+from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
@@ -24,10 +25,11 @@ from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
 from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
 from gaploop.teleop.emulator.feetech import FeetechChain, FeetechServo
-from gaploop.teleop.emulator.hand import ManualHand
+from gaploop.teleop.emulator.hand import UNHELD, ManualHand
 from gaploop.teleop.emulator.joint import JointMechanics, PlantJoints
 from gaploop.teleop.emulator.port import PseudoTerminal
 from gaploop.teleop.emulator.servo import EmulatedServo
+from gaploop.teleop.emulator.weight import ArmWeight
 from gaploop.teleop.servos.registers import Protocol
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class EmulatedBus:
         seed: int = 0,
         plant: Plant | None = None,
         clock: Clock | None = None,
+        serve: bool = True,
     ) -> None:
         """Build an arm, switch it on and serve its port.
 
@@ -84,6 +87,7 @@ class EmulatedBus:
             link: where to put a link to the port.
             wire_time: answers take as long as their bytes on a real wire.
             plant: the mechanics behind the servos; joints on their own unless given.
+            serve: on a pseudo-terminal, in a thread; else whoever calls `hear` is the host.
 
         Raises:
             UnusableInputError: an unknown arm, role or hand; or the link can't be made.
@@ -95,18 +99,27 @@ class EmulatedBus:
         self.lock = threading.RLock()
         built = [build_servo(servo) for servo in plan.servos]
         joints = [servo.joint for servo in built]
-        mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
+        park = ARMS[plan.model].park_rad if plan.model in ARMS else {}
+        rest_rad = [park.get(servo.name, 0.0) for servo in plan.servos]
+        weight = None  # a leader is in somebody's hand
+        if plan.role == "follower":
+            weight = ArmWeight(plan.model, [servo.name for servo in plan.servos])
+            if hand in UNHELD:  # without power, an arm lies folded
+                for joint, q_rad in zip(joints, rest_rad, strict=True):
+                    joint.q_rad = min(max(q_rad, joint.low_rad), joint.high_rad)
+        mechanics = JointMechanics(joints, weight)
+        if plant is not None:
+            mechanics = PlantJoints(joints, plant)
         self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
             FeetechChain(cast(list[FeetechServo], built), mechanics)
             if plan.protocol is Protocol.FEETECH
             else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
         )
-        if plant is not None:
-            for servo in built:
-                servo.power_up()  # where the plant is, not where they were built
+        for servo in built:
+            servo.power_up()  # where the joints are, not where they were built
         self.all_servos = tuple(built)
         self.servos: Mapping[int, EmulatedServo] = {servo.id: servo for servo in built}
-        self.hand = ManualHand(built, hand, leads=plan.role == "leader")
+        self.hand = ManualHand(built, hand, leads=plan.role == "leader", rest_rad=rest_rad)
         self.counts = WireCounts()
         self.wire_time = wire_time
         self._link = None if link is None else Path(link)
@@ -115,13 +128,14 @@ class EmulatedBus:
         self._late: deque[tuple[float, bytes]] = deque()
         self._stop = threading.Event()
         self.faults = InjectedBusFaults(self, faults, seed)
-        self._port: PseudoTerminal | None = PseudoTerminal(self._link)
-        self.port = self._port.path
+        self._port: PseudoTerminal | None = PseudoTerminal(self._link) if serve else None
+        self.port = self._port.path if self._port is not None else ""
         """What a host opens."""
         self._wake_read, self._wake_write = os.pipe()
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._thread = threading.Thread(target=self._serve, name="emulated-bus", daemon=True)
-        self._thread.start()
+        if serve:
+            self._thread.start()
 
     def age_s(self) -> float:
         """Return the time since the start [s]."""
@@ -146,7 +160,7 @@ class EmulatedBus:
         self._stop.set()
         if self._wake_write >= 0:
             os.write(self._wake_write, b"x")
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         with self.lock:
             self._close_port()
@@ -191,6 +205,13 @@ class EmulatedBus:
 
     def _turn(self, port: PseudoTerminal | None) -> tuple[float, bytes]:
         """Move on to now and work on what came; return when what is to be answered."""
+        now_s = self.move_on()
+        if port is None or port is not self._port:
+            return now_s, b""
+        return self.hear(port.receive(), port.baud() or 1)
+
+    def move_on(self) -> float:
+        """Let the arm move until now; return that time [s]."""
         now_s = self._clock.now_s()
         age_s = now_s - self._start_s
         self.faults.update(age_s)
@@ -198,11 +219,11 @@ class EmulatedBus:
         self.chain.advance(now_s)
         if now_s - self._heard_s > _SILENCE_S:
             self.chain.silence()
-        if port is None or port is not self._port:
-            return now_s, b""
-        self._heard_s = now_s
-        data = port.receive()
-        baud = port.baud() or 1
+        return now_s
+
+    def hear(self, data: bytes, baud: int) -> tuple[float, bytes]:
+        """Work on bytes that came at `baud` [bit/s]; return when what is to be answered."""
+        now_s = self._heard_s = self._clock.now_s()
         self.counts.received_bytes += len(data)
         self.counts.exchanges += 1
         wire, rng = self.faults.wire, self.faults.rng
@@ -243,7 +264,7 @@ class EmulatedBus:
         match fault.fault:
             case "unplug" if on:
                 self._close_port()
-            case "unplug" if self._port is None and not self._stop.is_set():
+            case "unplug" if self._port is None and self._thread.is_alive():
                 self._port = PseudoTerminal(self._link)
                 self.port = self._port.path
             case "voltage":

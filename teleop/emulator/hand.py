@@ -12,7 +12,10 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.emulator.joint import Drive
 from gaploop.teleop.emulator.servo import EmulatedServo
 
-HANDS: Final = ("none", "still", "middle_then_ranges", "wave", "trace")
+HANDS: Final = ("none", "still", "rest", "middle_then_ranges", "wave", "trace")
+UNHELD: Final = ("none", "rest", "middle_then_ranges")
+"""With these a follower begins folded, as it lies without power. `rest` lays it down there and lets
+go of it; `middle_then_ranges` takes hold only of an arm that has to be calibrated."""
 
 _REACH_RAD_S: Final = 3.0
 _WAVE_SHARE: Final = 0.08
@@ -20,18 +23,27 @@ _WAVE_SHARE: Final = 0.08
 _WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
 _INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
 _CENTRED_TICKS: Final = 40
+_LAID_RAD: Final = 0.02
 
 
 class ManualHand:
-    """Moves the joints that it holds: all limp ones of a follower, every one of a leader."""
+    """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
+
+    `rest_rad` is where a follower lies without anybody's help [rad].
+    """
 
     def __init__(
-        self, servos: Sequence[EmulatedServo], mode: str = "still", leads: bool = False
+        self,
+        servos: Sequence[EmulatedServo],
+        mode: str = "still",
+        leads: bool = False,
+        rest_rad: Sequence[float] | None = None,
     ) -> None:
         self.servos, self.leads = tuple(servos), leads
         self._middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self.servos]
         self._at = [s.joint.q_rad for s in self.servos]
         self._pose = list(self._at)
+        self._rest = self._at if rest_rad is None else rest_rad
         self._trace: list[tuple[float, ...]] = []
         """Times, and then the angles of each joint."""
         self._since_s = self._now_s = 0.0
@@ -68,6 +80,14 @@ class ManualHand:
                 goals = self._at
             case "pose":
                 goals = self._pose
+            case "rest":
+                goals = self._rest
+                lies = all(
+                    abs(at - goal) < _LAID_RAD for at, goal in zip(self._at, goals, strict=True)
+                )
+                if lies or any(servo.joint.drive is not Drive.LIMP for servo in self.servos):
+                    goals = None
+                    self.set_mode("none")
             case "wave":  # smoothly about the middle, each joint at its own pace
                 goals = [
                     middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
@@ -91,7 +111,7 @@ class ManualHand:
                 elif any(
                     m["Max_Position_Limit"] - m["Min_Position_Limit"] < 4000 for m in memories
                 ):
-                    self.set_mode("wave" if self.leads else "still")
+                    self.set_mode("wave" if self.leads else "rest")
                 else:
                     phase = math.sin(at_s * math.tau / self.sweep_s)
                     ways = self._ranges(1.0)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.protocols import Plant
+from gaploop.teleop.emulator.weight import ArmWeight
 
 TICKS_PER_RAD: Final = 4096 / math.tau
 """Both makers' encoders count 4096 to a turn."""
@@ -71,17 +72,16 @@ class Joint:
 
     __slots__ = (
         "current_a", "damping", "drive", "duty", "duty_limit", "gain", "goal_rad",
-        "goal_rad_s", "gravity_nm", "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad",
-        "motor", "q_rad", "stuck", "temperature_c", "v_rad_s", "voltage_v",
+        "goal_rad_s", "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad", "motor", "push_nm",
+        "q_rad", "stuck", "temperature_c", "v_rad_s", "voltage_v",
     )  # fmt: skip
 
-    def __init__(
-        self, motor: MotorSpec, low_rad: float, high_rad: float, gravity_nm: float = 0.0
-    ) -> None:
-        """Place the joint at rest mid-travel; `gravity_nm` is the weight's greatest torque."""
+    def __init__(self, motor: MotorSpec, low_rad: float, high_rad: float) -> None:
+        """Place the joint at rest mid-travel."""
         self.motor = motor
         self.low_rad, self.high_rad = low_rad, high_rad
-        self.gravity_nm = gravity_nm
+        self.push_nm = 0.0
+        """How weight and table turn it [N m]."""
         self.inertia = motor.inertia_kg_m2
         self.q_rad = 0.0 if low_rad < 0.0 < high_rad else (low_rad + high_rad) / 2
         self.v_rad_s = self.current_a = self.duty = 0.0
@@ -112,8 +112,7 @@ class Joint:
         # what of the torque depends on the new speed [N m s/rad].
         for _ in range(steps):
             q, v = self.q_rad, self.v_rad_s
-            torque = -self.gravity_nm * math.cos(q) if self.gravity_nm else 0.0
-            implicit = 0.0
+            torque, implicit = self.push_nm, 0.0
             if self.hand_rad is not None:
                 push = _HAND_NM_PER_RAD * (self.hand_rad - q - v * step_s) - _HAND_NM_S_PER_RAD * v
                 limit = self.hand_nm
@@ -164,7 +163,7 @@ class Joint:
             and self.hand_rad is None
             and not self.v_rad_s
             and not self.duty
-            and self.gravity_nm * abs(math.cos(self.q_rad)) <= self.motor.friction_nm
+            and abs(self.push_nm) <= self.motor.friction_nm
         )
 
     def warm(self, duration_s: float) -> None:
@@ -178,15 +177,22 @@ class Joint:
 class JointMechanics:
     """Every joint on its own; those of one nominal voltage share a supply.
 
-    `brown_out` is what is left of the supply voltages, 1 where all is well.
+    `brown_out` is what is left of the supply voltages, 1 where all is well. `weight` turns the
+    joints, where the arm has any.
     """
 
-    def __init__(self, joints: Sequence[Joint]) -> None:
+    def __init__(self, joints: Sequence[Joint], weight: ArmWeight | None = None) -> None:
         self.joints = tuple(joints)
+        self.weight = weight
         self.brown_out = 1.0
 
     def advance(self, duration_s: float) -> None:
         """Let time pass [s]."""
+        if self.weight is not None:
+            q_rad, v_rad_s = [j.q_rad for j in self.joints], [j.v_rad_s for j in self.joints]
+            pushes = self.weight.push_nm(q_rad, v_rad_s)
+            for joint, push_nm in zip(self.joints, pushes, strict=True):
+                joint.push_nm = push_nm
         for joint in self.joints:
             if not joint.resting:
                 joint.advance(duration_s)

@@ -70,7 +70,6 @@ class ServoPlan:
 
     Attributes:
         zero_ticks: bare encoder at the joint's zero.
-        gravity_nm: torque of the weight where it is greatest [N m].
         direction: 1 where ticks grow with the joint angle, else -1.
         full_turn: LeRobot calibrates it to a whole turn.
         calibration_fault: one of `arms.CALIBRATION_FAULTS`, or "".
@@ -82,7 +81,6 @@ class ServoPlan:
     zero_ticks: int
     low_rad: float
     high_rad: float
-    gravity_nm: float = 0.0
     direction: int = 1
     full_turn: bool = False
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -133,7 +131,7 @@ class EmulatedServo(ABC):
 
     def __init__(self, plan: ServoPlan, table: ControlTable, motor: MotorSpec) -> None:
         self.plan, self.model = plan, plan.model
-        self.joint = Joint(motor, plan.low_rad, plan.high_rad, plan.gravity_nm)
+        self.joint = Joint(motor, plan.low_rad, plan.high_rad)
         self.memory = Memory(table, {"ID": plan.id, **plan.settings})
         self.powered = self.connected = True
         self.forced_temperature_c: float | None = None

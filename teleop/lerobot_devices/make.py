@@ -33,7 +33,9 @@ from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeade
 from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.calibration_files import kept_motors, put_away
+from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import Protocol
+from gaploop.teleop.supervisor import prepare
 
 LEADER_MIN_V: Final = 9.5
 FOLLOWER_MAX_V: Final = 8.5
@@ -85,6 +87,8 @@ def make_follower(
     if not found:
         with _connected(device, identities):
             return GenericFollower(device, station, clock)
+    if not all(is_emulated_here(one.bus.port) for _, one in found):
+        prepare()  # it is up before the arm is
     grip_pct = station.safety.gripper_torque_pct
     with _opened(found, limp=True, identities=identities, gripper_torque_pct=grip_pct) as arms:
         if _hands_through(device, arms):

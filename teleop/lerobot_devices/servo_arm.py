@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -24,16 +25,19 @@ from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
-from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.servos.torque import DAMPED, torque_off, torque_on
 from gaploop.teleop.stopping import undisturbed
+from gaploop.teleop.supervisor import SupervisedBus
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
 LOCK_S: Final = 0.1
 """An exchange has its own deadline, far below this; torque-off doesn't wait longer [s]."""
+DAMP_TRIES: Final = 2
 HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 
@@ -113,15 +117,27 @@ class ServoArms:
         return names
 
     @undisturbed()
-    def torque_off(self) -> None:
+    def torque_off(self, *, damped: bool = False) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
+
+        Args:
+            damped: let their motors brake what moves the joints, where they can.
 
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
         """
         self._holding = False
         self._may_hold |= any(bus.holding for bus in self.buses)
-        left = self.named(self.group.each(self.buses, torque_off))
+        off = functools.partial(torque_off, damped=damped)
+        found = self.group.each(self.buses, off)
+        for _ in range(DAMP_TRIES if damped else 0):  # a lossy bus confirms late
+            found = self.group.each(self.buses, off) if any(found) else found
+        if damped:  # what can't brake lets go plainly
+            found = [
+                run([(bus.line, torque_off(bus, ids))])[0] if ids else ids
+                for bus, ids in zip(self.buses, found, strict=True)
+            ]
+        left = self.named(found)
         if left:
             words = self.may_hold_words if self._may_hold else self.limp_words
             raise DeviceError(words.format(", ".join(left)))
@@ -170,6 +186,27 @@ class ServoFollower(ServoArms):
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
 
+    def supervised(self) -> list[SupervisedBus]:
+        """Return its buses and its leader's, as a supervisor has to know them.
+
+        None that are emulated in this very program, and end with it.
+        """
+        return [
+            SupervisedBus(
+                handle=bus.line.port.fileno(),
+                path=bus.line.port.path,
+                baud=bus.line.port.baud,
+                protocol=bus.protocol,
+                ids=list(bus.ids),
+                models=list(bus.models),
+                angles=bus.decoder.angles,
+                reply_s=bus.line.reply_s,
+                is_follower=bus in self.buses,
+            )
+            for bus in self.group.buses
+            if not is_emulated_here(bus.line.port.path)
+        ]
+
     def read(self) -> FollowerState:
         """Return what the servos report; reads the leader's in the same exchange."""
         t_s, states = self.group.read(self.buses)
@@ -186,12 +223,35 @@ class ServoFollower(ServoArms):
             raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
         self.set_goals(ticks, if_holding=lambda: self._holding)
 
+    @property
+    def damps(self) -> bool:
+        """Whether its servos can brake a joint that they let go of."""
+        return any(DAMPED[bus.protocol] for bus in self.buses)
+
+    def release(self, joints: Collection[int]) -> None:
+        """Take torque off some joints alone, damped where they can: the others hold on.
+
+        Raises:
+            DeviceError: names those that didn't confirm it.
+        """
+        left = []
+        with self.group.held:
+            for bus, span in zip(self.buses, self.spans, strict=True):
+                ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
+                bus.released.update(ids)
+                found = run([(bus.line, torque_off(bus, ids, damped=True))])[0] if ids else ()
+                left.append(found)
+        if names := self.named(left):
+            raise DeviceError(self.may_hold_words.format(", ".join(names)))
+
     def torque_on(self) -> None:
         """Hold the arm where it is: goals to the measured positions, then torque on.
 
         Raises:
             DeviceError: names the joints that don't take it; torque is off again.
         """
+        for bus in self.buses:
+            bus.released.clear()
         left = self.group.each(self.buses, torque_on)
         if not any(left):
             self._holding = True

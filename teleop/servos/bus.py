@@ -94,6 +94,8 @@ class ServoBus:
         """Use Dynamixel's fast sync read; `probe` finds out whether all servos know it."""
         self.holding: set[int] = set()
         """Servos whose torque should be on."""
+        self.released: set[int] = set()
+        """Servos that were let go of alone: they get no goals until torque is turned on."""
         self.rebooted: set[int] = set()
         """Servos that came back limp and haven't been set up again."""
         self.revive = False
@@ -160,9 +162,16 @@ class ServoBus:
         return Request(self.line.wire.sync_write(register.address, register.size, id_data))
 
     def set_goals(self, ticks: Iterable[float]) -> None:
-        """Send a goal position for each servo [ticks] in one packet that nobody answers."""
+        """Send a goal position for each servo [ticks] in one packet that nobody answers.
+
+        But for released ones: a goal would switch a Feetech servo's torque on again.
+        """
+        ids: Sequence[int] = self.ids
+        if self.released:
+            pairs = [p for p in zip(ids, ticks, strict=True) if p[0] not in self.released]
+            ids, ticks = [servo_id for servo_id, _ in pairs], [tick for _, tick in pairs]
         register = self.register("Goal_Position")
-        self.line.start(self.store_all(register, encode_goals(self.protocol, self.ids, ticks)))
+        self.line.start(self.store_all(register, encode_goals(self.protocol, ids, ticks)))
 
     # Reading the state
 

@@ -9,23 +9,30 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import logging
 import os
 import select
 import stat
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import serial
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 
+log = logging.getLogger(__name__)
+
 BITS_PER_BYTE: Final = 10
 """8 data bits, one start and one stop bit."""
 WRITE_TIMEOUT_S: Final = 0.05
 """A driver that takes no bytes for this long is broken: a whole request takes 1 ms [s]."""
 _PATTERNS: Final = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/tty.usb*", "/dev/cu.usb*")
+SUPERVISOR: Final = "gaploop.teleop.supervisor"
+"""The module that holds a port beside the program that opened it, and outlives it."""
+LOWERING_S: Final = 60.0
+"""An arm that a supervisor lowers is waited for so long [s]: 3 rad take 12 s."""
 _BUSY: Final = (errno.EBUSY, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -37,6 +44,13 @@ class SerialPort:
         self.baud = baud
         self._serial: serial.Serial | None = None
         self._fd = -1
+
+    @classmethod
+    def inherited(cls, path: str, baud: int, handle: int) -> Self:
+        """Return the port that another process opened, locked and handed down as `handle`."""
+        port = cls(path, baud)
+        port._fd = handle
+        return port
 
     @property
     def byte_s(self) -> float:
@@ -56,10 +70,20 @@ class SerialPort:
                 "gaploop doesn't drive arms on this system, whose serial ports can't be waited "
                 "for. Use Linux or macOS."
             )
-        try:
-            device = serial.Serial(self.path, self.baud, timeout=0, exclusive=True)
-        except platform_calls.TERMINAL_ERRORS as error:  # SerialException is an OSError
-            raise open_error(self.path, error) from error
+        give_up_s, said = time.monotonic() + LOWERING_S, False
+        while True:
+            try:
+                device = serial.Serial(self.path, self.baud, timeout=0, exclusive=True)
+                break
+            except platform_calls.TERMINAL_ERRORS as error:  # SerialException is an OSError
+                holder = port_holder(self.path)
+                lowers = said if holder is None else holder[1] == SUPERVISOR
+                if not lowers or time.monotonic() > give_up_s:
+                    raise open_error(self.path, error) from error
+            if not said:
+                log.warning("%s: an earlier gaploop's arm is being lowered; waiting.", self.path)
+                said = True
+            time.sleep(0.1)
         self._serial, self._fd = device, device.fileno()
         if os.path.realpath(self.path).startswith("/dev/pts/"):
             return
@@ -188,15 +212,15 @@ def port_holder(
 
     A program that holds both ends of a pseudo-terminal is the emulated device itself, and doesn't
     count. Sees what /proc in `root` shows this user; nothing where there is no /proc. With
-    `or_self` this very process counts too, where no other has it open.
+    `or_self` this very process counts too, where no other has it open; a supervisor comes last.
     """
     try:
         wanted = os.stat(path)
         processes = [p for p in (root / "proc").iterdir() if p.name.isdigit()]
     except OSError:
         return None
-    own = str(os.getpid())
-    for process in sorted(processes, key=lambda found: found.name == own):  # this one last
+    own, found = str(os.getpid()), list[tuple[bool, bool, int, str]]()
+    for process in processes:
         opened: list[Path] = []
         if process.name != own or or_self:
             with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
@@ -204,17 +228,24 @@ def port_holder(
         if any(_is_same(link, wanted) for link in opened) and (
             process.name == own or not _has_other_end(path, opened)
         ):
-            program = "a program that has ended"
-            with contextlib.suppress(OSError):
-                program = (process / "comm").read_text().strip()
-            with contextlib.suppress(OSError):  # its script, where it is Python's
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                names = [Path(word).name for word in words[:2] if word]
-                if names:
-                    is_script = names[0].startswith("python") and len(names) > 1
-                    program = names[1] if is_script else names[0]
-            return int(process.name), program
-    return None
+            program = _program(process)
+            found.append((program == SUPERVISOR, process.name == own, int(process.name), program))
+    return min(found)[2:] if found else None
+
+
+def _program(process: Path) -> str:
+    """Return the name of a program in /proc; its script or module, where it is Python's."""
+    program = "a program that has ended"
+    with contextlib.suppress(OSError):
+        program = (process / "comm").read_text().strip()
+    with contextlib.suppress(OSError, IndexError):
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        names = [word.rpartition("/")[2] for word in words]
+        program = names[0] or program
+        if program.startswith("python") and names[1]:
+            module = words.index("-m") + 1 if "-m" in words[:3] else 1
+            program = names[module]
+    return program
 
 
 def _is_same(link: Path, wanted: os.stat_result) -> bool:
@@ -226,6 +257,17 @@ def _is_same(link: Path, wanted: os.stat_result) -> bool:
     if stat.S_ISCHR(found.st_mode) and stat.S_ISCHR(wanted.st_mode):
         return found.st_rdev == wanted.st_rdev
     return os.path.samestat(found, wanted)
+
+
+def is_emulated_here(path: str) -> bool:
+    """Say whether this very program is the device: it has the terminal's other end, or no port."""
+    opened: list[Path] = []
+    with contextlib.suppress(OSError):
+        opened = list(Path("/proc/self/fd").iterdir())
+    try:
+        return not stat.S_ISCHR(os.stat(path).st_mode) or _has_other_end(path, opened)
+    except OSError:
+        return True
 
 
 def _has_other_end(path: str, opened: list[Path]) -> bool:

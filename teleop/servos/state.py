@@ -76,7 +76,8 @@ class Decoder:
         rad_per_tick: Sequence[float],
     ) -> None:
         """Say what each joint's angle is [rad]: `middle_rad` at `middle_ticks`, and its slope."""
-        self._angles = list(zip(middle_ticks, middle_rad, rad_per_tick, strict=True))
+        self.angles = list(zip(middle_ticks, middle_rad, rad_per_tick, strict=True))
+        """What `set_angles` was told of each joint."""
         if self.protocol is reg.Protocol.FEETECH:
             self.set_speed_steps(self._speed_ticks_s)
         else:
@@ -86,7 +87,7 @@ class Decoder:
     def set_speed_steps(self, ticks_s: Sequence[float]) -> None:
         """Say what a step of each Feetech servo's speed is worth [ticks/s]."""
         self._speed_ticks_s = list(ticks_s)
-        angles = zip(ticks_s, self._angles, strict=True)
+        angles = zip(ticks_s, self.angles, strict=True)
         self._speed_rad_s = [step * slope for step, (_, _, slope) in angles]
 
     def decode(self, data: bytes) -> BusState:
@@ -98,7 +99,7 @@ class Decoder:
         if self.protocol is reg.Protocol.DYNAMIXEL:
             current, speed, place = numbers[0::5], numbers[1::5], numbers[2::5]
             load = [step * one for step, one in zip(self._load_pct, current, strict=True)]
-            volts, heat, status = numbers[3::5], numbers[4::5], [0] * len(self._angles)
+            volts, heat, status = numbers[3::5], numbers[4::5], [0] * len(self.angles)
         else:  # sign and magnitude; written out, because this runs 2,400 times a second
             place = [one if one < 0x8000 else 0x8000 - one for one in numbers[0::7]]
             speed = [one if one < 0x8000 else 0x8000 - one for one in numbers[1::7]]
@@ -116,7 +117,7 @@ class Decoder:
             [reg.VOLTAGE_STEP_V * one for one in volts],
             [
                 rad + (tick - middle) * slope
-                for tick, (middle, rad, slope) in zip(place, self._angles, strict=True)
+                for tick, (middle, rad, slope) in zip(place, self.angles, strict=True)
             ],
         ]
         values = np.array(list(itertools.chain(*rows)), dtype=np.float64)
@@ -133,3 +134,11 @@ def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: Iterable[flo
             whole = min(abs(whole), 0x7FFF) | (0x8000 if whole < 0 else 0)
         words += (servo_id, whole)
     return struct.pack("<" + ("BH" if feetech else "Bi") * len(ids), *words)
+
+
+def decode_goal(protocol: reg.Protocol, data: bytes) -> int:
+    """Return the goal [ticks] that a servo's Goal Position holds."""
+    if protocol is not reg.Protocol.FEETECH:
+        return int.from_bytes(data, "little", signed=True)
+    whole = int.from_bytes(data, "little")
+    return whole if whole < 0x8000 else 0x8000 - whole

@@ -1,4 +1,4 @@
-"""Torque on and off, confirmed by every servo.
+"""Torque on, off and damped, confirmed by every servo.
 
 Off is sent to all at once before anything is confirmed, then each servo that hasn't confirmed is
 told again on its own. One that is dead or unplugged never keeps the others from being tried.
@@ -27,26 +27,38 @@ FEETECH_WHOLE: Final = 1000
 """Torque_Limit of a servo that gives all that it has."""
 
 
-def torque_off(bus: ServoBus) -> Script[tuple[int, ...]]:
-    """Take torque off every servo; return the ids of those that didn't confirm it."""
-    started_s = time.monotonic()
-    register = bus.register("Torque_Enable")
-    bus.holding.clear()
-    bus.rebooted.clear()
-    yield bus.store_all(register, each_of(bus.ids, b"\x00"))
-    left = yield from _where_not(bus, bus.ids, 0)
+DAMPED: Final = {Protocol.FEETECH: 2, Protocol.DYNAMIXEL: 0}
+"""What Torque_Enable is set to where the motor is to brake what moves the joint: Feetech's "damping
+output" (memory table, address 40). For DYNAMIXEL X the e-manual describes nothing of the kind."""
+
+
+def torque_off(
+    bus: ServoBus, ids: Sequence[int] | None = None, *, damped: bool = False
+) -> Script[tuple[int, ...]]:
+    """Take torque off all servos, or some; return the ids of those that didn't confirm it.
+
+    Args:
+        damped: let their motors brake, where they can.
+    """
+    started_s, wanted = time.monotonic(), DAMPED[bus.protocol] if damped else 0
+    ids = bus.ids if ids is None else ids
+    register, data = bus.register("Torque_Enable"), bytes((wanted,))
+    bus.holding.difference_update(ids)
+    bus.rebooted.difference_update(ids)
+    yield bus.store_all(register, each_of(ids, data))
+    left = yield from _where_not(bus, ids, wanted)
     for attempt in range(ROUNDS):
         if not left or (attempt and time.monotonic() - started_s > OFF_BUDGET_S):
             break
         told = []
         for servo_id in left:
-            if servo_id in (yield bus.store(servo_id, register, b"\x00")):
+            if servo_id in (yield bus.store(servo_id, register, data)):
                 told.append(servo_id)
         # They are asked again: one that says it took a write may hold all the same.
-        hold = (yield from _where_not(bus, told, 0)) if told else ()
+        hold = (yield from _where_not(bus, told, wanted)) if told else ()
         left = tuple(i for i in left if i not in told or i in hold)
     if left:  # one that never answers a write may still answer a read
-        left = yield from _where_not(bus, left, 0)
+        left = yield from _where_not(bus, left, wanted)
     return left
 
 

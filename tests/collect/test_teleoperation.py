@@ -14,20 +14,24 @@ import pytest
 
 from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.operator.commands import HELD_S
-from gaploop.collect.operator.keys import Keys
+from gaploop.collect.operator.keys import SPACE, Keys
 from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, render
 from gaploop.collect.teleoperation import TeleopEnd, TeleopSession
+from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import SafetyReason
 from gaploop.scripts import _arms
+from gaploop.teleop.descent import HELD_KEY_S
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.lowering import Lowering
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 
 HZ = 100.0
 STATION = Station(name="bench")
+PARK = ARMS["so101"].park_rad
 PATIENCE_S = 120.0
 
 
@@ -71,6 +75,8 @@ class Operator(Keys):
             return []
         if key == "c":
             time.sleep(HELD_S)  # a person lets go of it
+        if key == SPACE:  # as the thread that reads keys does
+            self._call_stop()
         return [key]
 
 
@@ -128,14 +134,14 @@ def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Any) -> None:
     was_limp: list[bool] = []
     operator = Operator(
         (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.TRIPPED, "", lambda: was_limp.append(limp(follower))),
-        (ProgramMode.TRIPPED, "", "c"),
-        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.HELD, "", lambda: was_limp.append(limp(follower))),
+        (ProgramMode.HELD, "", "c"),
+        (ProgramMode.HELD, "Press it again", "c"),
         (ProgramMode.RUNNING, "", lambda: was_limp.append(limp(follower))),
         (ProgramMode.RUNNING, "", "q"),
     )
     ended = drive(connect, operator)
-    assert was_limp == [True, False]
+    assert was_limp == [False, False]
     assert [trip.reason for trip in ended.figures.trips] == [SafetyReason.ESTOP]
     assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 0)
     assert limp(follower)
@@ -145,9 +151,9 @@ def test_one_press_of_c_clears_nothing(rig: Any) -> None:
     _, _, connect = rig
     operator = Operator(
         (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.TRIPPED, "", "c"),
-        (ProgramMode.TRIPPED, "Press it again", "h"),
-        (ProgramMode.TRIPPED, "", "q"),
+        (ProgramMode.HELD, "", "c"),
+        (ProgramMode.HELD, "Press it again", "h"),
+        (ProgramMode.HELD, "", "q"),
     )
     ended = drive(connect, operator)
     assert "emergency stop" in ended.trip
@@ -223,16 +229,16 @@ def test_an_arm_that_cannot_get_back_into_its_box_says_so(
 ) -> None:
     """Left limp, an emulated arm fell back over its base; it then stood still without a word."""
     follower, _, connect = rig
-    follower.hand.set_mode("none")
-    start_rad = [servo.joint.q_rad for servo in follower.all_servos]
+    behind_rad = [0.0, -1.7, -1.6, 0.0, 0.0, 0.0]
+    follower.hand.pose(behind_rad)
 
-    def has_fallen() -> bool:
+    def is_there() -> bool:
         with follower.lock:
             joints = [servo.joint for servo in follower.all_servos]
-            fell = max(abs(j.q_rad - q) for j, q in zip(joints, start_rad, strict=True)) > 0.5
-            return fell and all(abs(joint.v_rad_s) < 0.01 for joint in joints)
+            ways = [abs(j.q_rad - q) for j, q in zip(joints, behind_rad, strict=True)]
+            return max(ways) < 0.05
 
-    until(has_fallen)
+    until(is_there)
     operator = Operator((ProgramMode.RUNNING, "workspace box", "q"))
     assert drive(connect, operator).why == "quit"
 
@@ -241,8 +247,8 @@ def test_the_time_of_driving_is_kept_over_trips(rig: Any) -> None:
     _, _, connect = rig
     operator = Operator(
         (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.TRIPPED, "", "c"),
-        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.HELD, "", "c"),
+        (ProgramMode.HELD, "Press it again", "c"),
     )
     ended = drive(connect, operator, max_s=8.0)
     assert ended.why == "time"
@@ -289,22 +295,29 @@ def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(ri
     assert limp(follower)
 
 
-def test_clearing_while_the_arm_still_holds_says_when_it_can_be_cleared(
-    rig: Any, loop_time: ManualClock
+def test_q_lowers_the_arm_and_q_again_lets_go_of_it(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, loop_time: ManualClock
 ) -> None:
-    """A station that holds for seconds after a trip: c was ignored for as long, without a word."""
-    _, _, connect = rig
+    """Every way to leave dropped the arm from where it was."""
+    follower, _, connect = rig
+    monkeypatch.setattr(Lowering, "rests", lambda *_: False)
+    held: list[bool] = []
+
+    def look() -> None:
+        held.append(not limp(follower))
+        loop_time.sleep_until(loop_time.now_s() + HELD_KEY_S)
+
     operator = Operator(
-        (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.TRIPPED, "goes limp", "c"),
-        (ProgramMode.TRIPPED, "goes limp", lambda: loop_time.sleep_until(loop_time.now_s() + 60.0)),
-        (ProgramMode.TRIPPED, "", "c"),
-        (ProgramMode.TRIPPED, "Press it again", "q"),
+        (ProgramMode.RUNNING, "", "q"),
+        (ProgramMode.LOWERING, "keep clear", look),
+        (ProgramMode.LOWERING, "Press again", "q"),
     )
-    station = Station(name="bench", safety=SafetyLimits(torque_off_s=60.0))
-    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
-    assert TeleopSession(devices, operator, operator.show, []).run().why == "quit"
-    assert not operator.script
+    assert drive(connect, operator).why == "quit"
+    assert held == [True]
+    assert limp(follower)
+    with follower.lock:
+        away = [abs(s.joint.q_rad - PARK.get(s.plan.name, 0.0)) for s in follower.all_servos]
+    assert max(away) > 0.3
 
 
 def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:

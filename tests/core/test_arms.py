@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import serial
@@ -27,7 +28,7 @@ MODEL = """
 MODULE = """
 from gaploop.core.arm import Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
 
-CHAIN = ServoChain("feetech", ("sts3215", "sts3215"), (0.1, 0.0), first_id=4)
+CHAIN = ServoChain("feetech", ("sts3215", "sts3215"), first_id=4)
 ARM = Arm(
     name="dinky",
     robot_types=("dinky_follower",),
@@ -96,7 +97,21 @@ def test_servos_and_joints_of_an_emulated_arm_fit_together(name: str) -> None:
     joints = ArmModel.load(name).joint_names
     assert ARMS[name].emulated.keys() == {"follower", "leader"}
     for chain in ARMS[name].emulated.values():
-        for values in (chain.models, chain.gravity_nm, chain.zero_ticks[: len(joints)]):
+        for values in (chain.models, chain.zero_ticks[: len(joints)]):
             assert len(values) == len(joints)
         assert chain.inverted <= set(joints)
-        assert np.all(np.array(chain.gravity_nm) >= 0.0)
+
+
+@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.emulated])
+def test_an_arm_s_weight_is_that_of_its_whole_model(name: str) -> None:
+    """The kinematic model has no geometry; a body without inertia weighed a kilogram there."""
+    arm = ArmModel.load(name)
+    whole = mujoco.MjModel.from_xml_path(str(arm.mjcf))
+    data, rng = mujoco.MjData(whole), np.random.default_rng(1)
+    for _ in range(5):
+        q = rng.uniform(*arm.joint_limits_rad.T)
+        data.qpos[:], data.qvel[:] = arm.qpos(q), 0.0
+        mujoco.mj_forward(whole, data)
+        np.testing.assert_allclose(arm.weight_nm(q), -data.qfrc_bias[arm.dofs], atol=0.02)
+        ways = [arm.points_m(q + d)[1] - arm.points_m(q - d)[1] for d in 1e-6 * np.eye(len(q))]
+        np.testing.assert_allclose(arm.jacobian_m(q, 1), np.array(ways).T / 2e-6, atol=1e-6)

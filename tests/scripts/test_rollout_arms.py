@@ -34,6 +34,7 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts._attended import ArmConnector
 from gaploop.scripts._sessions import SessionJob
+from gaploop.teleop.control import LoopMode
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
@@ -247,16 +248,22 @@ def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -
             desk.console.key("space")
             until(
                 lambda: (
-                    bench.limp("follower")
+                    devices.control.snapshot().mode is LoopMode.HELD
                     and not desk.at(SessionStage.RECORDING, SessionStage.ENDING)
                 )
             )
-            assert look(desk.console.seen()).word == "TRIPPED"
+            assert look(desk.console.seen()).word == "KEEP CLEAR"
             desk.console.key("c")
-            assert bench.limp("follower"), "one press is none"
+            assert devices.control.snapshot().mode is LoopMode.HELD, "one press is none"
+            assert not bench.limp("follower")
             time.sleep(2 * HELD_S)
             desk.console.key("c")
-            until(lambda: bool(desk.console.seen()) and not bench.limp("follower"))
+            until(
+                lambda: (
+                    bool(desk.console.seen())
+                    and devices.control.snapshot().mode is LoopMode.RUNNING
+                )
+            )
             desk.console.key("q")
             desk.thread.join(WITHIN_S)
     (take,) = read_journal(bench.journal)
@@ -268,9 +275,9 @@ def test_where_nobody_is_a_trip_waits_for_no_operator(bench: Bench) -> None:
     with bench.devices(is_watched=False) as devices:
         devices.start()
         devices.estop()
-        until(lambda: bench.limp("follower"))
+        until(lambda: devices.control.snapshot().mode is LoopMode.HELD)
         blocker = devices.rig({}).blocker
-        assert "limp after a safety trip" in blocker()
+        assert "holds" in blocker()
         until(lambda: not blocker())
 
 
@@ -280,7 +287,13 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
     with bench.devices(is_watched=False, station=real) as devices:
         devices.start()
         devices.estop()
-        until(lambda: bench.limp("follower"))
+        until(lambda: devices.control.snapshot().mode is LoopMode.HELD)
+        assert "holds" in devices.rig({}).blocker(), "nobody's word is needed to hold on"
+        held_s = devices.arms.clock.now_s()
+        until(lambda: devices.arms.clock.now_s() > held_s + 1.0)
+        devices.estop()
+        until(lambda: devices.control.snapshot().mode is LoopMode.TRIPPED)
+        assert bench.limp("follower")
         with pytest.raises(TrippedError, match="emergency stop") as caught:
             devices.rig({}).blocker()
     assert caught.value.exit_code == 1

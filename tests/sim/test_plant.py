@@ -7,7 +7,9 @@ import socket
 import numpy as np
 import pytest
 
+from gaploop.core.arms import ARMS
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ArmModel
 from gaploop.sim.plant import CameraServer, encode_jpeg, make_plant
 
 
@@ -86,3 +88,18 @@ def test_the_camera_port_must_be_free() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UnusableInputError, match="can't be used"):
             CameraServer(make_plant("koch"), ["top"], port=port)
+
+
+@pytest.mark.parametrize("name", ["so101", "koch", "openmanipulator"])
+def test_an_arm_at_its_park_pose_stays_there_without_torque(name: str) -> None:
+    """The folded rest: an arm whose torque goes off there doesn't fall."""
+    plant, arm = make_plant(name), ArmModel.load(name)
+    q = plant.read().position_rad
+    q[[0, 4]] = 0.0
+    for joint, angle_rad in ARMS[name].park_rad.items():
+        q[arm.joint_names.index(joint)] = angle_rad
+    plant.data.qpos[plant._qpos] = q
+    plant.power(np.zeros(len(q), dtype=np.bool_))
+    plant.advance(2.0)
+    tip_m, fallen_m = (arm.points_m(at)[0, 2] for at in (q, plant.read().position_rad))
+    assert tip_m - fallen_m < 0.015

@@ -20,6 +20,7 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import (
+    REBOOTED,
     CameraFrame,
     FloatArray,
     FollowerState,
@@ -186,6 +187,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def trip(control: ControlThread, arm: Arm) -> None:
+    """Let a servo restart: the arm is let go of, and well again."""
+    arm.status = np.array([REBOOTED, 0])
+    until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+    arm.status = np.zeros(2, np.int64)
+
+
 STEPS = ("read", "send", "torque off", "close", "leader", "leader close", "camera", "camera close")
 
 
@@ -251,7 +259,7 @@ def test_it_stops_when_asked_holds_and_then_takes_torque_off() -> None:
         end = control.finish()
     assert end.reason is EndReason.STOPPED
     assert end.ticks == len(seen.ticks)
-    assert arm.did[-3:] == ["send", "torque off", "close"]
+    assert arm.did[-4:] == ["send", "read", "torque off", "close"]
     assert control.snapshot().mode is LoopMode.ENDED
 
 
@@ -302,7 +310,7 @@ def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> 
         hung.set()
         end = control.finish()
         full.close()
-    assert len(good.ticks) == end.ticks == arm.did.count("send") - 1  # the last one holds
+    assert len(good.ticks) == end.ticks < arm.did.count("send")  # the others lower it
     assert len(bad.ticks) == 4
     assert "ZeroDivisionError" in boxes[0].fault
     assert end.faults == (boxes[0].fault,)
@@ -337,10 +345,9 @@ def test_after_a_trip_the_operator_clears_it_and_the_arm_goes_on_from_where_it_s
     with thread(arm, leader, sinks=[seen], clock=clock) as control:
         control.start()
         until(lambda: len(seen.ticks) > 5)
-        control.estop()
-        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+        trip(control, arm)
         assert not arm.torque
-        assert control.snapshot().tripped == SafetyReason.ESTOP
+        assert control.snapshot().tripped == SafetyReason.HARDWARE_ERROR
         fallen = np.array([-0.5, -0.6])
         arm.q, sent = fallen, arm.did.count("send")
         clock.sleep_until(clock.now_s() + 0.1)
@@ -353,21 +360,21 @@ def test_after_a_trip_the_operator_clears_it_and_the_arm_goes_on_from_where_it_s
     assert np.abs(again.command.sent_rad - fallen).max() <= 0.6 * RATES.period_s + 1e-9
     assert [t.index for t in seen.ticks] == list(range(end.ticks))
     assert np.all(np.diff([t.t_s for t in seen.ticks]) > 0)
-    assert end.tripped == SafetyReason.ESTOP
+    assert end.tripped == SafetyReason.HARDWARE_ERROR
     assert end.reason is EndReason.STOPPED
     assert not arm.torque
 
 
 def test_an_estop_while_it_waits_counts_for_nothing_once_the_operator_clears() -> None:
-    with thread(Arm()) as control:
+    arm = Arm()
+    with thread(arm) as control:
 
         def turns() -> int:
             newest = control.snapshot().tick
             return 0 if newest is None else newest.index
 
         control.start()
-        control.estop()
-        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+        trip(control, arm)
         control.estop()
         control.clear()
         before = turns()
@@ -380,8 +387,7 @@ def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() 
     arm = Arm()
     with thread(arm) as control:
         control.start()
-        control.estop()
-        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+        trip(control, arm)
         arm.fails = frozenset({"torque on"})
         control.clear()
         until(lambda: bool(control.snapshot().faults))
@@ -394,31 +400,69 @@ def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() 
         control.finish()
 
 
-@pytest.mark.parametrize("gets_worse", [False, True])
-def test_a_clear_counts_for_what_the_operator_saw(gets_worse: bool) -> None:
-    """Given while the arm still held, it put torque on again after a trip that nobody had seen."""
-    arm = Arm()
-    limits, clock = SafetyLimits(torque_off_s=60.0), UnhurriedClock()
-    safety = SafetyFilter(limits, arm.joint_limits_rad, RATES.period_s)
+def test_an_e_stop_holds_the_arm_for_as_long_as_the_operator_wants() -> None:
+    """It went limp after a tenth of a second, and fell on what it was stopped before."""
+    arm, clock = Arm(), UnhurriedClock()
+    with thread(arm, clock=clock) as control:
+        control.start()
+        until(lambda: arm.reads > 3)
+        control.estop()
+        until(lambda: control.snapshot().mode is LoopMode.HELD)
+        held = arm.q.copy()
+        clock.skip(3600.0)
+        before = arm.reads
+        until(lambda: arm.reads > before + 20)
+        assert arm.torque
+        np.testing.assert_array_equal(arm.q, held)
+        control.clear()
+        until(lambda: control.snapshot().mode is LoopMode.RUNNING)
+        assert "torque off" not in arm.did
+        control.finish()
+
+
+@pytest.mark.parametrize("first", [ControlThread.estop, ControlThread.leave])
+def test_pressed_again_the_arm_is_let_go_of_but_not_by_a_key_that_is_held(
+    first: Callable[[ControlThread], None],
+) -> None:
+    arm, clock = Arm(), UnhurriedClock()
+    park = np.array([-1.0, 1.0])  # seconds away
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s, park_rad=park)
     with ControlThread(arm, Driver(), safety, RATES, clock=clock) as control:
         control.start()
+        until(lambda: arm.reads > 3)
+        first(control)
+        until(lambda: control.snapshot().mode in (LoopMode.HELD, LoopMode.LOWERING))
+        clock.skip(0.5)  # a key that is held down repeats itself, after a while
+        for _ in range(30):
+            first(control)
+            clock.skip(0.03)
+        clock.skip(1.0)
+        before = arm.reads
+        until(lambda: arm.reads > before + 5)
+        assert arm.torque
+        first(control)
+        until(lambda: not arm.torque)
+        assert np.abs(arm.q - park).max() > 0.2
+        control.close()
+
+
+def test_an_e_stop_while_the_arm_is_lowered_holds_it() -> None:
+    arm, clock = Arm(), UnhurriedClock()
+    safety = SafetyFilter(
+        SafetyLimits(), arm.joint_limits_rad, RATES.period_s, park_rad=np.array([-1.0, 1.0])
+    )
+    with ControlThread(arm, Driver(), safety, RATES, clock=clock) as control:
+        control.start()
+        until(lambda: arm.reads > 3)
+        control.leave()
+        until(lambda: control.snapshot().mode is LoopMode.LOWERING)
         control.estop()
-        until(lambda: bool(safety.tripped))
-        assert control.snapshot().mode is LoopMode.RUNNING
-        control.clear()
-        if gets_worse:
-            arm.status = np.array([1, 0])
-            until(lambda: bool(safety.tripped & ~SafetyReason.ESTOP))
-        clock.skip(limits.torque_off_s)
-        if gets_worse:
-            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
-            reads = arm.reads
-            until(lambda: arm.reads > reads + 5)
-            assert not arm.torque
-            arm.status = np.zeros(2, np.int64)
-            control.clear()
-        until(lambda: control.snapshot().mode is LoopMode.RUNNING and not safety.tripped)
-        control.finish()
+        until(lambda: control.snapshot().mode is LoopMode.HELD)
+        clock.skip(60.0)
+        assert arm.torque
+        control.leave()
+        until(lambda: not arm.torque)
+        control.close()
 
 
 def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() -> None:
@@ -427,8 +471,7 @@ def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() ->
         control.start()
         until(lambda: arm.reads > 3)
         arm.fails, arm.after = frozenset({"torque off"}), 0
-        control.estop()
-        until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+        trip(control, arm)
         assert arm.torque
         arm.fails = frozenset()
         until(lambda: not arm.torque)
@@ -481,13 +524,16 @@ def test_a_loop_that_hangs_in_its_first_turn_can_be_stopped(
     with thread(arm, leader) as control:
         control.start()
         if is_cleared:
-            control.estop()
-            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+            trip(control, arm)
             hangs.set()
             control.clear()
             until(lambda: control.snapshot().mode is LoopMode.RUNNING)
         assert arm.torque
         ends(control)
+        if ends is ControlThread.estop:
+            until(lambda: control.snapshot().mode is LoopMode.HELD)
+            assert arm.torque
+            control.stop()
         until(lambda: not arm.torque)
         freed.set()
     assert not arm.torque

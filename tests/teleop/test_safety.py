@@ -312,7 +312,7 @@ def test_a_servo_that_misses_a_turn_is_waited_for_and_a_silent_one_trips() -> No
     assert not safety.tripped
     send(safety, [0.0] * 3, 0.501, silent)
     assert safety.tripped == SafetyReason.LOST_SERVO
-    assert safety.torque_off_due  # who isn't heard can't be told to hold
+    assert safety.hold_is_over  # who isn't heard can't be told to hold
 
 
 def test_a_stalled_arm_is_held_where_it_is_not_where_it_pushes() -> None:
@@ -486,9 +486,9 @@ def test_torque_off_is_due_after_the_hold() -> None:
     for turn in range(10):
         send(safety, [0.0] * 3, turn * PERIOD_S)
         assert safety.tripped == SafetyReason.ESTOP
-        assert not safety.torque_off_due
+        assert not safety.hold_is_over
     send(safety, [0.0] * 3, 0.11)
-    assert safety.torque_off_due
+    assert safety.hold_is_over
 
 
 def test_nobody_who_is_handed_a_command_can_change_what_was_sent() -> None:

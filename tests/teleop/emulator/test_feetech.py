@@ -253,7 +253,7 @@ def test_work_heats_and_rest_cools(bench: Bench) -> None:
     """1.5 kg on 10 cm for 10 minutes: +15 °C (SO-ARM100, issue 134)."""
     joint = bench.servos[1].joint
     bench.write(1, 40, 1)
-    joint.gravity_nm = 1.47
+    joint.push_nm = -1.47
     for _ in range(600):
         bench.chain.mechanics.advance(0.01)
         bench.run(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus, so101
 from gaploop.teleop.emulator.faults import Fault
-from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.lerobot_devices import make_follower, make_leader, servo_arm
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.supervisor import HOLDS, SupervisedBus, _Arms
 
 pytestmark = pytest.mark.usefixtures("loop_time")
 
@@ -103,6 +105,42 @@ def test_the_follower_goes_where_the_leader_is(model: str, tmp_path: Path, until
         until(arrived)
         leader.close()
         follower.close()
+        assert not any(torques(arm.bus).values())
+        assert not any(torques(led.bus).values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_supervisor_means_the_same_angles_and_goals(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the ports, and knows the arms by what it was handed: no LeRobot, no calibration."""
+    with (
+        emulated(model, "follower", tmp_path) as arm,
+        emulated(model, "leader", tmp_path) as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        assert follower.supervised() == []  # the arms would end with this program
+        monkeypatch.setattr(servo_arm, "is_emulated_here", lambda _port: False)
+        ports = {bus.line.port.path: bus.line.port for bus in follower.group.buses}
+        monkeypatch.setattr(SerialPort, "inherited", lambda path, _baud, _handle: ports[path])
+        known = [SupervisedBus(**asdict(bus)) for bus in follower.supervised()]
+        assert [bus.is_follower for bus in known] == [True, False]
+        follower.torque_on()
+        hold(follower, good_read(follower).position_rad + 0.05)
+        beside = _Arms(known[:1])
+        goal_rad, torque = beside.ask()
+        assert (torque == HOLDS).all()
+        np.testing.assert_allclose(beside.read().position_rad, follower.read().position_rad)
+        beside.send(SafeCommand(goal_rad, goal_rad))
+        np.testing.assert_allclose(beside.ask()[0], goal_rad)
+        assert np.abs(goal_rad - good_read(follower).position_rad).max() < 0.1
+        beside.release([1, 2])
+        holds = [servo.memory["Torque_Enable"] == HOLDS for servo in arm.bus.all_servos]
+        assert holds == [True, False, False, True, True, True]
+        beside.torque_off()
+        _Arms(known[1:]).torque_off()
+        leader.close()
         assert not any(torques(arm.bus).values())
         assert not any(torques(led.bus).values())
 
