@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import columns
+from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose import Change, DatasetPiece
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import EpisodeRow
@@ -86,6 +86,9 @@ def find_idle(
     found = []
     for episode in (e for e in piece.held if e.index in chosen):
         own = values[table.rows_of(episode.index)]
+        if len(own) != episode.length or not len(own):
+            what = f"episode {episode.index} has {len(own)} rows, its table says {episode.length}."
+            raise layout.damaged(info.root, what)
         starts, ends = _moved(own, still), _moved(own[::-1], still)
         if starts is None or ends is None:
             found.append(Trim(episode, 0, episode.length, never_moves=True))
@@ -114,9 +117,13 @@ def _still(values: Floats, table: FrameTable) -> Floats:
     Args:
         values: of all frames, shape (n, width).
     """
-    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-    span, widest = high - low, float(np.max(high - low))
-    same = np.diff(table.episode_index) == 0
+    finite = np.isfinite(values).all(axis=1)
+    values, episodes = values[finite], table.episode_index[finite]
+    if not len(values):
+        return np.zeros(values.shape[1])
+    low, high = np.quantile(values, [0.002, 0.998], axis=0)  # a torn reading is far off
+    span = high - low
+    same = np.diff(episodes) == 0
     steps = np.abs(np.diff(values, axis=0))[same]
     steps[~(steps > 1e-5 * span)] = np.inf
     step = np.min(steps, axis=0, initial=np.inf)
@@ -124,9 +131,9 @@ def _still(values: Floats, table: FrameTable) -> Floats:
     # Differences of differences are noise, as far as anything is: motion is smooth.
     bends = np.abs(np.diff(values, n=2, axis=0))[same[1:] & same[:-1]]
     bends = bends if len(bends) else np.zeros((1, values.shape[1]))
-    noise = np.nanquantile(bends, 0.25, axis=0) / _QUARTER / math.sqrt(6.0)
+    noise = np.quantile(bends, 0.25, axis=0) / _QUARTER / math.sqrt(6.0)
     own = np.maximum(SIGMAS * noise, STEPS * step)
-    return np.maximum(np.minimum(own, MOST * widest), SHARE * span)
+    return np.asarray(np.maximum(np.minimum(own, MOST * np.max(span)), SHARE * span))
 
 
 def _moved(values: Floats, still: Floats) -> int | None:
@@ -151,7 +158,8 @@ def changes(piece: DatasetPiece, trims: Collection[Trim]) -> dict[int, Change]:
         n = trim.episode.length
         t_s = np.arange(n) / info.fps
         if table is not None:
-            t_s = table.columns[name][table.rows_of(trim.episode.index)].reshape(-1)
+            recorded_s = table.columns[name][table.rows_of(trim.episode.index)].reshape(-1)
+            t_s = recorded_s if np.isfinite(recorded_s).all() else t_s
         edges = (
             float(t_s[trim.first]) if trim.first else -math.inf,
             float(t_s[trim.end]) if trim.end < n else math.inf,
