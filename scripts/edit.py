@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 POSITIONAL: Final = ("action", "dataset.root")
 ACTIONS: Final = ("delete", "keep", "split", "trim", "correct", "retag")
+MOST_MORE_S: Final = 1.0
+"""Idle time that trim keeps without a refusal where videos can't be cut [s]."""
 UNCHANGED: Final = (
     "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one with --yes."
 )
@@ -155,10 +157,14 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
     gone = sum(t.left_out for t in trims)
     notes = [f"{gone} of {total} frames are left out, {gone / fps:.1f} s, of {len(cut)} takes."]
     if more := [t.more for t in trims if t.more]:
-        notes.append(
-            f"{len(more)} takes begin up to {max(more) / fps:.2f} s earlier than they could, at a "
-            "key frame; --reencode=true encodes their pictures again and leaves that out, too."
+        longest_s = max(more) / fps
+        text = (
+            f"{len(more)} takes keep up to {longest_s:.2f} s more, since their videos can only be "
+            "cut at key frames. Encode those again, with a loss, and cut anywhere: --reencode=true"
         )
+        if longest_s > MOST_MORE_S and confirmed and not config.dry_run:
+            raise UnusableInputError(f"{piece.info.root}: {text}")
+        notes.append(text)
     if idle := [t.episode.index for t in trims if t.never_moves]:
         notes.append(
             f"Nothing ever moves in these, which stay as they are: episodes {spans(idle)}."

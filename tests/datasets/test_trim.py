@@ -33,7 +33,7 @@ from gaploop.scripts.cli import main
 Barcodes = tuple[Callable[[int], np.ndarray], Callable[[np.ndarray], int]]
 FPS = 20
 JOINTS = ("pan", "lift", "gripper")
-IDLE = ((17, 24, 13), (0, 30, 0), (30, 0, 0), (0, 24, 21))
+IDLE = ((27, 24, 13), (0, 30, 0), (30, 0, 0), (0, 24, 21))
 """Per take: frames before the motion, of the motion with a pause in it, and after it."""
 MARGIN = 4
 STEP = 0.088
@@ -149,9 +149,9 @@ def test_trimming_leaves_out_idle_ends_and_changes_nothing_else(
     assert any("Nothing ever moves" in n and n.endswith("episodes 2.") for n in seen["notes"])
     ends = {row["episode"]: (row["first"], row["end"]) for row in seen["ends"]}
     assert set(ends) == {0, 3}
-    # Motion begins in frame 17 of take 0; the last key frame before the margin is frame 10.
-    assert ends[0][0] == 10
-    assert any("begin up to 0.2" in n and "--reencode=true" in n for n in seen["notes"])
+    # Motion begins in frame 27 of take 0; the last key frame before the margin is frame 20.
+    assert ends[0][0] == 20
+    assert any("keep up to 0." in n and "--reencode=true" in n for n in seen["notes"])
     assert (ends[3][0], ends[3][1]) == (0, ends[3][1])
     for number in (0, 3):
         motion_ends = IDLE[number][0] + IDLE[number][1]
@@ -208,6 +208,10 @@ def test_where_key_frames_are_rare_more_stays_or_pictures_are_encoded_again(
         )
         assert errors(root) == []
     assert whole["ends"][0]["first"] > 10
+    encode(path, [barcodes[0](n) for n in numbers], FPS, starts)  # a second and more to the next
+    assert main([*trim, f"--output_dir={tmp_path / 'none'}"]) == 2
+    assert "can only be cut at key frames" in capsys.readouterr().err
+    assert answer(capsys, *trim, "--dry_run")["ends"] == []
 
 
 @pytest.mark.parametrize(
