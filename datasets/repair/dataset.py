@@ -20,7 +20,8 @@ from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, refuse_lfs_pointers
 from gaploop.core.paths import refuse_links_out
-from gaploop.datasets import layout, staging
+from gaploop.core.run_record import write_record
+from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.check.dataset import check_dataset
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.frames import numeric_features, scan_frames
@@ -144,6 +145,11 @@ def repair(
         if refused or (output_dir is None and not report.actions):
             shutil.rmtree(stage)
             return report
+        if report.actions:
+            run, digest = lineage.read_run(root), lineage.dataset_hash(root)
+            source = {"name": root.name, "id": str(run.get("id", "")), "hash": digest, "run": run}
+            result = {"actions": sorted({action.code for action in report.actions})}
+            write_record(stage, lineage.SCHEMA, "repair", {}, [source], result)
         kept = keep(root, hook) if output_dir is None else None
         staging.commit(stage, target, hook)
         return replace(report, written=target, kept=kept)

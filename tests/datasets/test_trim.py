@@ -319,3 +319,18 @@ def test_cameras_of_unlike_pictures_are_not_swapped(
     path.write_text(json.dumps(value))
     assert main(["edit", "correct", str(dataset), "--episodes=[0]", "--swap=[top, wrist]"]) == 2
     assert "shape of top is [64, 64, 3]" in capsys.readouterr().err
+
+
+def test_rewritten_quantiles_have_a_lineage(plain: Path) -> None:
+    """What repair did to a dataset stood nowhere in it."""
+    assert main(["edit", "delete", str(plain), "--episodes=[3]", "--yes"]) == 0
+    first, path = read_run(plain), plain / layout.STATS
+    stats = json.loads(path.read_text())
+    stats[columns.ACTION]["q99"] = [v / 2 for v in stats[columns.ACTION]["q99"]]
+    path.write_text(json.dumps(stats))
+    assert errors(plain) == ["wrong_stats"]
+    assert main(["repair", str(plain), "--yes"]) == 0
+    assert errors(plain) == []
+    run = read_run(plain)
+    assert (run["command"], run["result"]["actions"]) == ("repair", ["rebuilt_stats"])
+    assert run["inputs"][0]["run"] == first
