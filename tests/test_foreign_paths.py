@@ -78,6 +78,7 @@ core/confined.py:main | Path(spec['root']) | ours
 core/consent_store.py:_read_private | path.parent / name | ours
 core/consent_store.py:_set_private | path.parent / f'.{name}.lock' | ours
 core/consent_store.py:_set_private | path.parent / name | ours
+core/files.py:lfs_pointers | Path(folder, name) | listed
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
@@ -163,6 +164,9 @@ datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kep
 datasets/repair/description.py:repair_keys | folder / kept | listed
 datasets/repair/description.py:repair_keys | folder / name | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
+datasets/repair/videos.py:settled | os.replace(part, path) | listed
+datasets/repair/videos.py:settled | part.unlink(missing_ok=True) | listed
+datasets/whole_stats.py:_with_pictures | shutil.rmtree(info.root / layout.EPISODES) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed

@@ -94,7 +94,7 @@ def check_gaps(
     fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, consents, findings)
-    _check_pictures(info, scan, findings)
+    _check_pictures(info, episodes, scan, findings)
     archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
     for path in archives:
@@ -119,9 +119,19 @@ def check_gaps(
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")
 
 
-def _check_pictures(info: DatasetInfo, scan: Scan | None, findings: Findings) -> None:
-    """Find episodes in which a camera gave far fewer pictures than there are rows."""
-    runs = [run for run in (scan.runs if scan is not None else ()) if run.rows >= info.fps]
+def _check_pictures(
+    info: DatasetInfo, episodes: EpisodeTable, scan: Scan | None, findings: Findings
+) -> None:
+    """Find real episodes in which a camera gave far fewer pictures than there are rows.
+
+    A simulated camera gives as many as it is told to.
+    """
+    if "gap_domain" not in episodes.table.column_names:
+        return
+    domains = episodes.table["gap_domain"].to_pylist()
+    real = {e for e, d in zip(episodes.index.tolist(), domains, strict=True) if d == Domain.REAL}
+    runs = [r for r in (scan.runs if scan is not None else ()) if r.episode in real]
+    runs = [run for run in runs if run.rows >= info.fps]
     for camera in sorted({camera for run in runs for camera in run.pictures}):
         seen = [run for run in runs if camera in run.pictures]
         slow = [run for run in seen if run.pictures[camera] < ENOUGH_PICTURES * run.rows]

@@ -66,4 +66,6 @@ def plainly_radians(low: NDArray[np.float64], high: NDArray[np.float64]) -> list
     used = usual >= math.degrees(MOVES_RAD)
     ratio = usual[used] / np.maximum(moved[small][:, used], 1e-9)
     fits = (ratio > math.degrees(1.0) / ALIKE) & (ratio < math.degrees(1.0) * ALIKE)
+    # An arm that stands still may flicker by a third of a degree; most of its joints don't.
+    fits &= moved[small][:, used] >= MOVES_RAD
     return np.flatnonzero(small).tolist() if (fits.mean(axis=1) > 0.5).all() else []

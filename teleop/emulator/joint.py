@@ -190,7 +190,9 @@ class JointMechanics:
         """Let time pass [s]."""
         if self.weight is not None:
             q_rad, v_rad_s = [j.q_rad for j in self.joints], [j.v_rad_s for j in self.joints]
-            pushes = self.weight.push_nm(q_rad, v_rad_s)
+            # Whoever holds all of an arm, as for its calibration, holds it clear of the table.
+            lies = any(j.hand_rad is None for j in self.joints)
+            pushes = self.weight.push_nm(q_rad, v_rad_s, on_table=lies)
             for joint, push_nm in zip(self.joints, pushes, strict=True):
                 joint.push_nm = push_nm
         for joint in self.joints:

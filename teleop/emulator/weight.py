@@ -28,13 +28,18 @@ class ArmWeight:
         self._q: FloatArray = np.zeros(len(names))
         self._v: FloatArray = np.zeros(len(names))
 
-    def push_nm(self, q_rad: Sequence[float], v_rad_s: Sequence[float]) -> list[float]:
-        """Return the torque on each joint [N m] at its angle [rad] and speed [rad/s]."""
+    def push_nm(
+        self, q_rad: Sequence[float], v_rad_s: Sequence[float], *, on_table: bool = True
+    ) -> list[float]:
+        """Return the torque on each joint [N m] at its angle [rad] and speed [rad/s].
+
+        With `on_table` the table holds what would fall through it.
+        """
         arm, q, v = self._arm, self._q, self._v
         q[self._own], v[self._own] = q_rad, v_rad_s
         push = arm.weight_nm(q)
         heights_m = arm.points_m(q)[:, 2]
-        for point in np.flatnonzero(heights_m < 0.0).tolist():
+        for point in np.flatnonzero(heights_m < 0.0).tolist() if on_table else ():
             rises = arm.jacobian_m(q, point)[2]
             force = -_TABLE_N_PER_M * heights_m[point] - _TABLE_N_S_PER_M * float(rises @ v)
             push = push + rises * max(force, 0.0)

@@ -355,8 +355,15 @@ def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_p
     """6.6 MB that claimed 300 million rows kept five commands busy for more than a minute."""
     root = damage.record(tmp_path / "set", 2, 12, videos=False)
     [path] = damage.data_files(root)
-    row = pq.read_table(path).slice(0, 1)
-    group = row.take(pa.array(np.zeros(400_000, int)))
+    row, same = pq.read_table(path).slice(0, 1), pa.array(np.zeros(400_000, int))
+    group = pa.table(
+        {
+            f.name: pa.nulls(len(same), f.type)
+            if pa.types.is_struct(f.type)
+            else row[f.name].take(same)
+            for f in row.schema
+        }
+    )
     with pq.ParquetWriter(path, group.schema) as writer:
         for _ in range(3):
             writer.write_table(group)

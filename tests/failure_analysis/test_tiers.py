@@ -99,7 +99,7 @@ def test_a_plan_says_what_to_measure_where_nothing_was_seen() -> None:
     assert "gaploop probe" in make_plan(nothing, 50).stop
     free = {**found.summary["evidence"], "cannot_rule_out": []}
     seen = replace(nothing, summary={**found.summary, "evidence": free})
-    assert "Don't collect" in make_plan(seen, 50).stop
+    assert "nothing to put right or to collect for yet" in make_plan(seen, 50).stop
 
 
 def test_every_tier_is_named_in_json_and_report(tmp_path: Path) -> None:

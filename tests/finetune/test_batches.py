@@ -153,7 +153,7 @@ def test_what_is_read_is_what_was_recorded(write_dataset: WriteDataset) -> None:
     ("takes", "select", "word"),
     [
         ([{"outcome": Outcome.FAILURE}], "demonstrations", "leaves none"),
-        ([{"outcome": Outcome.UNLABELLED}], "demonstrations", "gaploop label"),
+        ([{"outcome": Outcome.UNLABELLED}, {}], "demonstrations", "gaploop label"),
         ([{"domain": Domain.SIM}, {"domain": Domain.REAL}], "all", "mixes"),
         ([{}], "everything", "demonstrations"),
     ],

@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.randomisation import Randomisation, Range, as_yaml, load_randomisation
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, RANDOMISED, draw_gaps
+from gaploop.sim.gaps import MECHANISMS, RANDOMISED, draw_gaps
 from gaploop.sim.gaps.mechanism import Mechanism
 from gaploop.sim.randomise import PRESETS, draw, known_and_drawn, over, preset, without
 
@@ -89,7 +89,7 @@ def test_every_take_is_another_cell_and_the_same_one_again() -> None:
 def test_a_mechanism_for_training_acts_and_is_never_a_gap(
     mechanism: Mechanism, sweep: Any, same: Any
 ) -> None:
-    assert mechanism.key not in {m.key for m in (*MECHANISMS, *BLIND_MECHANISMS)}
+    assert mechanism.key not in {m.key for m in MECHANISMS}
     with pytest.raises(UnusableInputError):
         draw_gaps({mechanism.key: 0.5}, 0)
     far = {
