@@ -162,8 +162,8 @@ def test_the_page_is_followed_to_the_letter(model: str, tmp_path: Path) -> None:
             drive.wait_for("RUNNING")
             drive.wait_while(3.0)
             drive.press(" ")
-            drive.wait_for("TRIPPED")
-            drive.wait_for("torque off")
+            drive.wait_for("HELD")
+            drive.wait_for("The arm holds")
             drive.press("c")
             drive.wait_for("Press it again")
             drive.wait_while(0.5)  # "release the key in between"
