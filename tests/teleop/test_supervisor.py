@@ -289,6 +289,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
                 assert ride.line() == "hangs\n"
             elif how == "stopped":
                 until(lambda pid=ride.program.pid: is_stopped(pid))  # type: ignore[misc]
+            if how in ("hangs", "stopped"):  # what it said before is heard first
                 port = ride.bus._port
                 assert port is not None
                 until(lambda fd=port.fd: not select.select([fd], [], [], 0)[0])  # type: ignore[misc]
