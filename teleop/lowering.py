@@ -130,6 +130,8 @@ class Lowering:
         self._usual_pct: FloatArray = np.full(len(goal), np.nan)
         self._first_pct: FloatArray = np.full(len(goal), np.nan)
         self._still_at: FloatArray = np.full(len(goal), np.nan)
+        self._goal_at = goal
+        """Where the goals were when the arm came to stand."""
         self._tried_from_rad, self._tries = math.inf, 0
 
     @property
@@ -157,8 +159,10 @@ class Lowering:
         self._since_s += dt_s
         q = np.where(state.status & NO_REPLY, np.nan, state.position_rad)
         moved = np.abs(q - self._still_at)
-        if np.isnan(self._still_at).all() or (moved > STILL_RAD).any():
-            self._still_at, self._still_s = q, 0.0
+        # A goal that follows its load says that the arm only sticks: let go, it would slide on.
+        led = np.abs(self._goal - self._goal_at)
+        if np.isnan(self._still_at).all() or (moved > STILL_RAD).any() or (led > STILL_RAD).any():
+            self._still_at, self._goal_at, self._still_s = q, self._goal, 0.0
         else:
             self._still_s += dt_s
         pct = self._load_pct(state, q)
