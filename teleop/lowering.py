@@ -64,7 +64,7 @@ LONGEST_S: Final = 30.0
 
 
 class Guard(Protocol):
-    """A workspace box of one arm, such as `teleop.safety.WorkspaceGuard`."""
+    """A workspace box of one arm, such as `teleop.workspace.WorkspaceGuard`."""
 
     joints: list[int]
 
@@ -72,7 +72,7 @@ class Guard(Protocol):
         """Return how far the arm may go from `start_rad` to `wanted_rad` [rad]."""
 
 
-class Phase(Enum):
+class LoweringPhase(Enum):
     """What a lowering is doing, in words."""
 
     HOLD = "holds"
@@ -121,7 +121,7 @@ class Lowering:
         self._named = np.isfinite(park)
         self._guards, self._fastest_rad_s = tuple(guards), speed_rad_s
         self._goal: FloatArray = goal
-        self.phase = Phase.HOLD
+        self.phase = LoweringPhase.HOLD
         self.met = False
         """It has met something, or the box was in its way."""
         self._blocked = np.zeros(len(goal), dtype=np.bool_)
@@ -137,7 +137,7 @@ class Lowering:
     @property
     def done(self) -> bool:
         """Whether the arm rests: torque may go off."""
-        return self.phase is Phase.DONE
+        return self.phase is LoweringPhase.DONE
 
     @property
     def goal_rad(self) -> FloatArray:
@@ -166,18 +166,18 @@ class Lowering:
         else:
             self._still_s += dt_s
         pct = self._load_pct(state, q)
-        if self.phase is Phase.HOLD:
+        if self.phase is LoweringPhase.HOLD:
             if self.rests(state):
-                self.phase = Phase.DONE
+                self.phase = LoweringPhase.DONE
             elif self._still_s >= STILL_S or self._since_s >= SETTLE_S:
-                self._go(Phase.PARK if self._is_known else Phase.GIVE)
-        elif self.phase is Phase.PARK:
+                self._go(LoweringPhase.PARK if self._is_known else LoweringPhase.GIVE)
+        elif self.phase is LoweringPhase.PARK:
             self._to_park(pct, dt_s)
-        elif self.phase is Phase.GIVE:
+        elif self.phase is LoweringPhase.GIVE:
             self._give_way(pct, dt_s)
         return self.goal_rad
 
-    def _go(self, phase: Phase) -> None:
+    def _go(self, phase: LoweringPhase) -> None:
         self.phase, self._since_s, self._stuck_s, self._speed_rad_s = phase, 0.0, 0.0, 0.0
         self._still_s = 0.0
         self._usual_pct = np.full(len(self._goal), np.nan)
@@ -208,13 +208,13 @@ class Lowering:
         if presses.any():
             self.met = True
             self._blocked |= presses
-            self._go(Phase.GIVE)
+            self._go(LoweringPhase.GIVE)
             return
         self._usual_pct = usual + np.clip(np.nan_to_num(pct - usual), -drift, drift)
         way = np.where(self._blocked, 0.0, self._park - self._goal)
         left = float(np.abs(way).max())
         if left < 1e-4:
-            self._go(Phase.GIVE)
+            self._go(LoweringPhase.GIVE)
             return
         # All joints arrive together; fast at first rest and last.
         braked = math.sqrt(2.0 * GAIN_RAD_S2 * left)
@@ -230,7 +230,7 @@ class Lowering:
         if self._stuck_s >= BLOCKED_S:
             self.met = True
             self._blocked[:] = True
-            self._go(Phase.GIVE)
+            self._go(LoweringPhase.GIVE)
 
     def _give_way(self, pct: FloatArray, dt_s: float) -> None:
         pushes = np.nan_to_num(pct)
@@ -240,7 +240,7 @@ class Lowering:
         step = np.clip(-over * GIVE_RAD_S_PER_PCT, -most, most) * dt_s
         before, self._goal = self._goal, np.clip(self._goal + step, self._low, self._high)
         if self._since_s > LONGEST_S:
-            self.phase = Phase.DONE
+            self.phase = LoweringPhase.DONE
         gives = bool((np.abs(self._goal - before) > 0.1 * GIVE_RAD_S_PER_PCT * dt_s).any())
         if gives or self._still_s < STILL_S or self._since_s < STILL_S:
             return
@@ -249,12 +249,12 @@ class Lowering:
         if left < self._tried_from_rad - WAY_RAD:
             self._tried_from_rad, self._tries = left, 0
         if not self.met or left <= PARKED_RAD:
-            self.phase = Phase.DONE
+            self.phase = LoweringPhase.DONE
         elif (away[~self._blocked] > WAY_RAD).any() and not self._blocked.all():
-            self._go(Phase.PARK)
+            self._go(LoweringPhase.PARK)
         elif self._tries == TRIES:
-            self.phase = Phase.DONE
+            self.phase = LoweringPhase.DONE
         elif self._still_s >= AGAIN_S:
             self._tries += 1
             self._blocked[:] = False
-            self._go(Phase.PARK)
+            self._go(LoweringPhase.PARK)

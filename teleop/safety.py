@@ -14,15 +14,16 @@ at a joint's end that is the worse evil.
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
 
-What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches;
-only `clear`, the operator's word, ends it. The arm holds for a moment, and then `response` says
-what becomes of it: it is held on, lowered, or let go (docs/teleoperation.md, "However it ends").
+What trips it is watched on every turn, before any command goes out (`teleop.trips`). A trip
+latches; only `clear`, the operator's word, ends it. The arm holds for a moment, and then `response`
+says what becomes of it: it is held on, lowered, or let go (docs/teleoperation.md, "However it
+ends").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any, Final
@@ -31,12 +32,9 @@ import numpy as np
 
 from gaploop.core.arms import ARMS, model_of
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
-from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.protocols import Follower
-from gaploop.core.station import SafetyLimits, Station, Workspace
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import (
-    NO_REPLY,
-    REBOOTED,
     SPEED,
     FloatArray,
     FollowerState,
@@ -44,8 +42,10 @@ from gaploop.core.types import (
     SafeCommand,
     SafetyReason,
 )
-from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment, Room
+from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment
 from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
+from gaploop.teleop.trips import TripWatch
+from gaploop.teleop.workspace import WorkspaceGuard, guards_for
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""
@@ -62,24 +62,6 @@ JUMP_HOLD_S: Final = 0.2
 bad reading."""
 _ON_TIME: Final = 1e-6
 """A turn that is early or late by less than this part of a period is on time: rounding."""
-WAY_RAD: Final = 0.03
-"""A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
-IDLE_A: Final = 0.06
-IDLE_PCT: Final = 6.0
-"""A motor that draws less doesn't try: held 0.15 rad from its goal, one draws half an ampere at the
-least gain in use (STS3215 with P 4; the XL servos' gains give more); without torque it draws what
-its electronics take [A; % of stall where only load is reported]."""
-FAR_RAD: Final = 1.0
-FAR_S: Final = 1.0
-"""A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
-motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
-HALVINGS: Final = 5
-"""A step that would leave the box is let through to 1/32 of its length: half a milliradian."""
-
-ARM_PREFIXES: Final = (("",), ("left_", "right_"))
-"""How joints of one arm and of a pair are told apart; the pair's as in LeRobot."""
-SUPPLY: Final = 0x01
-"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
 
 
 class Response(Enum):
@@ -655,356 +637,3 @@ class _Jumps:
 
 def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_RAD) -> bool:
     return any(abs(a - b) > by_rad for a, b in zip(one, two, strict=True))
-
-
-class TripWatch:
-    """Says what is wrong with leader and arm; joints in `grips` rightly don't reach their goals."""
-
-    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int] = ()) -> None:
-        self._limits = limits
-        self._shape = (n_joints,)
-        self._estop = False
-        self._stalled = _Lasting(n_joints)
-        self._silent = _Lasting(n_joints)
-        self._following = _Following(limits, n_joints, grips)
-        self._heard_s = math.nan
-        self.ill = frozenset[int]()
-        """The one servo that is too hot, or reports an error of its own."""
-        self.lets_go = False
-        """Servos can't be relied on: some restarted, or several report errors of their own."""
-
-    def estop(self) -> None:
-        """Trip at the next turn. Safe to call from a signal handler or another thread."""
-        self._estop = True
-
-    def clear(self) -> None:
-        """Forget an e-stop and what has lasted so far."""
-        self._estop = self.lets_go = False
-        self.ill = frozenset()
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget what has lasted so far: the loop didn't watch for a while."""
-        self._stalled.forget()
-        self._silent.forget()
-        self._following.forget()
-        self._heard_s = math.nan
-
-    def cause(
-        self, sample: LeaderSample, state: FollowerState, now_s: float, sent_rad: Sequence[float]
-    ) -> SafetyReason:
-        """Return what is wrong at `now_s` [s], or NONE; `sent_rad` are the follower's goals."""
-        limits = self._limits
-        cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
-        # Written so that NaN, and a time that lies ahead, count as stale.
-        if not -limits.stale_leader_s <= now_s - sample.t_s <= limits.stale_leader_s:
-            cause |= SafetyReason.STALE_LEADER
-        shape = self._shape
-        is_whole = (
-            state.status.shape == shape
-            and state.status.dtype.kind in "iu"
-            and state.position_rad.shape == shape
-            and state.current_a.shape == shape
-            and state.load_pct.shape == shape
-            and state.temperature_c.shape == shape
-        )
-        if not is_whole:  # a torn report is a broken device
-            self.lets_go = True
-            return cause | SafetyReason.HARDWARE_ERROR
-        status = state.status.tolist()
-        faulty = frozenset[int]()
-        if any(status):
-            if any(bits & ~NO_REPLY for bits in status):
-                cause |= SafetyReason.HARDWARE_ERROR
-                own = ~(NO_REPLY | REBOOTED | SUPPLY)
-                faulty = frozenset(k for k, bits in enumerate(status) if bits & own)
-                # One that reports an error has shut itself down: it didn't restart.
-                self.lets_go |= any(bits & REBOOTED and not bits & own for bits in status)
-            silent = [bool(bits & NO_REPLY) for bits in status]
-            heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
-            if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
-                cause |= SafetyReason.LOST_SERVO
-        else:
-            self._silent.forget()
-        self._heard_s = now_s
-        # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
-        hot = [k for k, c in enumerate(state.temperature_c.tolist()) if c > limits.temperature_c]
-        if hot:
-            cause |= SafetyReason.OVER_TEMPERATURE
-        if faulty or hot:
-            # Several that are only hot have power left to be lowered with; the first stays ill.
-            self.lets_go |= len(self.ill | faulty) > 1
-            if not self.ill and len(faulty.union(hot)) == 1:
-                self.ill = faulty.union(hot)
-        current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
-        most_a, most_pct = limits.stall_current_a, limits.stall_load_pct
-        # By the load where the current isn't known; None, as in a turn that a servo missed, where
-        # neither is: it may still push.
-        pushes = [
-            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
-            for amps, load in zip(current_a, load_pct, strict=True)
-        ]
-        if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
-            cause |= SafetyReason.STALL
-        if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
-            cause |= SafetyReason.NOT_FOLLOWING
-        return cause
-
-
-class _Lasting:
-    """Since when something has been so, joint by joint."""
-
-    def __init__(self, n_joints: int) -> None:
-        self._never: list[float | None] = [None] * n_joints
-        self._since_s = self._never
-
-    def forget(self) -> None:
-        self._since_s = self._never
-
-    def longer_than(
-        self, long_s: float, is_so: Sequence[bool | None], now_s: float, began_s: float
-    ) -> bool:
-        """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`.
-
-        None, where nothing is known, changes nothing.
-        """
-        if self._since_s is self._never and not any(is_so):
-            return False
-        self._since_s = [
-            since_s if so is None else ((began_s if since_s is None else since_s) if so else None)
-            for so, since_s in zip(is_so, self._since_s, strict=True)
-        ]
-        if self._since_s == self._never:
-            self._since_s = self._never
-            return False
-        return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
-
-
-class _Following:
-    """Notices joints that don't go where they are sent: limp, stuck, or somebody else's.
-
-    How far behind a joint may be isn't asked of one that moves: a fast motion, a weight or a slow
-    servo leave it behind by any amount, yet it comes nearer. One that comes no nearer and draws
-    nothing isn't trying. One that comes no nearer and pushes has met something; that is ordinary
-    contact, up to `FAR_RAD`.
-    """
-
-    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int]) -> None:
-        self._off_rad, self._long_s = limits.following_rad, limits.following_s
-        self._far_s = max(FAR_S, limits.following_s)
-        self._grips = frozenset(grips)
-        self._never: list[tuple[float, float, float] | None] = [None] * n_joints
-        self._behind = self._never
-        """For each joint that is behind: since when, since when idle too, and where it then was."""
-
-    def forget(self) -> None:
-        self._behind = self._never
-
-    def fails(
-        self,
-        sent_rad: Sequence[float],
-        state: FollowerState,
-        current_a: list[float],
-        load_pct: list[float],
-        now_s: float,
-    ) -> bool:
-        """Say whether any joint doesn't follow."""
-        q_rad, off_rad = state.position_rad.tolist(), self._off_rad
-        for sent, q in zip(sent_rad, q_rad, strict=True):
-            if not -off_rad <= sent - q <= off_rad:
-                break
-        else:
-            self._behind = self._never
-            return False
-        status, behind, fails = state.status.tolist(), list(self._behind), False
-        for k, (sent, q) in enumerate(zip(sent_rad, q_rad, strict=True)):
-            error = sent - q
-            if status[k] & NO_REPLY or error != error:
-                continue  # where it is isn't known
-            if abs(error) <= off_rad:
-                behind[k] = None
-                continue
-            effort, idle = current_a[k], IDLE_A
-            if effort != effort:
-                effort, idle = load_pct[k], IDLE_PCT
-            since_s, idle_s, from_rad = behind[k] or (now_s, now_s, q)
-            way = q - from_rad if error > 0 else from_rad - q
-            if way > WAY_RAD:
-                since_s = idle_s = now_s
-                from_rad = q
-            if not abs(effort) < idle:  # it tries, or doesn't tell
-                idle_s = now_s
-            behind[k] = since_s, idle_s, from_rad
-            fails |= now_s - idle_s >= self._long_s
-            is_far = abs(error) > FAR_RAD and k not in self._grips
-            fails |= is_far and now_s - since_s >= self._far_s
-        self._behind = behind
-        return fails
-
-
-# -- the workspace box: an arm's guarded points stay inside it, through forward kinematics -----
-
-
-class WorkspaceGuard:
-    """Keeps one arm's points in a box.
-
-    Where the arm stands outside already, the box reaches out to where each point stands and
-    shrinks as it comes back: no point ever gets further out on any axis.
-
-    Args:
-        points_m: joint positions [rad] to guarded points [m], shape (k, 3), in the box's frame.
-        joints: which of the follower's joints this arm's are, in the order `points_m` wants.
-        reach_m: for each of them, how far at most any point moves when it turns [m/rad]: away
-            from the box's faces the points need not be found on every turn.
-        joint_names: what the joints are called, and the points. With these and the reach ways
-            round can be found.
-    """
-
-    def __init__(
-        self,
-        box: Workspace,
-        points_m: Callable[[FloatArray], FloatArray],
-        joints: Sequence[int],
-        reach_m: Sequence[float] | None = None,
-        joint_names: Sequence[str] = (),
-        point_names: Sequence[str] = (),
-    ) -> None:
-        self.box, self.joints = box, [int(joint) for joint in joints]
-        self.shortened = False
-        """The box shortened the last step."""
-        self._names = tuple(joint_names), tuple(point_names)
-        self._points_of = points_m
-        self._reach_m = [math.inf] * len(self.joints) if reach_m is None else list(reach_m)
-        self._box_low, self._box_high = box.bounds_m()
-        self._low: FloatArray = self._box_low
-        self._high: FloatArray = self._box_high
-        self._is_outside = False
-        self._clear_rad: Sequence[float] = [math.nan] * len(self.joints)
-        self._clear_m = 0.0
-        """At `_clear_rad`, the points were this far from every face of the box [m]."""
-
-    def room(self, limits_rad: FloatArray) -> Room | None:
-        """Return where the arm may be, by its joints' limits [rad]; None without reach or names."""
-        if not (np.isfinite(self._reach_m).all() and all(self._names)):
-            return None
-        reach_m = np.array(self._reach_m)
-        corners = self._box_low, self._box_high
-        return Room(self._points_of, reach_m, *corners, limits_rad, *self._names)
-
-    def start(self, q_rad: Sequence[float]) -> None:
-        """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
-        self._clear_m = 0.0
-        self._reach_out(self._points_m(q_rad))
-
-    def limit(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
-        """Return where the arm may be sent: `wanted_rad`, or as far towards it as the box lets.
-
-        First the largest part of the whole step, then what single joints can still do, so that
-        an arm pressed against a face slides along it. Every joint ends between its start and
-        what was wanted.
-        """
-        self.shortened = False
-        if list(wanted_rad) == list(start_rad):
-            return wanted_rad
-        if self._clear_m > 0.0:
-            ways = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)
-            # How far from where they then were the points may be at most.
-            if sum(abs(q - was) * reach_m for q, was, reach_m in ways) < self._clear_m:
-                return wanted_rad
-        points = self._points_m(wanted_rad)
-        self._clear_m, self._clear_rad = 0.0, wanted_rad
-        if self._holds(points):
-            reached = wanted_rad
-            if not self._is_outside:
-                self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
-        else:
-            self.shortened = True
-            part, size, near = 0.0, 0.5, list(start_rad)
-            for _ in range(HALVINGS):
-                tried = [
-                    min(
-                        max(start + (part + size) * (wanted - start), min(start, wanted)),
-                        max(start, wanted),
-                    )
-                    for start, wanted in zip(start_rad, wanted_rad, strict=True)
-                ]
-                if self._holds(self._points_m(tried)):
-                    part, near = part + size, tried
-                size /= 2.0
-            points = self._points_m(near)
-            for joint, wanted in enumerate(wanted_rad):
-                before = near[joint]
-                if before == wanted:
-                    continue
-                near[joint] = wanted
-                turned = self._points_m(near)
-                if self._holds(turned):
-                    points = turned
-                else:
-                    near[joint] = before
-            reached = near
-        if self._is_outside:
-            self._reach_out(points)
-        return reached
-
-    def _points_m(self, q_rad: Sequence[float]) -> FloatArray:
-        return self._points_of(np.array(q_rad))
-
-    def _holds(self, points: FloatArray) -> bool:
-        return bool((points >= self._low).all() and (points <= self._high).all())
-
-    def _reach_out(self, points: FloatArray) -> None:
-        self._low = np.minimum(self._box_low, points)
-        self._high = np.maximum(self._box_high, points)
-        self._is_outside = bool((self._low < self._box_low).any()) or bool(
-            (self._high > self._box_high).any()
-        )
-
-
-def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ...]:
-    """Return a guard for every arm of `follower`: two for a pair, none for an unknown arm.
-
-    The model is the station's, else the robot type's; the box is the station's, else the
-    model's own. Both arms of a pair have the same box, each in its own base frame.
-
-    Raises:
-        UnusableInputError: a model that doesn't fit the robot, or a box without a model.
-    """
-    name = station.robot_model or model_of(follower.robot_type)
-    if not name:
-        if station.workspace is not None:
-            raise UnusableInputError(
-                f"{station.where}: workspace needs an arm model, and none is known for "
-                f"{follower.robot_type}. Name one: robot_model: {', '.join(ARM_MODELS)}, or "
-                "the path of an MJCF file."
-            )
-        return ()
-    model = ArmModel.load(name)
-    box = station.workspace
-    if box is None:
-        if name not in ARM_MODELS:
-            raise UnusableInputError(
-                f"{station.where}: the arm model {name} has no workspace of its own. Add one in m: "
-                "workspace: {x: [lower, upper], y: [lower, upper], z: [lower, upper]}."
-            )
-        box = Workspace(*ARM_MODELS[name].workspace_m)
-    own = list(follower.joint_names)
-    for prefixes in ARM_PREFIXES:
-        arms = [[prefix + joint for joint in model.joint_names] for prefix in prefixes]
-        if all(joint in own for joints in arms for joint in joints):
-            return tuple(
-                WorkspaceGuard(
-                    box,
-                    model.points_m,
-                    [own.index(j) for j in joints],
-                    model.reach_m,
-                    joints,
-                    model.point_names,
-                )
-                for joints in arms
-            )
-    raise UnusableInputError(
-        f"{station.where}: robot_model {model.name} has the joints "
-        f"{', '.join(model.joint_names)}, but the {follower.robot_type} has {', '.join(own)}. "
-        f"Name the model that fits: {', '.join(ARM_MODELS)}, or the path of an MJCF file."
-    )

@@ -41,7 +41,7 @@ from gaploop.datasets.whole_stats import complete_stats, renew_episode_stats
 
 
 @dataclass(frozen=True)
-class Change:
+class EpisodeChange:
     """What becomes of one episode on its way into a new dataset.
 
     Attributes:
@@ -109,7 +109,7 @@ def _age_columns(*keys: str) -> tuple[str, ...]:
     return tuple(columns.age_column(key.removeprefix(columns.IMAGES)) for key in keys)
 
 
-UNCHANGED: Final = Change()
+UNCHANGED: Final = EpisodeChange()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class DatasetPiece:
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
     chosen: frozenset[int]
-    changes: Mapping[int, Change] = field(default_factory=dict)
+    changes: Mapping[int, EpisodeChange] = field(default_factory=dict)
 
     @classmethod
     def whole(cls, root: Path) -> DatasetPiece:
@@ -141,7 +141,7 @@ class DatasetPiece:
         """Return the piece with just these episodes."""
         return replace(self, chosen=frozenset(chosen))
 
-    def change(self, episode: EpisodeRow) -> Change:
+    def change(self, episode: EpisodeRow) -> EpisodeChange:
         """Return what becomes of an episode."""
         return self.changes.get(episode.index, UNCHANGED)
 

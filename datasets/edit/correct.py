@@ -13,7 +13,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import columns
-from gaploop.datasets.edit.compose import Change, DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.layout import DatasetInfo
 
 
@@ -23,7 +23,7 @@ def changes(
     subtract: Mapping[str, Any],
     feature: str = columns.STATE,
     swap: Sequence[str] = (),
-) -> dict[int, Change]:
+) -> dict[int, EpisodeChange]:
     """Return what becomes of the chosen episodes.
 
     Args:
@@ -44,7 +44,7 @@ def changes(
     cameras = dict[str, str]()
     if swap:
         cameras = _swapped(info, swap)
-    return dict.fromkeys(chosen, Change(subtract=vectors, cameras=cameras))
+    return dict.fromkeys(chosen, EpisodeChange(subtract=vectors, cameras=cameras))
 
 
 def _subtracted(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
-from gaploop.datasets.edit.compose import Change, DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
@@ -147,7 +147,7 @@ def _moved(values: Floats, still: Floats) -> int | None:
     return int(places[0]) if len(places) else None
 
 
-def changes(piece: DatasetPiece, trims: Collection[Trim]) -> dict[int, Change]:
+def changes(piece: DatasetPiece, trims: Collection[Trim]) -> dict[int, EpisodeChange]:
     """Return what becomes of the episodes of which something is left out."""
     info = piece.info
     cut = [t for t in trims if t.left_out]
@@ -164,5 +164,5 @@ def changes(piece: DatasetPiece, trims: Collection[Trim]) -> dict[int, Change]:
             float(t_s[trim.first]) if trim.first else -math.inf,
             float(t_s[trim.end]) if trim.end < n else math.inf,
         )
-        found[trim.episode.index] = Change((trim.first, trim.end), edges)
+        found[trim.episode.index] = EpisodeChange((trim.first, trim.end), edges)
     return found

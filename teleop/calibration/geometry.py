@@ -35,14 +35,6 @@ def angle_rad(R: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(rotation_vector(R), axis=-1))
 
 
-def mean_pose(T: FloatArray) -> FloatArray:
-    """Return the mean of poses, shape (n, 4, 4): mean translation, chordal mean rotation."""
-    result = np.eye(4)
-    result[:3, :3] = Rotation.from_matrix(T[:, :3, :3]).mean().as_matrix()
-    result[:3, 3] = T[:, :3, 3].mean(axis=0)
-    return result
-
-
 def transform(T: FloatArray, points_m: FloatArray) -> FloatArray:
     """Apply poses, shape (..., 4, 4), to points, shape (k, 3); returns shape (..., k, 3)."""
     turned = points_m @ np.swapaxes(T[..., :3, :3], -1, -2)

@@ -23,7 +23,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
-from gaploop.teleop.lerobot_devices.silence import Memory, newest_message
+from gaploop.teleop.lerobot_devices.silence import SilenceWatch, newest_message
 from gaploop.teleop.stopping import undisturbed
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class GenericFollower:
         moves = [
             k for k, name in enumerate(self.joint_names[: self._n_arm]) if "gripper" not in name
         ]
-        self._memory = Memory(device, moves, safety.following_rad, safety.lost_servo_s / 2)
+        self._silence = SilenceWatch(device, moves, safety.following_rad, safety.lost_servo_s / 2)
         self._is_silent = False
         _give_up_sending(device)
         start = self.read().position_rad
@@ -162,7 +162,7 @@ class GenericFollower:
             readings[name] = next((c for c in columns if np.isfinite(c).any()), columns[0])
         readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
         bits = np.stack([position, *readings.values()])
-        is_silent = self._memory.answers(position, bits.tobytes(), t_s) and bool(seen)
+        is_silent = self._silence.answers(position, bits.tobytes(), t_s) and bool(seen)
         if is_silent:
             missing = [True] * len(missing)
             readings = {name: np.full_like(values, np.nan) for name, values in readings.items()}
@@ -185,7 +185,7 @@ class GenericFollower:
         if not self._holding:
             return
         values = self.to_units(command.sent_rad).tolist()
-        self._memory.sent(command.sent_rad)
+        self._silence.sent(command.sent_rad)
         try:
             self.device.send_action(self._action(values))
             self._failed_in_a_row = 0
@@ -223,7 +223,7 @@ class GenericFollower:
     def torque_off(self) -> None:
         """Take torque off as the class offers it, or disconnect; DeviceError if neither works."""
         self._holding = False
-        self._memory.forget()
+        self._silence.forget()
         if not self._connected:
             return
         failed = []

@@ -40,7 +40,7 @@ def newest_message(device: Any) -> Any:
     return next((message for message in found if message is not None), None)
 
 
-class Memory:
+class SilenceWatch:
     """Watches what a robot reports against where it is sent.
 
     Args:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
-from gaploop.teleop.lowering import LOWER_RAD_S, PARKED_RAD, RISE_PCT, Lowering, Phase
+from gaploop.teleop.lowering import LOWER_RAD_S, PARKED_RAD, RISE_PCT, Lowering, LoweringPhase
 
 DT_S = 0.02
 GAIN_PCT = 460.0
@@ -140,7 +140,7 @@ def test_a_hand_that_is_taken_away_again_only_delays_it() -> None:
         if lowering.done:
             break
         joints.turn(goal)
-    assert lowering.phase is Phase.DONE
+    assert lowering.phase is LoweringPhase.DONE
     assert lowering.met
     assert joints.q[0] == pytest.approx(-1.5, abs=PARKED_RAD)
 

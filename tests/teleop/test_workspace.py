@@ -15,7 +15,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.station import SIM_STATION, SafetyLimits, Station, Workspace
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
-from gaploop.teleop.safety import SafetyFilter, WorkspaceGuard, make_safety
+from gaploop.teleop.safety import SafetyFilter, make_safety
+from gaploop.teleop.workspace import WorkspaceGuard
 
 PERIOD_S = 0.005
 LIMITS = SafetyLimits(align_velocity_rad_s=3.0)

@@ -14,7 +14,7 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
-from gaploop.teleop.safety import TripWatch
+from gaploop.teleop.trips import TripWatch
 
 PERIOD_S = 0.01
 HERTZ = 30
@@ -210,7 +210,7 @@ def test_a_quiet_arm_is_no_silent_one(case: str, make: type[Robot]) -> None:
 def test_a_limp_arm_may_be_left_alone() -> None:
     driven = Driven(Robot)
     driven.follower.torque_off = lambda: None  # type: ignore[method-assign]
-    driven.follower._memory.forget()
+    driven.follower._silence.forget()
     for _ in range(100):
         assert not driven.follower.read().status.any()
         driven.clock.sleep_until(driven.clock.now_s() + PERIOD_S)

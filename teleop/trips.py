@@ -1,0 +1,218 @@
+"""What trips the safety filter: watched on every turn, before any command goes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from gaploop.core.station import SafetyLimits
+from gaploop.core.types import (
+    NO_REPLY,
+    REBOOTED,
+    FollowerState,
+    LeaderSample,
+    SafetyReason,
+)
+
+WAY_RAD: Final = 0.03
+"""A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
+IDLE_A: Final = 0.06
+IDLE_PCT: Final = 6.0
+"""A motor that draws less doesn't try: held 0.15 rad from its goal, one draws half an ampere at the
+least gain in use (STS3215 with P 4; the XL servos' gains give more); without torque it draws what
+its electronics take [A; % of stall where only load is reported]."""
+FAR_RAD: Final = 1.0
+FAR_S: Final = 1.0
+"""A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
+motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
+SUPPLY: Final = 0x01
+"""Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
+
+
+class TripWatch:
+    """Says what is wrong with leader and arm; joints in `grips` rightly don't reach their goals."""
+
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int] = ()) -> None:
+        self._limits = limits
+        self._shape = (n_joints,)
+        self._estop = False
+        self._stalled = _Lasting(n_joints)
+        self._silent = _Lasting(n_joints)
+        self._following = _Following(limits, n_joints, grips)
+        self._heard_s = math.nan
+        self.ill = frozenset[int]()
+        """The one servo that is too hot, or reports an error of its own."""
+        self.lets_go = False
+        """Servos can't be relied on: some restarted, or several report errors of their own."""
+
+    def estop(self) -> None:
+        """Trip at the next turn. Safe to call from a signal handler or another thread."""
+        self._estop = True
+
+    def clear(self) -> None:
+        """Forget an e-stop and what has lasted so far."""
+        self._estop = self.lets_go = False
+        self.ill = frozenset()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what has lasted so far: the loop didn't watch for a while."""
+        self._stalled.forget()
+        self._silent.forget()
+        self._following.forget()
+        self._heard_s = math.nan
+
+    def cause(
+        self, sample: LeaderSample, state: FollowerState, now_s: float, sent_rad: Sequence[float]
+    ) -> SafetyReason:
+        """Return what is wrong at `now_s` [s], or NONE; `sent_rad` are the follower's goals."""
+        limits = self._limits
+        cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
+        # Written so that NaN, and a time that lies ahead, count as stale.
+        if not -limits.stale_leader_s <= now_s - sample.t_s <= limits.stale_leader_s:
+            cause |= SafetyReason.STALE_LEADER
+        shape = self._shape
+        is_whole = (
+            state.status.shape == shape
+            and state.status.dtype.kind in "iu"
+            and state.position_rad.shape == shape
+            and state.current_a.shape == shape
+            and state.load_pct.shape == shape
+            and state.temperature_c.shape == shape
+        )
+        if not is_whole:  # a torn report is a broken device
+            self.lets_go = True
+            return cause | SafetyReason.HARDWARE_ERROR
+        status = state.status.tolist()
+        faulty = frozenset[int]()
+        if any(status):
+            if any(bits & ~NO_REPLY for bits in status):
+                cause |= SafetyReason.HARDWARE_ERROR
+                own = ~(NO_REPLY | REBOOTED | SUPPLY)
+                faulty = frozenset(k for k, bits in enumerate(status) if bits & own)
+                # One that reports an error has shut itself down: it didn't restart.
+                self.lets_go |= any(bits & REBOOTED and not bits & own for bits in status)
+            silent = [bool(bits & NO_REPLY) for bits in status]
+            heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
+            if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
+                cause |= SafetyReason.LOST_SERVO
+        else:
+            self._silent.forget()
+        self._heard_s = now_s
+        # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
+        hot = [k for k, c in enumerate(state.temperature_c.tolist()) if c > limits.temperature_c]
+        if hot:
+            cause |= SafetyReason.OVER_TEMPERATURE
+        if faulty or hot:
+            # Several that are only hot have power left to be lowered with; the first stays ill.
+            self.lets_go |= len(self.ill | faulty) > 1
+            if not self.ill and len(faulty.union(hot)) == 1:
+                self.ill = faulty.union(hot)
+        current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
+        most_a, most_pct = limits.stall_current_a, limits.stall_load_pct
+        # By the load where the current isn't known; None, as in a turn that a servo missed, where
+        # neither is: it may still push.
+        pushes = [
+            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
+            for amps, load in zip(current_a, load_pct, strict=True)
+        ]
+        if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
+            cause |= SafetyReason.STALL
+        if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
+            cause |= SafetyReason.NOT_FOLLOWING
+        return cause
+
+
+class _Lasting:
+    """Since when something has been so, joint by joint."""
+
+    def __init__(self, n_joints: int) -> None:
+        self._never: list[float | None] = [None] * n_joints
+        self._since_s = self._never
+
+    def forget(self) -> None:
+        self._since_s = self._never
+
+    def longer_than(
+        self, long_s: float, is_so: Sequence[bool | None], now_s: float, began_s: float
+    ) -> bool:
+        """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`.
+
+        None, where nothing is known, changes nothing.
+        """
+        if self._since_s is self._never and not any(is_so):
+            return False
+        self._since_s = [
+            since_s if so is None else ((began_s if since_s is None else since_s) if so else None)
+            for so, since_s in zip(is_so, self._since_s, strict=True)
+        ]
+        if self._since_s == self._never:
+            self._since_s = self._never
+            return False
+        return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
+
+
+class _Following:
+    """Notices joints that don't go where they are sent: limp, stuck, or somebody else's.
+
+    How far behind a joint may be isn't asked of one that moves: a fast motion, a weight or a slow
+    servo leave it behind by any amount, yet it comes nearer. One that comes no nearer and draws
+    nothing isn't trying. One that comes no nearer and pushes has met something; that is ordinary
+    contact, up to `FAR_RAD`.
+    """
+
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int]) -> None:
+        self._off_rad, self._long_s = limits.following_rad, limits.following_s
+        self._far_s = max(FAR_S, limits.following_s)
+        self._grips = frozenset(grips)
+        self._never: list[tuple[float, float, float] | None] = [None] * n_joints
+        self._behind = self._never
+        """For each joint that is behind: since when, since when idle too, and where it then was."""
+
+    def forget(self) -> None:
+        self._behind = self._never
+
+    def fails(
+        self,
+        sent_rad: Sequence[float],
+        state: FollowerState,
+        current_a: list[float],
+        load_pct: list[float],
+        now_s: float,
+    ) -> bool:
+        """Say whether any joint doesn't follow."""
+        q_rad, off_rad = state.position_rad.tolist(), self._off_rad
+        for sent, q in zip(sent_rad, q_rad, strict=True):
+            if not -off_rad <= sent - q <= off_rad:
+                break
+        else:
+            self._behind = self._never
+            return False
+        status, behind, fails = state.status.tolist(), list(self._behind), False
+        for k, (sent, q) in enumerate(zip(sent_rad, q_rad, strict=True)):
+            error = sent - q
+            if status[k] & NO_REPLY or error != error:
+                continue  # where it is isn't known
+            if abs(error) <= off_rad:
+                behind[k] = None
+                continue
+            effort, idle = current_a[k], IDLE_A
+            if effort != effort:
+                effort, idle = load_pct[k], IDLE_PCT
+            since_s, idle_s, from_rad = behind[k] or (now_s, now_s, q)
+            way = q - from_rad if error > 0 else from_rad - q
+            if way > WAY_RAD:
+                since_s = idle_s = now_s
+                from_rad = q
+            if not abs(effort) < idle:  # it tries, or doesn't tell
+                idle_s = now_s
+            behind[k] = since_s, idle_s, from_rad
+            fails |= now_s - idle_s >= self._long_s
+            is_far = abs(error) > FAR_RAD and k not in self._grips
+            fails |= is_far and now_s - since_s >= self._far_s
+        self._behind = behind
+        return fails
+
+
+# -- the workspace box: an arm's guarded points stay inside it, through forward kinematics -----
