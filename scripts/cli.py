@@ -37,8 +37,9 @@ from typing import Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.scripts.former_names import current
 
-HELPERS: Final = ("cli", "options")
+HELPERS: Final = ("cli", "former_names", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
@@ -72,7 +73,10 @@ _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a p
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gaploop` with `argv`, or the process's own arguments, and return the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments, moved = current(given)
+    if moved:
+        _say(moved, f"gaploop {given[0]}")
     command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
     program = f"gaploop {command}" if command in commands() else "gaploop"
     return guard(program, lambda: _dispatch(command, arguments))

@@ -28,6 +28,7 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.platform_calls import signals_handled
 from gaploop.scripts import cli, options
 from gaploop.scripts._arguments import parse
+from gaploop.scripts.former_names import FORMER
 from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
 
 
@@ -146,6 +147,17 @@ def test_every_command_refuses_an_unknown_option(
 ) -> None:
     assert cli.main([name, "--jsn=true"]) == 2
     assert one_line(capsys).startswith(f"gaploop {name}: Unknown option --jsn. Did you mean --")
+
+
+def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[str]) -> None:
+    for former, words in FORMER.items():
+        assert former not in cli.commands()
+        assert words[0] in cli.commands()
+        assert cli.main([former, "--help"]) == 0
+        said = capsys.readouterr()
+        now = f"is now: gaploop {' '.join(words)}. The former name ends with 0.1."
+        assert said.err == f"gaploop {former}: {now}\n"
+        assert said.out.startswith(f"usage: gaploop {words[0]}")
 
 
 @pytest.mark.parametrize(
