@@ -166,7 +166,7 @@ def parse_info(root: Path) -> DatasetInfo:
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
         if data_files(root):
             raise UnusableInputError(
-                f"{root} {what}. Make it anew: gaploop repair {shlex.quote(str(root))} --yes"
+                f"{root} {what}. Make it anew: gaploop check {shlex.quote(str(root))} --fix"
             )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
     value, where = read_json(root / INFO), root / INFO
@@ -201,7 +201,7 @@ def parse_info(root: Path) -> DatasetInfo:
         reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
             f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
-            f"anew: gaploop repair {shlex.quote(str(root))} --yes"
+            f"anew: gaploop check {shlex.quote(str(root))} --fix"
         ) from None
 
 
@@ -350,7 +350,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             schema = pq.read_schema(regular_file(path))
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
-    fix = f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
+    fix = f"Give such takes new ones with: gaploop check {shlex.quote(str(root))} --fix"
     for row in rows:
         if row.get("gap_uid"):
             plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix)

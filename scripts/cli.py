@@ -52,8 +52,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
-        *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent", "studio"),
+        *("publish", "check", "label", "review", "edit", "merge", "harmonise"),
+        *("import", "export", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),

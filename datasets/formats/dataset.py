@@ -107,7 +107,7 @@ def open_dataset(
     twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
     if twice is not None:
         raise UnusableInputError(
-            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop repair {root}"
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop check {root} --fix"
         )
 
     def check() -> None:

@@ -167,7 +167,7 @@ def _values(
     if count != episode.length or not count:
         raise UnusableInputError(
             f"{table.info.root}: episode {episode.index} has {count} rows, its table says "
-            f"{episode.length}. Fix it with gaploop repair."
+            f"{episode.length}. Fix it: gaploop check DIR --fix"
         )
     source_fps, fps = table.info.fps, conversion.fps
     index = chosen_rows(count, source_fps, fps, conversion.rule)

@@ -334,9 +334,9 @@ BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 ALL = RECORDED | PUBLISHED | STORED
 COMMANDS = {
     "late pictures": "import", "uneven pictures": "import", "gaps in numbers": "import",
-    "another program's": "import", "NaN": "repair", "truncated video": "repair",
-    "column gone": "import", "empty": "repair", "columns dropped": "publish",
-    "pointer": "repair", "missing video": "import",
+    "another program's": "import", "NaN": "check", "truncated video": "check",
+    "column gone": "import", "empty": "check", "columns dropped": "publish",
+    "pointer": "check", "missing video": "import",
 }  # fmt: skip
 """Faults to the command that meets them before `check` does."""
 
@@ -391,7 +391,7 @@ def test_what_a_command_prints_leads_on(
     shutil.copytree(store / ("imported" if base == "recorded" else base), root)
     ALL[fault][1](root)
     words = {
-        "repair": ["repair", str(root), "--yes"],
+        "check": ["check", str(root), "--fix"],
         "import": ["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/out"],
         "publish": ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
     }[COMMANDS[fault]]

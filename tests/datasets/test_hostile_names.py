@@ -219,7 +219,7 @@ def test_a_template_that_leads_out_is_refused(
     told = refused("export", dataset, "--format=aloha", f"--output={home / 'x'}")
     assert f"info.json: {key} " in told
     assert any(f.severity == ERROR for f in check(dataset))
-    assert main(["repair", str(dataset), "--yes"]) == 0
+    assert main(["check", str(dataset), "--fix"]) == 0
     assert read_info(dataset).data_path.startswith("data/")
 
 
@@ -250,7 +250,7 @@ def test_a_dataset_with_links_out_is_left_alone(
     for words in (
         ("label", dataset, "--episode=0", "--outcome=failure", "--author=ana"),
         ("edit", "keep", dataset, "--episodes=[0]", new),
-        ("repair", dataset, "--yes"),
+        ("check", dataset, "--fix"),
         ("import", dataset, "--format=lerobot", new),
         ("export", dataset, "--format=aloha", f"--output={home / 'x'}"),
         ("diagnose", dataset, new),

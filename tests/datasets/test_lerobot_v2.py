@@ -283,9 +283,9 @@ def test_repair_and_import_rename_features_of_v3(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     option = f"--rename_map={{{OVERHEAD}: observation.images.top}}"
-    for number, command in enumerate(("repair", "import")):
+    for number, words in enumerate((["check", "--fix"], ["import"])):
         out = tmp_path / f"out{number}"
-        assert main([command, str(published), option, f"--output_dir={out}"]) == 0
+        assert main([*words, str(published), option, f"--output_dir={out}"]) == 0
         assert "observation.images.top" in layout.read_info(out).video_keys
         assert errors(out) == []
     for bad in ("{nothing: x}", f"{{{OVERHEAD}: action}}", f"{{{OVERHEAD}: ../x}}"):

@@ -119,7 +119,7 @@ def test_a_matrix_keeps_lerobots_statistics_of_its_last_axis(store: Path, tmp_pa
     """Repair flattened them: 12 numbers against rows of 4, and training ended in a traceback."""
     root = Path(shutil.copytree(store / "matrix", tmp_path / "set"))
     assert [f.where for f in check(root) if "tactile" in f.where and f.severity == "error"] == []
-    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
     assert np.shape(stats(root)[TACTILE]["mean"]) == (4,)
     whole = {**stats(root)}
     rows = np.array(pq.read_table(damage.data_files(root)[0])[TACTILE].to_pylist())
@@ -148,7 +148,7 @@ def test_statistics_of_pictures_are_computed_where_they_lack(
     if command == "import":
         main(["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/done"])
     else:
-        assert main(["repair", str(root), f"--output_dir={tmp_path}/done"]) == 0
+        assert main(["check", str(root), "--fix", f"--output_dir={tmp_path}/done"]) == 0
     done = tmp_path / "done"
     assert [f.code for f in check(done) if f.severity != "info"] == []
     np.testing.assert_allclose(

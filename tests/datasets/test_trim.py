@@ -329,8 +329,8 @@ def test_rewritten_quantiles_have_a_lineage(plain: Path) -> None:
     stats[columns.ACTION]["q99"] = [v / 2 for v in stats[columns.ACTION]["q99"]]
     path.write_text(json.dumps(stats))
     assert errors(plain) == ["wrong_stats"]
-    assert main(["repair", str(plain), "--yes"]) == 0
+    assert main(["check", str(plain), "--fix"]) == 0
     assert errors(plain) == []
     run = read_run(plain)
-    assert (run["command"], run["result"]["actions"]) == ("repair", ["rebuilt_stats"])
+    assert (run["command"], run["result"]["actions"]) == ("check --fix", ["rebuilt_stats"])
     assert run["inputs"][0]["run"] == first

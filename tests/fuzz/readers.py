@@ -504,7 +504,7 @@ COMMANDS = (
         command("import", "{}", "--format=uci_failures", "--output_dir=OUT"),
         changes=True,
     ),
-    Reader("repair", "set", command("repair", "{}", "--yes"), EVERY, changes=True),
+    Reader("check-fix", "set", command("check", "{}", "--fix"), EVERY, changes=True),
     Reader(
         "publish",
         "journal",
@@ -521,7 +521,7 @@ COMMANDS = (
         command("push", "{}", "--repo_id=me/x", "--dry_run"),
         POLICY,
     ),
-    Reader("survey", "set", command("survey", "{}"), EVERY),
+    Reader("check-many", "set", command("check", "{}", "{}"), EVERY),
     Reader("mix", "set", _mix, EVERY),
     Reader(
         "harmonise",
