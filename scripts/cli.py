@@ -52,7 +52,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
-        *("publish", "check", "label", "review", "edit", "merge", "harmonise"),
+        *("publish", "check", "label", "review", "edit"),
         *("import", "export", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),

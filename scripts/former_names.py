@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "harmonise": ("edit", "harmonise"),
+    "merge": ("edit", "merge"),
     "repair": ("check", "--fix"),
     "survey": ("check",),
 }

@@ -26,7 +26,7 @@ _NOT_TAGS: Final = {
 
 
 def tag_events(
-    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str, note: str = ""
+    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str
 ) -> list[LabelEvent]:
     """Return the events that give episodes tags that they don't have yet.
 
@@ -66,5 +66,5 @@ def tag_events(
                         "it can't be tagged as real. Was it imported wrongly? Import it again with "
                         "--domain=real."
                     )
-                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at, note=note))
+                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at))
     return events

@@ -225,7 +225,7 @@ def test_training_on_two_robots_is_refused(
     infos = [read_info(foreign), read_info(tmp_path / "own")]
     both = [profile(info, read_episodes(info)) for info in infos]
     require_trainable_together([both[0], both[0]])
-    with pytest.raises(UnusableInputError, match=r"fps is 50, not .*gaploop harmonise"):
+    with pytest.raises(UnusableInputError, match=r"fps is 50, not .*gaploop edit harmonise"):
         require_trainable_together(both)
 
 

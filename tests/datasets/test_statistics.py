@@ -69,15 +69,15 @@ def test_whatever_writes_a_dataset_writes_quantiles_of_its_frames(
     require_exact(published)
     shutil.copytree(recorded, tmp_path / "repaired")
     for words in (
-        f"repair {tmp_path}/repaired --yes",
+        f"check {tmp_path}/repaired --fix",
         f"import {recorded} --format=lerobot --output_dir={tmp_path}/imported",
         f"import {recorded} --format=lerobot --drop_videos=true --output_dir={tmp_path}/bare",
         f"edit delete {published} --episodes=1 --output_dir={tmp_path}/edited",
         f"export {published} --format=lerobot_v21 --output={tmp_path}/old",
         f"import {tmp_path}/old --output_dir={tmp_path}/back",
-        f"merge {tmp_path}/imported {tmp_path}/again --output_dir={tmp_path}/merged",
+        f"edit merge {tmp_path}/imported {tmp_path}/again --output_dir={tmp_path}/merged",
     ):
-        if words.startswith("merge"):
+        if words.startswith("edit merge"):
             import_again = f"import {recorded} --format=lerobot --kind=rollout --episodes=1:"
             assert main([*import_again.split(), f"--output_dir={tmp_path}/again"]) == 0
             words += " --duplicates=first"

@@ -458,7 +458,7 @@ COMMANDS = (
     Reader(
         "merge",
         "set",
-        command("merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        command("edit", "merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),
@@ -526,7 +526,7 @@ COMMANDS = (
     Reader(
         "harmonise",
         "set",
-        command("harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
+        command("edit", "harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
         EVERY,
     ),
     Reader("diagnose", "set", command("diagnose", "{}", "--output_dir=OUT"), EVERY, changes=True),
