@@ -159,7 +159,7 @@ def read_info(root: Path) -> DatasetInfo:
 
 
 def parse_info(root: Path) -> DatasetInfo:
-    """Read `meta/info.json` where somebody has looked at the folder's links: `check`, `repair`."""
+    """Read `meta/info.json` where somebody has looked at the folder's links: `check`."""
     existing_folder(root, "Dataset")
     refuse_lfs_pointers(root)
     if not is_dataset(root):
@@ -176,7 +176,7 @@ def parse_info(root: Path) -> DatasetInfo:
             fix = f"Convert it with: {convert(root)}"
             if version.startswith("v1"):
                 fix = (
-                    "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop import."
+                    "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop convert."
                 )
             raise UnusableInputError(f"{where}: dataset version {version}, gaploop reads v3. {fix}")
         if value.get("storage_format") == "lance":
@@ -213,7 +213,7 @@ def damaged(root: Path, what: str) -> UnusableInputError:
 def convert(root: Path) -> str:
     """Return the command that writes a dataset of v2.0 or v2.1 as v3 beside it."""
     source, target = shlex.quote(str(root)), shlex.quote(f"{root}_v3")
-    return f"gaploop import {source} --format=lerobot --output_dir={target}"
+    return f"gaploop convert {source} --output_dir={target}"
 
 
 def is_template(value: object) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.repair.dataset import RepairReport
 
 POSITIONAL: Final = "roots"
+RARE = ("rename_map", "consents")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 _ROWS_SHOWN: Final = 20

@@ -475,8 +475,8 @@ def retag(config: EditConfig) -> int:
     store = open_labelled(piece.info.root)
     if store.lacks_columns:
         raise UnusableInputError(
-            f"{store.root} has no gap columns to set. Add them: gaploop import {store.root} "
-            "--format=lerobot --output_dir=OUT"
+            f"{store.root} has no gap columns to set. Add them: gaploop convert {store.root} "
+            "--output_dir=OUT"
         )
     indices = _chosen(config, piece)
     episodes = [e for e in store.episodes if e.index in indices]

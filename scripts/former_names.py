@@ -9,13 +9,19 @@ from collections.abc import Mapping
 from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "export": ("convert",),
     "harmonise": ("edit", "harmonise"),
+    "import": ("convert",),
     "merge": ("edit", "merge"),
     "repair": ("check", "--fix"),
     "survey": ("check",),
 }
 """Former command → the words that run it now, before the arguments that were given."""
-FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"repair": {"--yes": ""}}
+FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "export": {"--format": "--to", "--output": "--output_dir"},
+    "import": {"--format": "--from"},
+    "repair": {"--yes": ""},
+}
 """Former command → its options that are written otherwise now; "" for what goes without saying."""
 
 

@@ -249,7 +249,7 @@ def plan_merge(
             bare = b if a.tagged else a
             raise UnusableInputError(
                 f"{bare.info.root} has no gap columns, the other has. Add them, with what its "
-                f"takes are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
+                f"takes are: gaploop convert {bare.info.root} --set='{{kind: …, domain: …}}' "
                 "--output_dir=OUT"
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)

@@ -269,10 +269,10 @@ def test_an_older_format_is_not_repaired_into_something_else(
 ) -> None:
     edit_info(root, codebase_version="v2.1")
     [finding] = check(root)
-    assert finding.fix.startswith(f"gaploop import {root} --format=lerobot --output_dir=")
+    assert finding.fix.startswith(f"gaploop convert {root} --output_dir=")
     assert "--fix" not in finding.fix
     assert main(["check", str(root), "--fix"]) == 2
-    assert f"gaploop import {root}" in capsys.readouterr().err
+    assert f"gaploop convert {root}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--deep", "--consents=x"])

@@ -180,7 +180,7 @@ def test_a_dataset_with_tags_and_one_without_are_not_merged(
     episodes_table.materialise(tagged, {0: row})
     assert main(["edit", "merge", str(rest), str(tagged), f"--output_dir={tmp_path}/m"]) == 2
     error = capsys.readouterr().err
-    assert f"gaploop import {rest} --format=lerobot" in error
+    assert f"gaploop convert {rest} --set=" in error
     assert not (tmp_path / "m").exists()
 
 

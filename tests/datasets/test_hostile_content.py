@@ -77,8 +77,8 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 COMMANDS = {
     "label": ["label", "{}"],
     "edit": ["edit", "keep", "{}", "--episodes=[0]", "--output_dir={}_out"],
-    "export": ["export", "{}", "--format=aloha", "--output={}_out"],
-    "import": ["import", "{}", "--format=lerobot", "--output_dir={}_out"],
+    "export": ["convert", "{}", "--to=aloha", "--output_dir={}_out"],
+    "import": ["convert", "{}", "--output_dir={}_out"],
 }
 
 

@@ -412,7 +412,7 @@ def test_git_lfs_pointers_are_recognised_first_by_every_command(
     for words in (
         ["check", str(root)],
         ["check", str(root), "--fix", "--drop=true"],
-        ["import", str(root), f"--output_dir={tmp_path}/out"],
+        ["convert", str(root), f"--output_dir={tmp_path}/out"],
         ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
         ["diagnose", str(root), f"--output_dir={tmp_path}/out"],
         ["finetune", "--policy.path=base", f"--real=[{root}]", f"--output_dir={tmp_path}/out"],
