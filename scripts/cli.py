@@ -1,6 +1,6 @@
 """The program `gaploop`: finds the command, reads its options, runs it, returns its exit code.
 
-A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
+A command is a module `scripts/<command>.py` with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
   `config_class_for(arguments) -> type` where some of its options need heavy imports;
@@ -52,8 +52,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
-        *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent", "studio"),
+        *("publish", "check", "label", "review", "edit", "convert", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),

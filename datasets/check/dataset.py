@@ -154,7 +154,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
             findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
         if end is None:
             text = "Not sealed, so not published: a crash or kill ended it, or it is still open."
-            fix = f"gaploop repair {shlex.quote(str(journal))}"
+            fix = f"gaploop check {shlex.quote(str(journal))} --fix"
             findings.warn("unsealed", folder.name, text, fix)
             continue
         present = {path.name: path for path in folder.iterdir()}

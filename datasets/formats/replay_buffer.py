@@ -329,7 +329,7 @@ def _umi_about(
     if missing:
         raise UnusableInputError(
             f"{path} has no data/{missing[0]}: not a UMI buffer. It holds "
-            f"{', '.join([*numbers, *pictures])}. Try --format=diffusion_policy."
+            f"{', '.join([*numbers, *pictures])}. Try --from=diffusion_policy."
         )
     action = ("action",) if "action" in numbers else tuple(state)
     if action != ("action",):
@@ -339,7 +339,7 @@ def _umi_about(
     if action == ("action",) and _width(numbers["action"]) != len(names):
         raise UnusableInputError(
             f"{path}: data/action has width {_width(numbers['action'])}, {robots} robots have "
-            f"{len(names)} numbers. Try --format=diffusion_policy."
+            f"{len(names)} numbers. Try --from=diffusion_policy."
         )
     vectors = dict.fromkeys(parts, names)
     for key in sorted(set(numbers) - set(state) - {"action"}):

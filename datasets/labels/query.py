@@ -122,7 +122,7 @@ class Facts:
             if name not in table.column_names:
                 raise UnusableInputError(
                     f"The episodes have no column {name}, which the query needs. Add gap columns "
-                    "with: gaploop import DIR --format=lerobot --output_dir=OUT"
+                    "with: gaploop convert DIR --output_dir=OUT"
                 )
             values: list[Any] = table[name].to_pylist()
             return values

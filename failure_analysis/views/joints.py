@@ -124,7 +124,7 @@ def remember_units(root: Path, stated: str) -> None:
 
 def _require_one_unit(takes: Sequence[Take]) -> None:
     """Refuse takes of one folder in several units: what is usual of one isn't of the others."""
-    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop harmonise."
+    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop edit harmonise."
     stated: dict[str, list[str]] = {}
     for take in takes:
         name = take.info.uid if take.episode is None else f"episode {take.episode}"

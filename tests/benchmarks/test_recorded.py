@@ -221,7 +221,7 @@ def test_force_windows_are_told_by_labelled_ones(
     journals = {name: tmp_path / f"{name}_journal" for name in ("lp1", "lp2")}
     for name, folder in journals.items():
         source = str(tmp_path / f"{name}.data")
-        assert gaploop(["import", source, "--format=uci_failures", f"--output_dir={folder}"]) == 0
+        assert gaploop(["convert", source, "--from=uci_failures", f"--output_dir={folder}"]) == 0
     capsys.readouterr()
     out = tmp_path / "out"
     told = ["diagnose", str(journals["lp2"]), "--json", f"--output_dir={out}", "--images=false"]

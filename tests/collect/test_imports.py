@@ -77,7 +77,7 @@ def truth(journal: Path) -> dict[str, dict]:
 def test_uci_windows_become_unlabelled_real_imports(tmp_path: Path) -> None:
     write_uci(tmp_path / "lp1.data", ("normal", "collision", "obstruction"))
     journal = tmp_path / "journal"
-    assert main(["import", str(tmp_path), "--format=uci_failures", f"--output_dir={journal}"]) == 0
+    assert main(["convert", str(tmp_path), "--from=uci_failures", f"--output_dir={journal}"]) == 0
     takes = list(read_journal(journal))
     assert [truth(journal)[t.info.uid]["label"] for t in takes] == [
         "normal",
@@ -94,7 +94,7 @@ def test_uci_windows_become_unlabelled_real_imports(tmp_path: Path) -> None:
 def test_labels_of_the_source_stand_in_truth_only(tmp_path: Path) -> None:
     write_uci(tmp_path / "lp4.data", ("fr_collision",))
     journal = tmp_path / "journal"
-    main(["import", str(tmp_path), "--format=uci_failures", f"--output_dir={journal}"])
+    main(["convert", str(tmp_path), "--from=uci_failures", f"--output_dir={journal}"])
     files = [p for p in journal.rglob("*") if p.is_file() and p.name != "truth.jsonl"]
     assert files
     assert not [p for p in files if b"collision" in p.read_bytes()]
@@ -103,7 +103,7 @@ def test_labels_of_the_source_stand_in_truth_only(tmp_path: Path) -> None:
 def test_importing_twice_equals_once(tmp_path: Path) -> None:
     write_uci(tmp_path / "lp1.data", ("normal", "collision"))
     journal = tmp_path / "journal"
-    call = ["import", str(tmp_path / "lp1.data"), "--format=uci_failures"]
+    call = ["convert", str(tmp_path / "lp1.data"), "--from=uci_failures"]
     call.append(f"--output_dir={journal}")
     assert main(call) == 0
     before = {p: p.stat().st_mtime_ns for p in journal.rglob("*")}
@@ -157,7 +157,7 @@ def test_a_uci_window_without_a_number_is_one_line(tmp_path: Path, word: str, ca
     lines[3] = "\t".join(["", word, *lines[3].split()[1:]])
     (tmp_path / "lp1.data").write_text("\n".join(lines) + "\n")
     journal = tmp_path / "journal"
-    assert main(["import", str(tmp_path), "--format=uci_failures", f"--output_dir={journal}"]) == 2
+    assert main(["convert", str(tmp_path), "--from=uci_failures", f"--output_dir={journal}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "lp1.data, line 4" in line
     assert not journal.exists()
@@ -178,9 +178,9 @@ def test_csv_command_writes_a_journal_that_checks(tmp_path: Path, mapping_file: 
     assert (
         main(
             [
-                "import",
+                "convert",
                 str(tmp_path / "log.csv"),
-                "--format=csv",
+                "--from=csv",
                 f"--mapping={mapping_file}",
                 f"--output_dir={journal}",
             ]
@@ -213,7 +213,7 @@ def test_a_wrong_mapping_is_one_line_and_nothing_is_written(
     write_log(tmp_path / "log.csv")
     path, journal = tmp_path / "m.yaml", tmp_path / "journal"
     path.write_text(MAPPING.replace(old, new, 1))
-    call = ["import", str(tmp_path / "log.csv"), "--format=csv", f"--mapping={path}"]
+    call = ["convert", str(tmp_path / "log.csv"), "--from=csv", f"--mapping={path}"]
     assert main([*call, f"--output_dir={journal}"]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -234,7 +234,7 @@ def test_a_damaged_uci_file_is_one_line(
         path.write_text(path.read_text().replace("\t", "\tx", 3))
     elif kind == "binary":
         path.write_bytes(bytes(range(128, 256)))
-    call = ["import", str(path), "--format=uci_failures", f"--output_dir={tmp_path / 'j'}"]
+    call = ["convert", str(path), "--from=uci_failures", f"--output_dir={tmp_path / 'j'}"]
     assert main(call) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "j").exists()
@@ -250,7 +250,7 @@ def test_uids_repeat_and_sort_by_time() -> None:
 def test_an_unknown_format_names_the_known_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["import", str(tmp_path), "--format=ros", f"--output_dir={tmp_path / 'j'}"]) == 2
+    assert main(["convert", str(tmp_path), "--from=ros", f"--output_dir={tmp_path / 'j'}"]) == 2
     assert "uci_failures" in capsys.readouterr().err
 
 
