@@ -42,7 +42,7 @@ UNCHANGED: Final = (
 EXAMPLE: Final = """
 gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
 gaploop edit delete recordings/pick --episodes='[3, 7]' --yes
-gaploop edit keep   recordings/pick --where='outcome==success' --output_dir=recordings/good
+gaploop edit keep   recordings/pick --where=outcome=success --output_dir=recordings/good
 gaploop edit split  recordings/pick --fraction=0.8 --seed=1 --output_dir=recordings/parts
 gaploop edit split  recordings/pick --by=lighting --output_dir=recordings/by_light
 gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
@@ -76,7 +76,7 @@ class EditConfig:
     episodes: str = ""
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
-    """Which episodes, by what is known of them, such as 'outcome==failure and lighting==dim'."""
+    """Which episodes, by what is known of them, such as 'outcome=failure lighting=dim'."""
     fraction: float | None = None
     """split: share of the takes in the part train; the others are in test."""
     splits: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +233,7 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
-            f"Which takes? Name them with --episodes='[0, 3]' or --where='outcome==failure'; "
+            f"Which takes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
             f"there are {len(piece.held)}."
         )
     chosen = piece.chosen

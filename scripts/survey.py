@@ -21,7 +21,7 @@ _ROWS_SHOWN: Final = 20
 
 EXAMPLE: Final = """
 gaploop survey recordings
-gaploop survey recordings --where='outcome==failure and contact_dynamics>0.5'
+gaploop survey recordings --where='outcome=failure lighting=dim'
 gaploop survey --roots='[recordings/monday, hf://datasets/me/pick_place]' --json
 """
 
