@@ -24,6 +24,7 @@ AUTOMATIC_FEATURES: Final = {
     for name in columns.AUTOMATIC
 }
 """The columns that LeRobot makes itself, as it describes them."""
+_TASKS: Final = pa.schema([("task_index", pa.int64()), ("task", pa.string())])
 _PICTURE: Final = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 """Columns of `meta/episodes` that name the file of that table which a row is in."""
@@ -162,15 +163,20 @@ def write_episodes(root: Path, table: pa.Table) -> None:
 
 
 def write_tasks(root: Path, tasks: Mapping[int, str]) -> None:
-    """Write `meta/tasks.parquet`; the name appears only when the file is whole."""
-    import pandas as pd  # here: LeRobot wants pandas' own index in the file, and it takes a while
+    """Write `meta/tasks.parquet`; the name appears only when the file is whole.
 
+    LeRobot reads it with pandas and wants the task as index: a note in the file makes it one.
+    """
+    kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
+    about = [
+        {"name": n, "field_name": n, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for n, (kind, numpy) in kinds.items()
+    ]
+    note = {"index_columns": ["task"], "column_indexes": [], "columns": about}
+    table = pa.table({"task_index": list(tasks), "task": list(tasks.values())}, _TASKS)
     path = root / TASKS
     path.parent.mkdir(parents=True, exist_ok=True)
-    index = pd.Index(list(tasks.values()), name="task")
-    part = path.with_suffix(".part")
-    pd.DataFrame({"task_index": list(tasks)}, index=index).to_parquet(part)
-    part.replace(path)
+    replace_table(path, table.replace_schema_metadata({"pandas": json.dumps(note)}))
 
 
 def arrow_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:

@@ -27,7 +27,7 @@ from gaploop.core.arm import (
 
 # The MuJoCo Menagerie model that so101-nexus ships (Apache-2.0).
 MODEL: Final = ModelFile(
-    "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install so101-nexus"
+    "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install 'gaploop[sim]'"
 )
 GRIPPER_RAD: Final = (-0.174533, 1.7453292)  # of the model's joint
 # Turns of its links, as so101.xml has them.
