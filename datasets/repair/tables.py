@@ -24,7 +24,7 @@ from gaploop.datasets.repair.description import RepairDraft, read_object
 from gaploop.datasets.repair.rows import Rows, WholeEpisode
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
 from gaploop.datasets.v3_files import write_episodes, write_tasks
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import complete_stats, of_pictures, of_rows
 
 UNKNOWN = "unknown task"
 """Stands where no table says what an episode's task was."""
@@ -262,8 +262,6 @@ def _fresh_rows(
 
     Statistics of pictures are added where a row has none: from the video, else of the dataset.
     """
-    from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
-
     rows: dict[int, dict[str, Any]] = {}
     whole = read_object(info.root / layout.STATS)
     for home in sorted({episodes[i].home for i in wanted}):
