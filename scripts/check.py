@@ -16,6 +16,7 @@ from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.datasets.check.findings import Finding
 
 FIRST_PLACES: Final = 3
@@ -24,12 +25,14 @@ FIRST_PLACES: Final = 3
 
 @dataclass
 class CheckConfig:
-    """Check a dataset or a journal and show how to fix what is wrong.
+    """Check a dataset or a journal and show how to fix what is wrong, and what it shows by itself.
 
     Compares what a LeRobot v3 dataset declares with what is there: counts, row ranges,
-    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent; and
-    looks for joints and pictures that stand still. Exit code 0 where nothing is wrong or there are
-    only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
+    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent. Then
+    tests what commands, readings and pictures of any robot show without a reference (docs/
+    my_policy_fails.md): at most seven sentences, what is good, what couldn't be tested. Exit code
+    0 where nothing is wrong or there are only warnings, 1 where there is an error or what --fail_on
+    names, 2 where the folder is neither dataset nor journal.
     """
 
     dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
@@ -41,13 +44,18 @@ class CheckConfig:
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
     consents: Path | None = None
     """The consent register; the usual one unless given. Not with --roots."""
+    fail_on: list[str] = field(default_factory=list)
+    """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
+    joint_delay]', or '[any]'."""
     json: bool = False
-    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}]}."""
+    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
+    "good", "untested", "episodes"}; the last gives each flagged episode's kinds."""
 
 
 EXAMPLE = """
 gaploop check recordings/pick_place
 gaploop check recordings/pick_place --deep
+gaploop check recordings/pick_place --fail_on='[any]'
 gaploop check --roots='[recordings]'
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
@@ -65,13 +73,35 @@ def run(config: CheckConfig) -> int:
                 "the data, videos and consents of one: gaploop check DIR"
             )
         return survey.run(survey.SurveyConfig(config.roots, json=config.json))
+    report = _examined(config)
+    if report is not None and not config.json:
+        emit(False, {}, "\n".join(report.lines()))
     findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
+    failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
-    emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
+    answer |= report.to_json() if report is not None else {}
+    emit(config.json, answer, "" if findings else f"{root}: nothing wrong with the files.")
     if findings and not config.json:
         _show(findings, str(root))
     return int(failed)
+
+
+def _examined(config: CheckConfig) -> Report | None:
+    """Return what a dataset shows by itself; None of a journal, or of what can't be read."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.layout import is_dataset
+
+    root = config.dataset.folder("check")
+    Report(root).failing(config.fail_on)  # an unknown kind is refused before any work
+    if not is_dataset(root):
+        return None
+    try:
+        with progress("Looking at motion and pictures"):
+            return examine(root)
+    except UnusableInputError:
+        return None  # the rules say what is wrong with the files
 
 
 @command
