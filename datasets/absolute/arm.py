@@ -27,6 +27,8 @@ EARLIEST_FRAMES: Final = 4
 STILL_S: Final = 0.4
 STILL_DEG: Final = 1.0
 """A command rests that moves less than this over `STILL_S`."""
+SETTLED_DEG: Final = 0.5
+"""A reading that still moves by more from the first half of a rest to the second isn't there."""
 MOVES_DEG: Final = 8.0
 """A joint whose command covers less says nothing about delay, play and gain."""
 PLAY_GAIN: Final = 0.03
@@ -178,7 +180,8 @@ def rests_of(recording: Recording, joint: int) -> list[Rest]:
         windows = np.lib.stride_tricks.sliding_window_view(u, span + 1)
         still = np.r_[np.zeros(span, dtype=bool), np.ptp(windows, axis=1) < STILL_DEG]
         for a, b in stretches(still):
-            if b - a < 3:
+            halves = np.array_split(y[a:b], 2)
+            if b - a < 3 or abs(float(np.median(halves[0]) - np.median(halves[1]))) > SETTLED_DEG:
                 continue
             before = u[a] - u[max(0, a - 2 * span)]
             side = int(np.sign(before)) if abs(before) > STILL_DEG else 0
@@ -198,24 +201,31 @@ def by_episode(rests: Sequence[Rest], value: Callable[[Rest], float]) -> dict[in
     return {e: float(np.median(v)) for e, v in grouped.items()}
 
 
+def friction(rests: Sequence[Rest]) -> float:
+    """Return by how much friction holds a joint short of its command from either side [deg].
+
+    Half of what rests from below and from above differ by within an episode; 0 where none has both.
+    """
+    apart = []
+    for episode in {r.episode for r in rests}:
+        up, down = (
+            [r.off for r in rests if r.episode == episode and r.side == side] for side in (1, -1)
+        )
+        if up and down:
+            apart.append(float(np.median(up)) - float(np.median(down)))
+    return float(np.median(apart)) / 2 if apart else 0.0
+
+
 def rest_offset(rests: Sequence[Rest]) -> tuple[Estimate, float]:
     """Return by how much a joint stands off its resting command [deg], and its robust spread.
 
-    Where it was approached from both sides, their medians' mean: friction holds it short of both.
+    What friction does is taken out.
     """
-    off = np.array([r.off for r in rests])
-    up = np.array([r.off for r in rests if r.side > 0])
-    down = np.array([r.off for r in rests if r.side < 0])
-    middle = median_interval(np.array(list(by_episode(rests, lambda r: r.off).values())))
-    if min(len(up), len(down)) >= 3:
-        centre = (float(np.median(up)) + float(np.median(down))) / 2
-        middle = Estimate(
-            centre, centre - middle.value + middle.low, centre - middle.value + middle.high
-        )
-        off = np.r_[up - np.median(up), down - np.median(down)]
-    else:
-        off = off - np.median(off)
-    return middle, float(1.4826 * np.median(np.abs(off)))
+    half = friction(rests)
+    off = np.array([r.off - half * r.side for r in rests])
+    middle = by_episode(rests, lambda r: r.off - half * r.side)
+    spread = 1.4826 * np.median(np.abs(off - np.median(off)))
+    return median_interval(np.array(list(middle.values()))), float(spread)
 
 
 def change_point(values: FloatArray) -> tuple[int, float, float]:

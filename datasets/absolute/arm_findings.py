@@ -74,6 +74,7 @@ class ArmTests:
         self.root = shlex.quote(str(recording.info.root))
         self.done: set[int] = set()
         """Joints whose behaviour is explained; their other figures would be echoes of it."""
+        self.limited: set[int] = set()
 
     def run(self) -> None:
         """Run all tests, the strongest explanation first."""
@@ -92,10 +93,10 @@ class ArmTests:
         self.fits = arm.fit_joints(recording)
         self.rests = [arm.rests_of(recording, k) for k in range(len(self.names))]
         self._wiring()
+        self._limits()
         self._stalled()
         self._repeats()
         self._jumps()
-        self._limits()
         self._speed()
         self._readings()
         self._delays()
@@ -212,7 +213,7 @@ class ArmTests:
             text = "Commands and readings are in different units: readings change by"
             self._say(
                 "mixed_units", "", text, size, "for each unit commanded", everywhere, None, "",
-                f"gaploop harmonise {self.root} --help", 50.0,
+                "Write both in one unit, then record again.", 50.0,
             )  # fmt: skip
             self.done |= set(self.recording.arm)
 
@@ -276,7 +277,7 @@ class ArmTests:
                 return
         some = [
             k for k in range(len(self.names))
-            if k not in self.done and counts[1, k] >= 100
+            if k not in self.done | self.limited and counts[1, k] >= 100
             and counts[0, k] / counts[1, k] > JOINT_REPEATS
         ]  # fmt: skip
         if some:
@@ -339,6 +340,7 @@ class ArmTests:
                     continue
                 if beyond < 0.005 * total:
                     continue
+                self.limited.add(k)
                 size = median_interval(np.array(list(found.values())))
                 text = f"{self.names[k]} stops at {limit:.3g}{self.unit} while its command goes on "
                 worst = max(found, key=lambda e: found[e])
@@ -454,8 +456,8 @@ class ArmTests:
                 self._say(
                     "joint_delay", self.names[k], f"{self.names[k]} follows later than the other "
                     "joints, by", _ms(size), "ms", everywhere, None,
-                    "a weak or slow servo, a filter on one joint", "gaploop probe, then gaploop "
-                    "identify", 40.0 * late,
+                    "a weak or slow servo, a filter on one joint",
+                    "gaploop doctor  # compares the servos' settings", 40.0 * late,
                 )  # fmt: skip
                 self.done.add(k)
 
@@ -470,7 +472,8 @@ class ArmTests:
                     "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",
                     width, self._u(k), [e.index for e in self.episodes], None,
                     "play before the encoder, friction of a weak drive",
-                    "Tighten horn and gears; then gaploop probe and gaploop identify.", width.value,
+                    "Turn the joint by hand: what clicks is play; tighten horn and gears.",
+                    width.value,
                 )  # fmt: skip
                 self.done.add(k)
 
@@ -530,21 +533,23 @@ class ArmTests:
             apart += "" if _is_level(name) else ", weight"
             feature = self.recording.info.names("observation.state")[self.recording.joints[k].state]
             raw = size.value / self.recording.joints[k].scale
-            fix = "Calibrate leader and follower in one pose; these episodes: gaploop edit correct "
-            fix += f"{self.root} --episodes='0:{max(self.recording.lengths) + 1}' "
-            fix += f"--subtract='{{\"{feature}\": {raw:.3g}}}' --yes"
+            fix = "Hold the arm stretched out, then folded: what changes is weight."
+            if steady:
+                fix = f"gaploop edit correct {self.root} "
+                fix += f"--episodes='0:{max(self.recording.lengths) + 1}' "
+                fix += f"--subtract='{{\"{feature}\": {raw:.3g}}}' --yes"
+                fix += "  # and calibrate leader and follower in one pose"
             self._say(
                 "offset", name, text + ", by", size, self._u(k), shown, worst,
                 apart if steady else "weight on a weak drive, play, " + apart,
-                fix if steady else "gaploop probe, then gaploop identify", abs(size.value),
+                fix, abs(size.value),
             )  # fmt: skip
 
     def _moves_off(self, k: int) -> bool:
         """Say whether a rest offset changes over the episodes, and tell so."""
         rests = self.rests[k]
-        sides = {s: [r.off for r in rests if r.side == s] for s in (-1, 0, 1)}
-        middle = {s: float(np.median(v)) if v else 0.0 for s, v in sides.items()}
-        found = arm.by_episode(rests, lambda r: r.off - middle[r.side])
+        half = arm.friction(rests)
+        found = arm.by_episode(rests, lambda r: r.off - half * r.side)
         if len(found) < 5:
             return False
         x, y = np.array(list(found), dtype=float), np.array(list(found.values()))

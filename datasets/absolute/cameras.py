@@ -288,7 +288,7 @@ class CameraTests:
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
                 f"are rows ({self.fps:g} a second):", median_interval(np.array(rates)),
                 "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
-                "More light or a lower resolution; gaploop doctor shows a camera's rate.", 6.0,
+                "More light, or a lower resolution.", 6.0,
             )  # fmt: skip
         return bool(frozen)
 
@@ -329,7 +329,7 @@ class CameraTests:
             self._say(
                 "camera_age", seen.name, f"{seen.name} {text}, by", size, "ms", found,
                 len(seen.runs), "late pictures, or the other column early",
-                "gaploop calibrate latency measures camera and arm each.",
+                "gaploop calibrate latency --help",
                 abs(age_s) * float(np.median(speeds)),
             )  # fmt: skip
         else:

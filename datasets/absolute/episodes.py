@@ -160,8 +160,7 @@ class EpisodeTests:
         found = {whole[k].index: float(np.ptp(whole[k].reading[:, own], axis=0).max()) for k in odd}
         self._say(
             "mixed_units", "Some episodes look like radians, the others like degrees: joints cover",
-            found, "", "", f"{self.report.without(list(found), self.total)}  # or convert a part: "
-            "gaploop harmonise", 90.0,
+            found, "", "", self.report.without(list(found), self.total), 90.0,
         )  # fmt: skip
 
     def _starts(self) -> None:

@@ -35,7 +35,6 @@ KINDS: Final[Mapping[str, str]] = {
     "quantum": "readings in coarse steps",
     "noise": "noise at rest",
     "empty_grasp": "a gripper that closes on nothing",
-    "deaf_gripper": "a gripper that doesn't close as told",
     "short_episode": "episodes of a frame or two",
     "motionless": "episodes without motion",
     "noise_episode": "episodes of noise",

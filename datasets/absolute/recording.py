@@ -22,6 +22,8 @@ TURN_RAD: Final = 2.0 * math.pi
 EPISODES: Final = 200
 """Episodes looked at, spread evenly; more tell hardly more."""
 _CORRELATED: Final = 0.8
+STEPS: Final = 5.0
+"""Commands that spread by less than so many of the readings' steps may be steps themselves."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def _no_positions(recording: Recording) -> str:
     names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
     if {"x", "y", "z"} <= names:
         return "the action is a pose of the tool, not of joints"
-    level, step = list[float](), list[float]()
+    level, step, sizes = list[float](), list[float](), list[float]()
     for k in recording.arm:
         u = np.concatenate([e.command[1:, k] for e in recording.episodes])
         y = np.concatenate([e.reading[1:, k] for e in recording.episodes])
@@ -190,6 +192,7 @@ def _no_positions(recording: Recording) -> str:
         if np.ptp(u) > 0 and np.ptp(y) > 0 and np.ptp(v) > 0:
             level.append(abs(float(np.corrcoef(u, y)[0, 1])))
             step.append(abs(float(np.corrcoef(u, v)[0, 1])))
-    if level and np.median(level) < 0.5 and np.median(step) > max(0.6, float(np.median(level))):
+            sizes.append(float(u.std() / v.std()))
+    if level and np.median(level) < 0.5 < np.median(step) and np.median(sizes) < STEPS:
         return "the action looks like a change for each step, not a position"
     return ""
