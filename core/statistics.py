@@ -25,7 +25,7 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval: a rate (0 to 1), or a difference of rates (-1 to 1)."""
+    """A number with its interval, such as a rate (0 to 1) or a difference of rates (-1 to 1)."""
 
     value: float
     low: float
@@ -156,6 +156,18 @@ def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000
     draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))
+
+
+def median_interval(values: NDArray[np.float64]) -> Estimate:
+    """Return a median with its notch, about 95 % (McGill, Tukey and Larsen 1978); shape (n,).
+
+    NaN where there is nothing; of one value all that it shows is itself.
+    """
+    if not len(values):
+        return Estimate(math.nan, math.nan, math.nan)
+    low, middle, high = (float(v) for v in np.percentile(values, [25, 50, 75]))
+    half = 1.57 * (high - low) / math.sqrt(len(values))
+    return Estimate(middle, middle - half, middle + half)
 
 
 def points(estimate: Estimate) -> str:
