@@ -87,6 +87,7 @@ class JournalWriter:
         if self.folder.exists():
             raise UnusableInputError(f"{self.folder} exists already. Give every take a new uid.")
         try:
+            platform_calls.require_posix("Recording")
             make_folder(journal)
             if full := no_room(journal):
                 raise UnusableInputError(full)

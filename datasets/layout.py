@@ -103,6 +103,8 @@ class DatasetInfo:
         names = spec.get("names")
         if isinstance(names, Mapping):
             names = next(iter(names.values()), None)
+        if isinstance(names, list | tuple) and len(names) == 1 and isinstance(names[0], list):
+            names = names[0]  # as some converters of v2.1 wrote them
         width = self.width(feature)
         if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == width:
             return tuple(str(n) for n in names)

@@ -22,6 +22,7 @@ from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.datasets.check.findings import Finding
     from gaploop.datasets.check.fix import FixReport
 
@@ -37,9 +38,11 @@ class CheckConfig:
     """Check a dataset or a journal, show how to fix what is wrong, or fix it.
 
     Compares what a LeRobot v3 dataset declares with what is there: counts, row ranges,
-    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent; and
-    looks for joints and pictures that stand still. Exit code 0 where nothing is wrong or there are
-    only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
+    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent. Then
+    tests what commands, readings and pictures of any robot show without a reference (docs/
+    my_policy_fails.md): at most seven sentences, what is good, what couldn't be tested. Exit code
+    0 where nothing is wrong or there are only warnings, 1 where there is an error or what --fail_on
+    names, 2 where the folder is neither dataset nor journal.
 
     --fix keeps every episode that is whole (of a cut-off file the ones before the cut), fixes
     names, rebuilds metadata and statistics, attaches labels that an edit tool dropped. Intact data
@@ -73,14 +76,19 @@ class CheckConfig:
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
     consents: Path | None = None
     """The consent register; the usual one unless given."""
+    fail_on: list[str] = field(default_factory=list)
+    """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
+    joint_delay]', or '[any]'."""
     json: bool = False
-    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}]}; with --fix
+    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
+    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --fix
     {"ok", "actions", "lost", "left", "written", "kept"}; of many {"ok", "by_dataset", …}."""
 
 
 EXAMPLE = """
 gaploop check recordings/pick_place
 gaploop check recordings/pick_place --deep
+gaploop check recordings/pick_place --fail_on='[any]'
 gaploop check recordings/pick_place --fix --dry_run      what would be done
 gaploop check recordings/pick_place --fix
 gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edited_labelled
@@ -108,13 +116,37 @@ def run(config: CheckConfig) -> int:
         return _fix_dataset(config)
     if config.fix and not config.dry_run:
         return _seal_takes(config)
+    report = _examined(config)
+    if report is not None and not config.json:
+        emit(False, {}, "\n".join(report.lines()))
     findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
+    failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
-    emit(config.json, answer, "" if findings else f"{config.roots[0]}: nothing wrong.")
+    answer |= report.to_json() if report is not None else {}
+    emit(
+        config.json, answer, "" if findings else f"{config.roots[0]}: nothing wrong with the files."
+    )
     if findings and not config.json:
         _show(findings, config.roots[0])
     return int(failed)
+
+
+def _examined(config: CheckConfig) -> Report | None:
+    """Return what a dataset shows by itself; None of a journal, or of what can't be read."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.layout import is_dataset
+
+    root = _root(config)
+    Report(root).failing(config.fail_on)  # an unknown kind is refused before any work
+    if not is_dataset(root):
+        return None
+    try:
+        with progress("Looking at motion and pictures"):
+            return examine(root)
+    except UnusableInputError:
+        return None  # the rules say what is wrong with the files
 
 
 @command

@@ -59,7 +59,7 @@ UNCHANGED: Final = (
 EXAMPLE: Final = """
 gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
 gaploop edit delete recordings/pick --episodes='[3, 7]' --yes
-gaploop edit keep   recordings/pick --where='outcome==success' --output_dir=recordings/good
+gaploop edit keep   recordings/pick --where=outcome=success --output_dir=recordings/good
 gaploop edit split  recordings/pick --splits='{"train": 0.8, "test": 0.2}' --output_dir=parts
 gaploop edit split  recordings/pick --by=lighting --output_dir=recordings/by_light
 gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
@@ -107,7 +107,7 @@ class EditConfig:
     episodes: str = ""
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
-    """Which episodes, by what is known of them, such as 'outcome==failure and lighting==dim'."""
+    """Which episodes, by what is known of them, such as 'outcome=failure lighting=dim'."""
     splits: dict[str, Any] = field(default_factory=dict)
     """split: part to share or episodes: '{"train": 0.8, "val": 0.1, "test": 0.1}'."""
     by: str = ""
@@ -286,7 +286,7 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
-            f"Which takes? Name them with --episodes='[0, 3]' or --where='outcome==failure'; "
+            f"Which takes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
             f"there are {len(piece.held)}."
         )
     chosen = piece.chosen

@@ -23,12 +23,12 @@ RARE = (
 )  # fmt: skip
 EXAMPLE: Final = """
 gaploop label recordings/pick
-gaploop label recordings/pick --where='outcome==failure and contact_dynamics>0.5'
+gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'
 gaploop label recordings/pick --episode=3 --outcome=failure --failure_mode=slip \\
     --dimensions='{"contact_dynamics": 0.8}' --author=ana
-gaploop label recordings/pick --where='lighting==dim' --phase=approach --author=ana --dry_run
+gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana --dry_run
 gaploop label recordings/pick --undo --author=ana
-gaploop label --roots='[recordings]' --where='outcome==failure'
+gaploop label --roots='[recordings]' --where=outcome=failure
 gaploop label recordings/pick --episode=3 --history
 gaploop label recordings/pick --agreement
 gaploop label recordings/pick --export=labels.csv      edit it, then: --import=labels.csv
@@ -53,7 +53,7 @@ class LabelConfig:
     uid: list[str] = field(default_factory=list)
     """These takes by their uids, or the beginnings of them."""
     where: str = ""
-    """Those of which this is true, such as 'failure_mode in [slip, drift] and lighting==dim'."""
+    """Those of which this is true, such as 'failure_mode=slip,drift lighting=dim'."""
     roots: list[str] = field(default_factory=list)
     """With --where: search these many datasets, named as for gaploop check, and label nothing."""
     outcome: str | None = None
@@ -239,7 +239,7 @@ def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeR
     if not (config.episode is not None or config.episodes or config.uid or config.where):
         raise UnusableInputError(
             "Which takes? Name them with --episode, --episodes, --uid or --where; "
-            "all of them: --where='episode>=0'"
+            "all of them: --episodes=0:"
         )
     said = _template(config)
     values = {n: v for n in FIELDS if (v := getattr(config, n)) is not None}

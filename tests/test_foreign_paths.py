@@ -107,6 +107,7 @@ datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].v
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
@@ -149,6 +150,7 @@ datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/check/fix.py:_point | os.symlink(path, target) | ours
 datasets/check/fix.py:plan | Path(scratch, root.name) | ours
 datasets/check/fix.py:fix | shutil.rmtree(stage) | ours

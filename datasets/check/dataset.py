@@ -15,7 +15,6 @@ from gaploop.datasets.check import (
     episodes,
     frames,
     gaps,
-    motion,
     stats,
     tasks,
     units,
@@ -116,9 +115,6 @@ def check_dataset(
         with findings.guard("data"):
             episodes.check_ranges(info, table, scan, findings)
             frames.check_copies(scan, findings)
-        with findings.guard("data"):
-            if scan.whole:
-                motion.check_motion(info, scan, findings)
     if table is not None:
         with findings.guard("videos"):
             videos.check_videos(info, table, scan, deep, findings, advance)

@@ -24,6 +24,7 @@ from gaploop.datasets.check.stats import differing_episodes
 from gaploop.datasets.check.videos import Camera, Place, numbers_of
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.v3_files import write_episodes
+from gaploop.datasets.whole_stats import of_pictures, of_rows
 
 NEEDED: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _BATCH: Final = 1000
@@ -316,8 +317,6 @@ def _fresh_rows(
 
     Statistics of pictures are added where a row has none: from the video, else of the dataset.
     """
-    from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
-
     rows: dict[int, dict[str, Any]] = {}
     whole = read_object(info.root / layout.STATS)
     for home in sorted({episodes[i].home for i in wanted}):

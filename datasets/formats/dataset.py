@@ -34,6 +34,7 @@ from gaploop.datasets.formats.model import About, Advance, ForeignRecording, Out
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, video_of
+from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import (
     DamagedVideoError,
@@ -238,8 +239,6 @@ def write_dataset(
         UnusableInputError: the target isn't empty or can't be written, or an episode can't be
             kept. Nothing is left at the target then.
     """
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
     target = Path(target).absolute()
     for name, spec in incoming.about.features.items():
         plain_name(name, "feature", "the source")
@@ -256,8 +255,7 @@ def write_dataset(
     with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
         try:
-            repo_id = f"local/{target.name}"
-            writer = open_writer(stage, repo_id, about.fps, about.robot_type, features)
+            writer = NewDataset(stage, about.fps, about.robot_type, features)
             for episode in incoming.episodes():
                 for name in about.numbers:
                     if (n := len(episode.columns[name])) != episode.length:
@@ -270,7 +268,7 @@ def write_dataset(
                 for key, images in episode.pictures.items():
                     path = videos[key] = pictures / f"{len(videos)}.mp4"
                     _encode(images, path, about, key, episode, encoding or LOSSLESS)
-                writer.save_take(episode.task, episode.columns, videos, {})
+                writer.append(episode.task, episode.columns, videos)
                 shutil.rmtree(pictures)
                 if episode.telemetry is not None:
                     path = telemetry_path(stage, episode.uid)
@@ -278,7 +276,7 @@ def write_dataset(
                     path.write_bytes(episode.telemetry)
                 rows.append(dict(episode.row))
                 on_episode()
-            writer.finalize()
+            writer.finish()
             uids = {row.get("gap_uid") for row in rows}
             lines = [f"{line}\n" for line in incoming.labels if json.loads(line)["uid"] in uids]
             if lines:

@@ -135,10 +135,10 @@ def test_without_shares_every_frame_is_drawn_equally_often(make: Make, mix: Make
 
 def test_a_query_chooses_takes(make: Make, mix: Make) -> None:
     make("takes", {"session": "monday"}, {"session": "tuesday"})
-    source = {"roots": "takes", "where": "session == 'tuesday'"}
+    source = {"roots": "takes", "where": "session=tuesday"}
     assert [t.episode.index for t in opened(mix(sources={"a": source})).takes] == [1]
     with pytest.raises(UnusableInputError, match="chooses none"):
-        opened(mix(sources={"a": {**source, "where": "session == 'friday'"}}))
+        opened(mix(sources={"a": {**source, "where": "session=friday"}}))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_tags_follow_and_the_history_says_who(dataset: Path) -> None:
     assert [(e.author, e.value) for e in said if e.source == "engineer"] == [("ana", "bench_3")] * 2
     assert [e.value for e in said if e.source == "auto"] == ["bench_1"] * 2  # what was before
     assert [f.code for f in check(dataset) if f.severity == "error"] == []
-    assert main(["edit", "keep", str(dataset), "--where=station==bench_3", "--yes"]) == 0
+    assert main(["edit", "keep", str(dataset), "--where=station=bench_3", "--yes"]) == 0
     assert column(dataset, "station") == ["bench_3"] * 2
     assert main(["label", str(dataset), "--undo", "--author=ana"]) == 0
     assert column(dataset, "station") == ["bench_1"] * 2

@@ -320,7 +320,7 @@ controls: {takes: 1, clear_s: 0.1}
 """,
     "mixture.yaml": """sources:
   real: [../set]
-  sim: {roots: ../set, select: all, where: outcome==success}
+  sim: {roots: ../set, select: all, where: outcome=success}
 shares: {real: 0.5, sim: 0.5}
 weights: {outcome: {success: 2.0}}
 seed: 1
