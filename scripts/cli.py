@@ -45,7 +45,8 @@ HELPERS: Final = ("cli", "former_names", "options")
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 MOVED: Final = (
     "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout; the one that "
-    "others enter: python -m benchmarks.board. How fast a policy plans here: gaploop latency."
+    "others enter: python -m benchmarks.board. How fast a policy plans here: "
+    "gaploop doctor --policy.path=DIR."
 )
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,11 +54,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent", "studio"),
+        *("import", "export", "survey", "consent"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
-    "deploy": ("gate", "preflight", "push"),
+    "adapt": ("pretrain", "train", "reinforce", "mix"),
+    "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-FORMER: Final[Mapping[str, tuple[str, ...]]] = {}
+FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "latency": ("doctor", "--policy.path=base"),
+    "preflight": ("doctor", "--robot.type=so101_sim"),
+    "studio": ("review",),
+}
 """Former command → the words that run it now, before the arguments that were given."""
 
 
