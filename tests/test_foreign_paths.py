@@ -284,10 +284,10 @@ scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | our
 scripts/_devices.py:named_registries | Path(home) / folder | ours
 scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_devices.py:registries | Path(folder).glob(name) | ours
-scripts/_project.py:_add_run | folder / name | ours
-scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
-scripts/_project.py:read_project | Path(here, name, HEADER) | listed
-scripts/_project.py:read_project | folder / name | listed
+failure_analysis/review/project.py:_add_run | folder / name | ours
+failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
+failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
+failure_analysis/review/project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
