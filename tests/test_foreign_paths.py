@@ -94,6 +94,7 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -148,6 +149,7 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -202,7 +204,6 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
-datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
@@ -303,7 +304,7 @@ scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ou
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
-scripts/options.py:keep | writable_folder(output_dir) / name | ours
+scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
