@@ -16,7 +16,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import StationCell, cell_arguments
+from gaploop.scripts._cell import StationCell, cell_arguments
 from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock

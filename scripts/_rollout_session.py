@@ -116,9 +116,9 @@ def _policy(config: Any) -> tuple[Policy, str]:
         token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
         policy = RemotePolicy(path, token, config.dataset.single_task)
         return policy, policy.card.id
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
-    options.warn_withdrawn(path)
+    warn_withdrawn(path)
     loaded = load_policy(
         path,
         temporal_ensemble_coeff=coefficient,

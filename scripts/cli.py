@@ -14,12 +14,11 @@ A command is a module `scripts/<command>.py` with
 - if it hands options on to another program, `PASSED_ON: str`, the list that takes whatever
   stands behind a bare `--`.
 
-Nothing heavy is imported until a command is known: `gaploop --help` reads docstrings with `ast`.
+Nothing heavy is imported until a command is known: `gaploop --help` reads the files' text.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import os
@@ -79,7 +78,7 @@ _SHORT: Final = " (`gaploop <command> DIR` is short for it)"
 _LONGEST: Final = 1200
 """Characters of an error's line."""
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
-_DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
+_DISCOVER: Final = ".discover_packages_path="
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,7 +178,11 @@ def _extra_with(package: str, command: str, arguments: list[str]) -> str:
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
-    own = given = _discover(arguments)
+    if any(_DISCOVER in argument for argument in arguments):
+        from gaploop.scripts._devices import discover
+
+        arguments = discover(arguments)
+    own = given = arguments
     config_class = config_class_of(module, command, given)
     passes_on = hasattr(module, "PASSED_ON") and "--" in given
     if passes_on:
@@ -188,7 +191,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         print(_command_help(program, module, config_class, given))
         return 0
     from gaploop.scripts._arguments import parse
-    from gaploop.scripts.options import setup_logging, stdout_is_json
+    from gaploop.scripts._output import setup_logging, stdout_is_json
 
     setup_logging()
     config = parse(config_class, own, positional(module), program)
@@ -229,45 +232,15 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     return with_devices(made, module.DEVICES, bool(_HELP & given) and not needs_options)
 
 
-def _discover(arguments: list[str]) -> list[str]:
-    """Import the device packages named by `--robot.discover_packages_path=…` and the like."""
-    rest = []
-    for argument in arguments:
-        name, _, package = argument.partition("=")
-        if not name.endswith(f".{_DISCOVER}"):
-            rest.append(argument)
-            continue
-        from lerobot.configs.parser import PluginLoadError, load_plugin
-
-        from gaploop.finetune.lerobot_trust import DISCOVERED
-
-        found = None
-        with contextlib.suppress(ImportError):  # LeRobot has words for that
-            found = importlib.import_module(package)
-        if found is None or hasattr(found, "__path__"):  # else it has no modules to look for
-            try:
-                load_plugin(package)
-            except PluginLoadError as error:
-                raise UnusableInputError(f"{argument}: {error}") from None
-        known = os.environ.get(DISCOVERED, "").split(",")
-        os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
-    return rest
-
-
 def _overview() -> str:
     """Return what `gaploop --help` prints."""
     lines = ["Find out why a robot policy fails, record what fixes it, fine-tune, prove it.", ""]
     lines += [f"usage: {USAGE}"]
     known = {}
     for name, path in commands().items():  # the first line of each one's help, without importing it
-        tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
-        configs = (
-            ast.get_docstring(node)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef) and node.name.lower() == config
-        )
-        doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
-        known[name] = doc.partition("\n")[0]
+        text, config = path.read_text(), path.stem.replace("_", "")
+        of_config = re.search(rf'(?im)^class {config}Config\b.*:\n    """(.*?)("""|$)', text)
+        known[name] = of_config[1] if of_config else text.partition('"""')[2].partition("\n")[0]
     width = max(map(len, known), default=0) + 2
     rest = known.keys() - {name for names in GROUPS.values() for name in names}
     for group, names in (*GROUPS.items(), ("more", sorted(rest))):

@@ -94,6 +94,7 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -150,6 +151,7 @@ datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -304,7 +306,7 @@ scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ou
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
-scripts/options.py:keep | writable_folder(output_dir) / name | ours
+scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
