@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from rich.text import Text
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import Arms
 from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.preflight import Checked, check_speed, write_record
@@ -20,7 +21,7 @@ from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts import _arms, options
+from gaploop.scripts import options
 from gaploop.sim.arms import arm_of
 from gaploop.teleop.calibration.store import calibration_path
 from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, check_limits, check_moving
@@ -88,7 +89,7 @@ def preflight(config: Any) -> int:
 
 def robot_words(robot: Any) -> str:
     """Return which arm it is, in words."""
-    return f"{_arms.kind(robot)} {robot.id or ''}".strip()
+    return f"{lerobot_factory.kind(robot)} {robot.id or ''}".strip()
 
 
 def _journal(config: Any) -> Path:
@@ -103,7 +104,7 @@ def _checks(
     from gaploop.finetune.runs import withdrawn_from
     from gaploop.sim.follower import CellCamera
 
-    station = _arms.station_for(config.robot, config.station)
+    station = lerobot_factory.station_for(config.robot, config.station)
     journal = _journal(config)
     reason = withdrawn_from(resolve(config.policy.path), checked.policy)
     if reason:
@@ -114,11 +115,15 @@ def _checks(
     yield check_speed(SpeedRamp(journal, checked.policy, config.speed_scale), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            cell = _arms.cell_of(config.robot) if config.robot.type == _arms.EMBEDDED else None
-            follower, clock = _arms.follower_of(config.robot, station, cell)
+            cell = (
+                lerobot_factory.cell_of(config.robot)
+                if config.robot.type == lerobot_factory.EMBEDDED
+                else None
+            )
+            follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
             stack.callback(disconnect, follower)  # torque off
             seen = (
-                _arms.cameras_of(config.robot, clock, station)
+                lerobot_factory.cameras_of(config.robot, clock, station)
                 if cell is None
                 else (CellCamera(cell),)
             )

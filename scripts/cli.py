@@ -4,7 +4,7 @@ A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) w
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
   `config_class_for(arguments) -> type` where some of its options need heavy imports;
-- if some of its options are LeRobot's devices, `DEVICES`, as `_devices.with_devices` takes them;
+- if some of its options are LeRobot's devices, `DEVICES`, as `with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
@@ -191,8 +191,8 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not hasattr(module, "DEVICES"):
         return made
+    from gaploop.collect.lerobot_registry import with_devices
     from gaploop.scripts._arguments import chosen_types
-    from gaploop.scripts._devices import with_devices
 
     given = {argument.partition("=")[0] for argument in arguments}
     needs_options = chosen_types(arguments) or "--config_path" in given
