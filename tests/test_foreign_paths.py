@@ -94,6 +94,7 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -112,6 +113,7 @@ datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
 datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
@@ -149,6 +151,8 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/check/fix.py:_point | os.symlink(path, target) | ours
@@ -204,7 +208,6 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
-datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
@@ -282,16 +285,20 @@ finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_devices.py:named_registries | Path(home) / folder | ours
-scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-scripts/_devices.py:registries | Path(folder).glob(name) | ours
+failure_analysis/review/project.py:_add_run | folder / name | ours
+failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
+failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
+failure_analysis/review/project.py:read_project | folder / name | listed
+collect/lerobot_registry.py:named_registries | Path(home) / folder | ours
+collect/lerobot_registry.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+collect/lerobot_registry.py:registries | Path(folder).glob(name) | ours
 scripts/_project.py:_add_run | folder / name | ours
 scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 scripts/_project.py:read_project | Path(here, name, HEADER) | listed
 scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
-scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
-scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
+collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
+collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_are_many | Path(roots[0]) | user
 scripts/check.py:_root | Path(config.roots[0]) | user
@@ -305,7 +312,7 @@ scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ou
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
-scripts/options.py:keep | writable_folder(output_dir) / name | ours
+scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
