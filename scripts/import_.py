@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +16,10 @@ from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
-FORMATS: Final = ("csv", "lerobot", "uci_failures", *LAYOUTS)
+FORMATS: Final = ("lerobot", *LAYOUTS)
 _SAID: Final = ("fps", "units", "task", "robot_type", "keys", "swap_red_blue")
 _DATASETS: Final = ("episodes", "kind", "domain", "outcome")
 _ONLY_FOR: Final = {
-    "mapping": ("csv",),
     **dict.fromkeys(("drop_videos", "rename_map"), ("lerobot",)),
     **dict.fromkeys((*_SAID, "video", "consents"), LAYOUTS),
     "keys": ("diffusion_policy", "mcap", "robomimic"),
@@ -32,13 +31,11 @@ _ONLY_FOR: Final = {
 
 @dataclass
 class ImportConfig:
-    """Bring foreign logs in as takes, or foreign recordings in as a dataset of ours.
+    """Bring foreign recordings in as a dataset of ours.
 
-    csv and uci_failures write journal takes to --output_dir; what the source records about its
-    events goes to truth.jsonl there and nowhere else. lerobot checks the dataset, writes it to
-    --output_dir as v3 and adds gap columns; of v2.0 and v2.1, episodes with missing files are
-    named and left out (then the exit code is 1), and every row and picture is compared. Takes
-    that are there already are not written again.
+    lerobot checks the dataset, writes it to --output_dir as v3 and adds gap columns; of v2.0 and
+    v2.1, episodes with missing files are
+    named and left out (then the exit code is 1), and every row and picture is compared.
     diffusion_policy, umi, aloha, robomimic and mcap become a LeRobot v3 dataset with gap columns;
     what gaploop itself exported comes back as it was (docs/formats.md).
     """
@@ -46,12 +43,10 @@ class ImportConfig:
     source: Path | None = None
     """File or folder to import (`gaploop import SRC` is short for it)."""
     format: str = ""
-    """aloha, csv, diffusion_policy, lerobot, mcap, robomimic, uci_failures or umi; seen from the
-    content unless given (csv and uci_failures have to be given)."""
+    """aloha, diffusion_policy, lerobot, mcap, robomimic or umi; seen from the content unless
+    given."""
     output_dir: Path | None = None
-    """The journal for csv and uci_failures, else the new dataset."""
-    mapping: Path | None = None
-    """csv: the YAML that describes the columns; see docs/files.md."""
+    """The new dataset."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
     rename_map: dict[str, str] = field(default_factory=dict)
@@ -89,8 +84,6 @@ class ImportConfig:
 
 
 EXAMPLE = """
-gaploop import lp1.data --format=uci_failures --output_dir=uci_journal
-gaploop import ur3.csv --format=csv --mapping=examples/ur3_cobotops.yaml --output_dir=ur3_journal
 gaploop import teleop --format=lerobot --drop_videos=true --episodes='0:30' \\
                --kind=demonstration --outcome=success --output_dir=teleop_joints
 gaploop import pick_place.zarr --output_dir=pick_place
@@ -101,10 +94,7 @@ gaploop import bag.mcap --fps=30 --output_dir=bag \\
 
 
 def run(config: ImportConfig) -> int:
-    """Import; the work is in `collect.imports` and `datasets.lerobot_import`."""
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-    from gaploop.collect.imports.takes import write_takes
-    from gaploop.collect.imports.uci_failures import read_uci_failures
+    """Import; the work is in `datasets.formats` and `datasets.lerobot_import`."""
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
     from gaploop.datasets.formats.registry import guess
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
@@ -127,39 +117,20 @@ def run(config: ImportConfig) -> int:
             )
     if name in LAYOUTS:
         return _layout(config, name, source, target)
-    if name == "lerobot":
-        old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
-        every = range(read_info(source).total_episodes) if old is None else old
-        total, chosen = len(every), None
-        if config.episodes:
-            named = parse_episodes(config.episodes, max(every, default=-1) + 1)
-            chosen = [e for e in named if e in every] or named
-        options = ImportOptions(
-            chosen, config.drop_videos, **_words(config), rename=config.rename_map
-        )
-        with progress("Importing", len(chosen) if chosen else total) as advance:
-            done = import_dataset(source, target, options, advance)
-        answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
-        lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
-        lost.append(f"{done.episodes} of {total} episodes written to {target}.")
-        emit(config.json, answer, "\n".join(lost))
-        return int(bool(done.left_out))
-    notes: list[str] = []
-    if name == "csv":
-        mapping = required(
-            config.mapping,
-            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
-            "and examples/ur3_cobotops.yaml show one.",
-        )
-        takes, notes = read_csv_takes(source, load_mapping(mapping))
-    else:
-        takes = read_uci_failures(source)
-    with progress("Importing", len(takes)) as advance:
-        report = write_takes(target, takes, notes, advance)
-    there = f", {report.present} were there" if report.present else ""
-    text = "\n".join([*notes, f"{report.written} takes written to {target}{there}."])
-    emit(config.json, {"journal": str(target), **asdict(report)}, text)
-    return 0
+    old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
+    every = range(read_info(source).total_episodes) if old is None else old
+    total, chosen = len(every), None
+    if config.episodes:
+        named = parse_episodes(config.episodes, max(every, default=-1) + 1)
+        chosen = [e for e in named if e in every] or named
+    options = ImportOptions(chosen, config.drop_videos, **_words(config), rename=config.rename_map)
+    with progress("Importing", len(chosen) if chosen else total) as advance:
+        done = import_dataset(source, target, options, advance)
+    answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
+    lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
+    lost.append(f"{done.episodes} of {total} episodes written to {target}.")
+    emit(config.json, answer, "\n".join(lost))
+    return int(bool(done.left_out))
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
