@@ -56,7 +56,8 @@ def read_uci_failures(path: Path) -> list[LabelledTake]:
             session=path.stem,
         )
         columns = dict(zip(CHANNELS, values.T, strict=True))
-        record = Telemetry(np.arange(SAMPLES) * PERIOD_S, columns, CHANNELS)
+        t_s = np.arange(SAMPLES, dtype=np.float64) * PERIOD_S
+        record = Telemetry(t_s, columns, CHANNELS)
         take = Take(info, Outcome.UNLABELLED, Frames.empty(), record)
         takes.append(LabelledTake(take, label))
     return takes
