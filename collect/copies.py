@@ -1,8 +1,8 @@
 """What was made of takes, so that a withdrawn consent reaches it: copies, and runs that used them.
 
-Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what `repair`
-kept, and videos that a killed review left. Runs are found by their `run.json`, where the register
-has noted them, beside the datasets, and where the caller says.
+Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what
+`check --fix` kept, and videos that a killed review left. Runs are found by their `run.json`, where
+the register has noted them, beside the datasets, and where the caller says.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The program `gaploop`: finds the command, reads its options, runs it, returns its exit code.
 
-A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
+A command is a module `scripts/<command>.py` with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
   `config_class_for(arguments) -> type` where some of its options need heavy imports;
@@ -52,14 +52,24 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
-        *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent", "studio"),
+        *("publish", "check", "label", "review", "edit", "convert", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
+_OF_EVERY_EXTRA: Final = frozenset(
+    ("torch", "torchvision", "lerobot", "mujoco", "so101_nexus", "gymnasium", "datasets", "pandas")
+)
+_EXTRA_OF: Final = {
+    **dict.fromkeys(("mink", "serial", "fastcrc", "websockets", "cryptography"), "robot"),
+    **dict.fromkeys(("segno", "zmq", "pygame", "rerun"), "robot"),
+    **dict.fromkeys(("peft", "transformers", "accelerate", "safetensors", "psutil"), "train"),
+    **dict.fromkeys(("sklearn", "diffusers", "wandb"), "train"),
+    "imagecodecs": "all",
+}
+"""Packages that an installation without extras lacks, and what brings them."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
@@ -143,8 +153,27 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         raise UnusableInputError(MOVED)
     if command not in known:
         raise unknown_choice("command", command, known)
-    module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
-    return run_module(module, command, arguments[1:], f"gaploop {command}")
+    try:
+        module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
+        return run_module(module, command, arguments[1:], f"gaploop {command}")
+    except ModuleNotFoundError as error:
+        extra = _extra_with((error.name or "").partition(".")[0], command, arguments)
+        if not extra:
+            raise
+        raise UnusableInputError(
+            f"{error.name} isn't installed: pip install 'gaploop[{extra}]'"
+        ) from error
+
+
+def _extra_with(package: str, command: str, arguments: list[str]) -> str:
+    """Return the extra that brings a package, "" for a package that none brings."""
+    if package in _EXTRA_OF:
+        return _EXTRA_OF[package]
+    if package not in _OF_EVERY_EXTRA:
+        return ""
+    if any("_sim" in argument for argument in arguments):
+        return "sim"
+    return "robot" if command in ("record", *GROUPS["drive"]) else "train"
 
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:

@@ -24,6 +24,7 @@ from gaploop.scripts._library import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
@@ -41,6 +42,7 @@ gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 class DiagnoseConfig:
     """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
+    First what commands, readings and pictures of any robot show by themselves, without labels.
     And what all takes show together: what each condition costs, changes over time, groups among the
     failures that nothing explains. With --twin the failures are reproduced in simulation, and the
     policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
@@ -92,9 +94,36 @@ def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
+    report = _examined(config)
+    if report is not None and not config.json:
+        options.emit(False, {}, "\n".join([*report.lines(), ""]))
+    first = {"absolute": report.to_json()} if report is not None else {}
+    if report is not None and _no_outcome(config):
+        root = config.dataset.folder()
+        text = "No episode has an outcome, so this is what commands, readings and pictures show by "
+        text += "themselves. To set failures against successes, label them: "
+        options.emit(config.json, first, f"{text}gaploop review {root}")
+        return 0
     found = diagnose(config)
-    options.emit(config.json, found.to_json(), _text(found, _folder(config)))
+    options.emit(config.json, {**found.to_json(), **first}, _text(found, _folder(config)))
     return 0
+
+
+def _examined(config: DiagnoseConfig) -> Report | None:
+    """Return what a dataset shows by itself, without reference or outcome; None of a journal."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.layout import is_dataset
+
+    root = config.dataset.folder()
+    if not is_dataset(root):
+        return None
+    with options.progress("Looking at motion and pictures"):
+        return examine(root, pictures=config.images)
+
+
+def _no_outcome(config: DiagnoseConfig) -> bool:
+    episodes = open_labelled(config.dataset.folder()).episodes
+    return bool(episodes) and all(e.outcome is Outcome.UNLABELLED for e in episodes)
 
 
 @command

@@ -110,6 +110,7 @@ datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
 datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
 datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
@@ -147,6 +148,7 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -201,7 +203,6 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
-datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
@@ -290,6 +291,8 @@ scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
+scripts/check.py:_are_many | Path(roots[0]) | user
+scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours

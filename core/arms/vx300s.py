@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from gaploop.core.arm import PAN_AXIS_X_M, Arm, CellArm, Grip, ModelFile, Paint, Servos
+from gaploop.core.arm import PAN_AXIS_X_M, Arm, CellArm, Grip, Link, ModelFile, Paint, Servos
 
 MODEL: Final = ModelFile(
     "gym_aloha",
@@ -160,6 +160,15 @@ ARM: Final = Arm(
             gripper_nm=GRIPPER_NM,
             stalls_a=4.0,
         ),
+        links=(
+            Link((PAN_AXIS_X_M, 0.0, 0.079)),
+            Link((0.0, 0.0, 0.04805), axis=(0.0, 1.0, 0.0)),
+            Link((0.05955, 0.0, 0.3), axis=(0.0, 1.0, 0.0)),
+            Link((0.2, 0.0, 0.0), axis=(1.0, 0.0, 0.0)),
+            Link((0.1, 0.0, 0.0), axis=(0.0, 1.0, 0.0)),
+            Link((0.069744, 0.0, 0.0), axis=(1.0, 0.0, 0.0)),
+        ),
+        tool_m=(TCP_X_M, 0.0, 0.0),
         spawn_centre_m=(0.30, 0.0),
         camera_pos_m=(0.35, 0.0, 1.10),
         camera_fovy_deg=20.76,  # the same 0.40 m of table as above the SO-101

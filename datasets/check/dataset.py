@@ -21,7 +21,7 @@ from gaploop.core.files import (
 )
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check import episodes, frames, gaps, motion, stats, units, videos
+from gaploop.datasets.check import episodes, frames, gaps, stats, units, videos
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.findings import Findings
 from gaploop.datasets.formats.lerobot_v2 import is_v2
@@ -118,9 +118,6 @@ def check_dataset(
         with findings.guard("data"):
             frames.check_ranges(info, table, scan, findings)
             frames.check_copies(scan, findings)
-        with findings.guard("data"):
-            if scan.whole:
-                motion.check_motion(info, scan, findings)
     if table is not None:
         with findings.guard("videos"):
             videos.check_videos(info, table, scan, deep, findings, advance)
@@ -154,7 +151,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
             findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
         if end is None:
             text = "Not sealed, so not published: a crash or kill ended it, or it is still open."
-            fix = f"gaploop repair {shlex.quote(str(journal))}"
+            fix = f"gaploop check {shlex.quote(str(journal))} --fix"
             findings.warn("unsealed", folder.name, text, fix)
             continue
         present = {path.name: path for path in folder.iterdir()}

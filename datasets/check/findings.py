@@ -68,11 +68,11 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
 
     def error(self, code: str, where: object, message: str, fix: str = "") -> None:
-        """Add an error; `gaploop repair` fixes it unless `fix` says otherwise."""
+        """Add an error; `gaploop check --fix` fixes it unless `fix` says otherwise."""
         self.items.append(Finding(code, ERROR, str(where), message, fix or self.repair()))
 
     def warn(self, code: str, where: object, message: str, fix: str = "") -> None:
-        """Add a warning; `gaploop repair` fixes it unless `fix` says otherwise."""
+        """Add a warning; `gaploop check --fix` fixes it unless `fix` says otherwise."""
         self.items.append(Finding(code, WARNING, str(where), message, fix or self.repair()))
 
     def about(
@@ -90,9 +90,8 @@ class Findings:
             self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
 
     def repair(self, options: str = "") -> str:
-        """Return the command that repairs the folder."""
-        words = ("gaploop repair", shlex.quote(str(self.root)), options, "--yes")
-        return " ".join(word for word in words if word)
+        """Return the command that fixes the folder."""
+        return f"gaploop check {shlex.quote(str(self.root))} --fix {options}".rstrip()
 
     def delete(self, episodes: Sequence[int]) -> str:
         """Return the command that writes the dataset anew without some episodes, if any stay."""

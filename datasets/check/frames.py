@@ -2,7 +2,7 @@
 
 Files are read a batch of rows at a time, in memory that the length of episodes bounds. A run is a
 stretch of consecutive rows with one episode index; in a sound dataset each episode is one run.
-`repair` reads with the same functions.
+`check --fix` reads with the same functions.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def check_gaps(
         else:
             severity, whose = NOTE, "its"
             text = "No gap columns: recorded elsewhere."
-            fix = f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
+            fix = f"gaploop convert {shlex.quote(str(info.root))} "
             fix += f"--output_dir={shlex.quote(f'{info.root}_imported')}"
         text += f" Outcome, domain and gap dimension of {whose} episodes are unknown."
         findings.items.append(Finding("no_gap_columns", severity, layout.EPISODES, text, fix))

@@ -153,7 +153,7 @@ def check_videos(
 def _without_videos(info: DatasetInfo) -> str:
     source, target = shlex.quote(str(info.root)), shlex.quote(f"{info.root}_without_videos")
     return (
-        f"gaploop import {source} --format=lerobot --drop_videos=true --output_dir={target}  "
+        f"gaploop convert {source} --drop_videos=true --output_dir={target}  "
         "# goes on without pictures; or copy the videos here"
     )
 

@@ -402,8 +402,7 @@ def _write_videos(
                     if not path.exists():
                         raise UnusableInputError(
                             f"{path} is missing. Restore it, or go on without pictures: gaploop "
-                            f"import {piece.info.root} --format=lerobot --drop_videos=true "
-                            "--output_dir=OUT"
+                            f"convert {piece.info.root} --drop_videos=true --output_dir=OUT"
                         )
                     files.setdefault(path, []).append((new, episode, start_s))
                     new += 1

@@ -94,7 +94,7 @@ class Condition:
         if self.column not in row:
             raise UnusableInputError(
                 f"The episodes have no column {self.column}, which the query needs. Add gap "
-                "columns with: gaploop import DIR --format=lerobot --output_dir=OUT"
+                "columns with: gaploop convert DIR --output_dir=OUT"
             )
         value = row[self.column]
         match self.field:

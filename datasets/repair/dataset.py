@@ -50,15 +50,15 @@ class RepairOptions:
 
     Attributes:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
-        task: name of tasks that nothing names any more.
         deep: decode every picture; otherwise as many as `check` does.
         rename: feature to the name that it gets.
+        consents: the consent register, as for `check`.
     """
 
     labels_from: Path | None = None
-    task: str = ""
     deep: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
+    consents: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def repair(
             run, digest = lineage.read_run(root), lineage.dataset_hash(root)
             source = {"name": root.name, "id": str(run.get("id", "")), "hash": digest, "run": run}
             result = {"actions": sorted({action.code for action in report.actions})}
-            write_record(stage, lineage.SCHEMA, "repair", {}, [source], result)
+            write_record(stage, lineage.SCHEMA, "check --fix", {}, [source], result)
         kept = keep(root, hook) if output_dir is None else None
         staging.commit(stage, target, hook)
         return replace(report, written=target, kept=kept)
@@ -169,7 +169,7 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
         _repair_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(renamed(str(error))) from None
-    check_dataset(stage, findings, options.deep)
+    check_dataset(stage, findings, options.deep, options.consents)
     left, tried = [], (findings.repair(), findings.repair("--drop=true"))
     for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix in tried else renamed(found.fix)
@@ -248,7 +248,7 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         note = draft.did if reason.startswith(COPY) else draft.left_out
         note("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
+    tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said)
     rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
     description.repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)

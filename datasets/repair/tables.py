@@ -24,20 +24,19 @@ from gaploop.datasets.repair.description import RepairDraft, read_object
 from gaploop.datasets.repair.rows import Rows, WholeEpisode
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
 from gaploop.datasets.v3_files import write_episodes, write_tasks
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import complete_stats, of_pictures, of_rows
 
 UNKNOWN = "unknown task"
-"""Stands where neither tables nor `--task` say what an episode's task was."""
+"""Stands where no table says what an episode's task was."""
 
 
 SAME_S: Final = 1e-5
 """Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
 
 
-def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
-    name = task or UNKNOWN
-    numbered = (f"{name} {number}" for number in itertools.count(2))
-    return next(n for n in itertools.chain([name], numbered) if n not in taken.values())
+def _unnamed(taken: Mapping[Any, str]) -> str:
+    numbered = (f"{UNKNOWN} {number}" for number in itertools.count(2))
+    return next(n for n in itertools.chain([UNKNOWN], numbered) if n not in taken.values())
 
 
 @dataclass(frozen=True)
@@ -115,13 +114,11 @@ def repair_tasks(
     rows: Rows,
     episodes: Sequence[WholeEpisode],
     said: Mapping[int, Sequence[str]],
-    task: str,
 ) -> tuple[list[str], list[WholeEpisode], dict[int, int]]:
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
         said: episode (old index) to the tasks that the episode table names.
-        task: name of tasks that nothing names any more; "" for a place holder.
 
     Returns:
         The tasks by index; the episodes with theirs; and the task index that the rows of an
@@ -144,13 +141,13 @@ def repair_tasks(
                 slots.setdefault(indices[0], words[0])
         highest = max((i for indices in used for i in indices), default=-1)
         for i in range(min(highest, len(episodes)) + 1):
-            slots.setdefault(i, _unnamed(task, slots))
+            slots.setdefault(i, _unnamed(slots))
         table = [slots[i] for i in sorted(slots) if i <= highest]
     changed: dict[int, int] = {}
     with_tasks = []
     for new, (episode, indices) in enumerate(zip(episodes, used, strict=True)):
         if not indices or not all(0 <= i < len(table) for i in indices):
-            word = next(map(str, said.get(episode.old, ())), _unnamed(task, {}))
+            word = next(map(str, said.get(episode.old, ())), UNKNOWN)
             if word not in table:
                 table.append(word)
             changed[new] = table.index(word)
@@ -265,8 +262,6 @@ def _fresh_rows(
 
     Statistics of pictures are added where a row has none: from the video, else of the dataset.
     """
-    from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
-
     rows: dict[int, dict[str, Any]] = {}
     whole = read_object(info.root / layout.STATS)
     for home in sorted({episodes[i].home for i in wanted}):

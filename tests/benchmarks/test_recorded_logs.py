@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failure_analysis_makers import wrench
 
 from benchmarks.recorded.csv_log import CsvMapping, LabelledTake, load_mapping, read_csv_takes
 from benchmarks.recorded.foreign_modes import force_mode, force_set
-from benchmarks.recorded.uci_failures import read_uci_failures
+from benchmarks.recorded.uci_failures import CHANNELS, read_uci_failures
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import FailureMode, Outcome, TakeKind
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -61,6 +62,15 @@ def mapping(tmp_path: Path) -> CsvMapping:
     path = tmp_path / "mapping.yaml"
     path.write_text(MAPPING)
     return load_mapping(path)
+
+
+def wrench(force_n: np.ndarray, uid: str, seed: int) -> Take:
+    """Return a force window whose fz is `force_n` plus a 60 N weight and 1 N of noise."""
+    rows = np.random.default_rng(seed).normal(0.0, 1.0, (len(CHANNELS), len(force_n)))
+    columns = dict(zip(CHANNELS, rows, strict=True))
+    columns["wrist.fz_n"] = columns["wrist.fz_n"] + 60.0 + force_n
+    record = Telemetry(np.arange(len(force_n)) / 50.0, columns)
+    return Take(TakeInfo(uid), Outcome.UNLABELLED, Frames.empty(), record)
 
 
 def test_uci_windows_become_unlabelled_real_takes(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_one_line_with_the_command_that_fixes(
         opened(mix(sources={"a": "a", "b": "b"}))
     message = str(refused.value)
     assert says in message
-    assert "gaploop harmonise" in message
+    assert "gaploop edit harmonise" in message
     assert "\n" not in message
 
 

@@ -182,7 +182,7 @@ def test_what_repair_failed_to_fix_is_not_sent_to_repair_again(root: Path) -> No
     path.write_text(json.dumps(info))
     left = plan(root, RepairOptions()).left
     assert left
-    assert not any(f.fix == f"gaploop repair {root} --yes" for f in left)
+    assert not any(f.fix == f"gaploop check {root} --fix" for f in left)
 
 
 def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> None:
@@ -311,35 +311,35 @@ def test_options_of_datasets_are_refused_for_a_journal(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They were taken and did nothing."""
-    for option in ("--output_dir=x", "--labels_from=x", "--task=x", "--deep"):
-        assert main(["repair", str(store / "journal"), option]) == 2
+    for option in ("--output_dir=x", "--labels_from=x", "--drop", "--deep"):
+        assert main(["check", str(store / "journal"), "--fix", option]) == 2
         error = capsys.readouterr().err
         assert option.split("=")[0] in error
         assert error.count("\n") == 1
-    assert main(["repair", str(store / "journal")]) == 0
+    assert main(["check", str(store / "journal"), "--fix"]) == 0
 
 
 def test_command_tries_first_and_does_it_when_told(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repair", str(root)]) == 0
-    assert "nothing to repair" in capsys.readouterr().out
+    assert main(["check", str(root), "--fix"]) == 0
+    assert "nothing to fix" in capsys.readouterr().out
     (root / layout.STATS).unlink()
-    assert main(["repair", str(root)]) == 1
+    assert main(["check", str(root), "--fix", "--dry_run"]) == 1
     out = capsys.readouterr().out
     assert "nothing is changed" in out
-    assert f"gaploop repair {root} --yes" in out
+    assert f"gaploop check {root} --fix" in out
     assert not (root / layout.STATS).exists()
-    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}", "--json"]) == 0
+    assert main(["check", str(root), "--fix", f"--output_dir={tmp_path / 'out'}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert answer["actions"][0]["code"] == "rebuilt_stats"
-    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert main(["check", str(root), "--fix", f"--output_dir={tmp_path / 'out'}"]) == 2
     assert "is not empty" in capsys.readouterr().err
-    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
     assert main(["check", str(root)]) == 0
     (tmp_path / "nothing").mkdir()
-    assert main(["repair", str(tmp_path / "nothing")]) == 2
+    assert main(["check", str(tmp_path / "nothing"), "--fix"]) == 2
 
 
 @pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.slow)])
@@ -376,18 +376,18 @@ def test_repair_of_anything_never_ends_in_a_traceback(
 def test_what_would_be_left_out_is_listed_and_needs_a_yes_of_its_own(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that Git LFS hadn't filled went from 55 episodes to 13, for one `--yes`."""
+    """A folder that Git LFS hadn't filled went from 55 episodes to 13, for one word."""
     root = Path(shutil.copytree(published, tmp_path / "set"))
     damage.with_nan(root)
     before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
-    for words in (["--yes"], [f"--output_dir={tmp_path}/out"], []):
-        assert main(["repair", str(root), *words]) == 1
+    for words in ([], [f"--output_dir={tmp_path}/out"], ["--dry_run"]):
+        assert main(["check", str(root), "--fix", *words]) == 1
         said = capsys.readouterr().out
         assert "episodes 0: NaN" in said
-        assert f"gaploop repair {root} --yes --drop=true" in said
+        assert f"gaploop check {root} --fix --drop=true" in said
         assert {p: p.read_bytes() for p in root.rglob("*") if p.is_file()} == before
         assert not (tmp_path / "out").exists()
-    assert main(["repair", str(root), "--yes", "--drop=true"]) == 0
+    assert main(["check", str(root), "--fix", "--drop=true"]) == 0
     assert len(layout.episode_rows(root)) == 3
 
 
@@ -411,8 +411,8 @@ def test_git_lfs_pointers_are_recognised_first_by_every_command(
             path.write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
     for words in (
         ["check", str(root)],
-        ["repair", str(root), "--yes", "--drop=true"],
-        ["import", str(root), f"--output_dir={tmp_path}/out"],
+        ["check", str(root), "--fix", "--drop=true"],
+        ["convert", str(root), f"--output_dir={tmp_path}/out"],
         ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
         ["diagnose", str(root), f"--output_dir={tmp_path}/out"],
         ["finetune", "--policy.path=base", f"--real=[{root}]", f"--output_dir={tmp_path}/out"],
