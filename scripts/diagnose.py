@@ -69,9 +69,6 @@ class DiagnoseConfig:
     labels: Path | None = None
     """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what these show about this station."""
-    forces: Path | None = None
-    """Labelled windows of a force sensor, to classify the windows of these takes with: a folder of
-    takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -142,7 +139,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.modes.force_classes import learn_force_classes
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
@@ -166,7 +162,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy, cameras, not_asked = _ask_policy(config, takes)
-    forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -180,7 +175,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             cameras=cameras,
             causes=causes,
             cohort=True,
-            force_classes=forces,
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
@@ -343,7 +337,7 @@ def _reference(
 
 def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
     """Return in one line why takes can't say what is usual, and what to do."""
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+    from gaploop.failure_analysis.reference import LEAST_TAKES
 
     silent = [str(n) for n, t in enumerate(takes) if t.outcome is Outcome.UNLABELLED]
     if silent:
@@ -359,8 +353,7 @@ def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-    from gaploop.failure_analysis.reference import build_reference, save_reference
+    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, save_reference
     from gaploop.sim.recolour import recoloured_take
 
     source, scene = config.dataset.folder(), _scene(config)

@@ -46,7 +46,6 @@ collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path
 collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
-collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._opened | self.folder / name | ours
