@@ -28,7 +28,7 @@ from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
 from gaploop.scripts import options

@@ -107,9 +107,10 @@ datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].v
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
-datasets/check/episodes.py:check_folders | info.root / name | ours
-datasets/check/episodes.py:check_folders | info.root / near[0] | listed
-datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/check/description.py:check_folders | info.root / name | ours
+datasets/check/description.py:check_folders | info.root / near[0] | listed
+datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
 datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
 datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
@@ -152,32 +153,33 @@ datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
-datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
-datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
-datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/description.py:_repair_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/description.py:_repair_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
-datasets/repair/description.py:_rename | old.rename(new) | listed
-datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
-datasets/repair/description.py:_rename_features | videos / new | paths
-datasets/repair/description.py:_rename_features | videos / old | paths
-datasets/repair/description.py:_rename_near | parent / name | ours
-datasets/repair/description.py:_rename_near | parent / near[0] | listed
-datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/description.py:repair_keys | folder / kept | listed
-datasets/repair/description.py:repair_keys | folder / name | listed
-datasets/repair/folder.py:keep | os.rename(part, kept) | ours
-datasets/repair/videos.py:settled | os.replace(part, path) | listed
-datasets/repair/videos.py:settled | part.unlink(missing_ok=True) | listed
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/check/fix.py:_point | os.symlink(path, target) | ours
+datasets/check/fix.py:plan | Path(scratch, root.name) | ours
+datasets/check/fix.py:fix | shutil.rmtree(stage) | ours
+datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/check/description.py:_rename | old.rename(new) | listed
+datasets/check/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
+datasets/check/description.py:_rename_features | videos / new | paths
+datasets/check/description.py:_rename_features | videos / old | paths
+datasets/check/description.py:_rename_near | parent / name | ours
+datasets/check/description.py:_rename_near | parent / near[0] | listed
+datasets/check/description.py:fix_keys | (folder / name).rename(folder / kept) | listed
+datasets/check/description.py:fix_keys | folder / kept | listed
+datasets/check/description.py:fix_keys | folder / name | listed
+datasets/check/fix.py:keep | os.rename(part, kept) | ours
+datasets/check/videos.py:settled | os.replace(part, path) | listed
+datasets/check/videos.py:settled | part.unlink(missing_ok=True) | listed
 datasets/whole_stats.py:_with_pictures | shutil.rmtree(info.root / layout.EPISODES) | ours
-datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
-datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
-datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
-datasets/repair/rows.py:salvage_files | path.unlink() | dataset
-datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
-datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
-datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
+datasets/check/fix.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
+datasets/check/fix.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/check/fix.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
+datasets/check/frames.py:rewrite_files | path.unlink() | dataset
+datasets/check/frames.py:salvage_files | path.unlink() | dataset
+datasets/check/episodes.py:fix_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/check/videos.py:read_cameras | draft.root / 'videos' / key | dataset
+datasets/check/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:sibling | root.parent / f'.{root.name}.{what}' | ours
 datasets/staging.py:clone | (here / path.name).symlink_to(path.readlink()) | dataset
 datasets/staging.py:clone | Path(folder, n) | dataset
