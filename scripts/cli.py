@@ -56,7 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
         *("import", "export", "survey", "consent"),
     ),
-    "find out why": ("probe", "identify", "factors"),
+    "find out why": ("probe", "identify"),
     "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "factors": ("diagnose", "--factors"),
     "latency": ("doctor", "--policy.path=base"),
     "preflight": ("doctor", "--robot.type=so101_sim"),
     "studio": ("review",),
