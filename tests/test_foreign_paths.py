@@ -284,6 +284,11 @@ finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+scripts/_devices.py:named_registries | Path(home) / folder | ours
+scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+scripts/_devices.py:registries | Path(folder).glob(name) | ours
+failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
+failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
@@ -306,8 +311,8 @@ scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosi
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
 scripts/edit.py:finish | target / name | user
-scripts/factors.py:run | folder / name | ours
-scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
+scripts/diagnose.py:_factors | folder / name | ours
+scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
