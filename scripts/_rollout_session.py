@@ -86,13 +86,12 @@ def roll_out(config: Any) -> int:
     require_consents(job.quotas, job.station, config.consent, config.consents)
     if job.station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
-        from gaploop.scripts._preflight import robot_words
 
-        if why := missing(journal, Checked(id_, robot_words(config.robot))):
+        if why := missing(journal, Checked(id_, _arms.robot_words(config.robot))):
             log.warning(
-                "Without a preflight: %s. Run gaploop preflight with the same --policy and "
-                "--robot.",
-                why,
+                "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
+                f"{why[0].upper()}{why[1:]}",
+                journal,
             )
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))

@@ -44,18 +44,19 @@ HELPERS: Final = ("cli", "former_names", "options")
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
 MOVED: Final = (
     "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout; the one that "
-    "others enter: python -m benchmarks.board. How fast a policy plans here: gaploop latency."
+    "others enter: python -m benchmarks.board. How fast a policy plans here: "
+    "gaploop doctor --policy.path=DIR."
 )
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
-        *("publish", "check", "label", "review", "edit", "convert", "consent", "studio"),
+        *("publish", "check", "label", "review", "edit", "convert", "consent"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
-    "deploy": ("gate", "preflight", "push"),
+    "adapt": ("pretrain", "train", "reinforce", "mix"),
+    "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _OF_EVERY_EXTRA: Final = frozenset(

@@ -56,7 +56,7 @@ class DiagnoseConfig:
     save_reference: Path | None = None
     """Write what is usual in these takes to this file, and diagnose nothing. With --policy.path and
     a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
-    cameras.npz beside the policy is found by itself, also by gaploop preflight."""
+    cameras.npz beside the policy is found by itself, also by gaploop doctor."""
     station: Path | None = None
     """station.yaml that names the camera of the scene and the colours of object and target there;
     the first camera, red and blue unless given."""

@@ -12,8 +12,11 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("convert",),
     "harmonise": ("edit", "harmonise"),
     "import": ("convert",),
+    "latency": ("doctor", "--policy.path=base"),
     "merge": ("edit", "merge"),
+    "preflight": ("doctor", "--robot.type=so101_sim"),
     "repair": ("check", "--fix"),
+    "studio": ("review",),
     "survey": ("check",),
 }
 """Former command → the words that run it now, before the arguments that were given."""

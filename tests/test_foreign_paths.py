@@ -149,7 +149,7 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
-datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -284,10 +284,10 @@ scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | our
 scripts/_devices.py:named_registries | Path(home) / folder | ours
 scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_devices.py:registries | Path(folder).glob(name) | ours
-scripts/_project.py:_add_run | folder / name | ours
-scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
-scripts/_project.py:read_project | Path(here, name, HEADER) | listed
-scripts/_project.py:read_project | folder / name | listed
+failure_analysis/review/project.py:_add_run | folder / name | ours
+failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
+failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
+failure_analysis/review/project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours

@@ -463,7 +463,7 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
 
 
 def test_help_of_any_command_loads_nothing_heavy() -> None:
-    """Incident: `gaploop preflight --help` took six seconds, importing torch to list robots."""
+    """Incident: `gaploop doctor --help` took six seconds, importing torch to list robots."""
     code = (
         "import contextlib, io, sys\n"
         "from gaploop.scripts import cli\n"
