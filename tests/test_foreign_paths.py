@@ -46,7 +46,6 @@ collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path
 collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
-collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._opened | self.folder / name | ours
@@ -113,7 +112,6 @@ datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
 datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
-datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
@@ -285,6 +283,11 @@ finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+scripts/_devices.py:named_registries | Path(home) / folder | ours
+scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+scripts/_devices.py:registries | Path(folder).glob(name) | ours
+failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
+failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
@@ -307,8 +310,8 @@ scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosi
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
 scripts/edit.py:finish | target / name | user
-scripts/factors.py:run | folder / name | ours
-scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
+scripts/diagnose.py:_factors | folder / name | ours
+scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
