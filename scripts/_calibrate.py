@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.collect import lerobot_factory
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, sha256, writable_folder
@@ -16,7 +17,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets.telemetry_zarr import read_telemetry
-from gaploop.scripts import _arms, _calibrate_live, options
+from gaploop.scripts import _calibrate_live, options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import REST, CalibrationSighting, check_drift
@@ -73,7 +74,7 @@ def from_twin(config: CalibrateConfig) -> int:
     if made.left:
         lines.append(
             f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record takes "
-            "in the twin and fine-tune (gaploop record --env.twin=FILE)."
+            "in the twin and fine-tune (gaploop record --robot.twin=FILE)."
         )
     lines.append(
         "It is valid until something moves: gaploop calibrate drift --store keeps a reference."
@@ -179,7 +180,7 @@ def hand_eye(config: CalibrateConfig) -> int:
     lens = calibration.intrinsics(name)
     arm = _arm_model(config)
     if config.robot is not None:
-        named = f"--robot.type={_arms.kind(config.robot)}"
+        named = f"--robot.type={lerobot_factory.kind(config.robot)}"
         lacks = f"{named} has no kinematic model here. Give --arm_model=FILE.xml."
         arm = options.required(arm, lacks)
         config.camera_name = name
@@ -403,7 +404,7 @@ def _folder(config: CalibrateConfig) -> Path:
 def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
     robot = config.robot
-    name = config.arm_model or (model_of(_arms.kind(robot)) if robot is not None else "")
+    name = config.arm_model or (model_of(lerobot_factory.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 

@@ -10,10 +10,14 @@ from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("convert",),
+    "factors": ("diagnose", "--factors"),
     "harmonise": ("edit", "harmonise"),
     "import": ("convert",),
+    "latency": ("doctor", "--policy.path=base"),
     "merge": ("edit", "merge"),
+    "preflight": ("doctor", "--robot.type=so101_sim"),
     "repair": ("check", "--fix"),
+    "studio": ("review",),
     "survey": ("check",),
 }
 """Former command → the words that run it now, before the arguments that were given."""

@@ -7,9 +7,9 @@ the SO-101's in its model, so that faults of the same size mean the same.
 
 from __future__ import annotations
 
+from html import escape  # xml.sax would bring the whole of urllib
 from pathlib import Path
 from typing import Any, Final
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
@@ -54,10 +54,10 @@ def load(at: Path, paint: Paint) -> Any:
     """Return the arm alone, as a `mujoco.MjSpec`, from the folder of the meshes."""
     import mujoco
 
-    links, arm = (quoteattr(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
+    links, arm = (escape(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
     spec = mujoco.MjSpec.from_string(
-        f'<mujoco model="vx300s"><compiler meshdir={quoteattr(str(at))} fitaabb="true"/>'
-        f"<include file={links}/><worldbody><include file={arm}/></worldbody></mujoco>"
+        f'<mujoco model="vx300s"><compiler meshdir="{escape(str(at))}" fitaabb="true"/>'
+        f'<include file="{links}"/><worldbody><include file="{arm}"/></worldbody></mujoco>'
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
     for part in (*spec.cameras, *spec.sites):

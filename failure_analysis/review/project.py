@@ -30,10 +30,7 @@ from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.datasets.layout import EpisodeRow, is_dataset
 from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.failure_analysis.review.choice import SETTLED
-from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.gate.folder import OUTCOMES, RESULT, SETUP
-from gaploop.finetune.gate.folder import SCHEMA as GATE_SCHEMA
-from gaploop.finetune.gate.promotion import PROMOTION
+from gaploop.failure_analysis.station import words
 
 SECTIONS: Final = (
     "Stations", "Sessions", "Campaigns", "Takes to review", "Diagnoses", "Plans", "Runs", "Gates",
@@ -44,7 +41,11 @@ MOST_BYTES: Final = 1 << 20
 """A larger YAML file is neither a station nor a plan."""
 SKIPPED: Final = ("node_modules", "__pycache__", "checkpoints", "site-packages")
 DIAGNOSIS: Final = "diagnosis.json"
+# What gaploop evaluate and gate write: the layer above this one, so its names stand here again.
 EVALUATION: Final = "evaluation.json"
+GATE_SCHEMA: Final = "gaploop.gate.v1"
+SETUP, OUTCOMES, RESULT = "setup.json", "outcomes.jsonl", "gate.json"
+PROMOTION: Final = "promotion.json"
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Project:
     def add(self, section: str, title: str, path: Path, facts: str, **more: Any) -> None:
         """Add an entry; whoever wrote its words can't hide anything in them."""
         where = printable(self.at(path))
-        words = printable(" ".join(title.split())), where, printable(facts)
-        self.entries[section].append(ProjectEntry(*words, **more))
+        said = printable(" ".join(title.split())), where, printable(facts)
+        self.entries[section].append(ProjectEntry(*said, **more))
 
     def at(self, path: Path) -> str:
         """Return a path as it is typed in the project's folder."""
@@ -112,8 +113,9 @@ def read_project(root: Path) -> Project:
             with _reporting_damage(found):
                 if path.name == DIAGNOSIS:
                     made = load_diagnosis(path)
-                    causes = Counter(take.top or "no clear cause" for take in made.takes)
-                    facts = f"{len(made.takes)} failures: {_counted(causes)}"
+                    causes = Counter(words(take.top) or "no clear cause" for take in made.takes)
+                    count = len(made.takes)
+                    facts = f"{count} failure{'s' * (count != 1)}: {_counted(causes)}"
                     more = f"--diagnosis={found.at(path)}", "--budget.takes=50"
                     command = _command("plan", *more)
                     found.add("Diagnoses", path.parent.name, path, facts, next=command)
@@ -149,12 +151,12 @@ def _reporting_damage(project: Project) -> Iterator[None]:
         project.damaged.append(line.replace(f"{project.root}/", ""))
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["gaploop", *words])
+def _command(*given: str) -> str:
+    return shlex.join(["gaploop", *given])
 
 
-def _counted(words: Counter[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in words.most_common())
+def _counted(names: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in names.most_common())
 
 
 def _dataset_of(journal: Path) -> Path:
@@ -208,7 +210,7 @@ def _add_plan(
     if plan is None:
         plan = load_plan(path, stations[0])
     items, rig = {item.id for item in plan.items}, "--config_path=rig.yaml"
-    remedies = (f"{item.dimension.value}: {item.remedy}" for item in plan.items)
+    remedies = (f"{words(item.dimension.value)}: {item.remedy}" for item in plan.items)
     title, facts = path.parent.name, "; ".join([f"{plan.takes} takes to record", *remedies])
     command = _command("record", rig, f"--plan={project.at(path)}", "--dataset.root=takes")
     typed = [line for item in plan.items for line in item.commands]
@@ -220,7 +222,7 @@ def _add_plan(
             continue
         now = campaign_progress(journal.root, campaign(plan))
         bars = tuple(
-            (name, sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups))
+            (words(name), sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups))
             for name, setups in now.by_dimension().items()
         )
         left = f"about {now.left_s / 60:.0f} min left" if now.left else "filled"
@@ -237,9 +239,13 @@ def _add_run(project: Project, path: Path) -> None:
     made = str(run.get("command", ""))
     facts = [made, str(run.get("at", ""))[:16].replace("T", " ")]
     if (folder / EVALUATION).exists():
-        seen = Evaluation.from_json(read_json(folder / EVALUATION), str(folder / EVALUATION))
-        low, high = seen.interval
-        facts.append(f"{seen.rate:.0%} [{low:.0%}, {high:.0%}] of {seen.trials}; {seen.evidence}")
+        try:
+            seen = read_json(folder / EVALUATION)
+            low, high = seen["interval"]
+            rate = f"{seen['rate']:.0%} [{low:.0%}, {high:.0%}] of {seen['trials']}"
+            facts.append(f"{rate}; {seen['evidence']}")
+        except DAMAGE:
+            raise UnusableInputError(f"{folder / EVALUATION} is no evaluation.") from None
     for name in ("adapter", "policy"):
         if (folder / name).is_dir():
             base, policy = str(run["config"].get("base") or ""), project.at(folder / name)

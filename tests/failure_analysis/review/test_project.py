@@ -1,4 +1,4 @@
-"""`gaploop studio`: what lies in a project's folder, each thing once, with what comes next."""
+"""`gaploop review` of a project: what lies in it, each thing once, with what comes next."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gaploop.core.plan import Plan, PlanItem, save_plan
 from gaploop.core.run_record import write_run
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.scripts._arguments import find_options
-from gaploop.scripts._project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.scripts.cli import config_class_of, main
 
 SHARES = {d.value: float(d is GapDimension.VISUAL_DOMAIN) for d in GapDimension}
@@ -30,7 +30,7 @@ NAME = "<b>Put</b> the cube\x1b[2J on the disc"
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("studio")
+    root = tmp_path_factory.mktemp("project")
     write_journal(root / "roll outs_journal", 3)
     write_journal(root / "cube_journal", 2, seed=1)
     for header in (root / "cube_journal").glob("*/take.json"):
@@ -78,8 +78,8 @@ def test_everything_is_found_once_with_its_next_command(project: Path) -> None:
         "Runs": ["adapted"],
         "Gates": ["gate"],
     }
-    assert found.entries["Campaigns"][0].bars == (("visual_domain", 0, 5),)
-    assert found.entries["Diagnoses"][0].facts == "1 failures: 1 visual_domain"
+    assert found.entries["Campaigns"][0].bars == (("visual domain", 0, 5),)
+    assert found.entries["Diagnoses"][0].facts == "1 failure: 1 visual domain"
     assert found.entries["Gates"][0].facts.startswith("promote: ")
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_written(project: Path) -> None:
         return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in files}
 
     before = state()
-    assert main(["studio", str(project), "--json"]) == 0
+    assert main(["review", str(project), "--json"]) == 0
     assert state() == before
 
 
@@ -134,7 +134,7 @@ def test_the_page_shows_it_and_copies_a_command(project: Path) -> None:
     assert PROGRAM is not None
     (project / "why" / "diagnosis.json").write_text("{")
     articles = "[...document.querySelectorAll('article')]"
-    with serving(project, command="studio") as address, open_tab(PROGRAM) as tab:
+    with serving(project) as address, open_tab(PROGRAM) as tab:
         assert httpx.get(urljoin(address, "/")).status_code == 403
         tab.go(address)
         tab.wait(f"{articles}.length === 8")

@@ -1,18 +1,16 @@
-"""The page of `gaploop studio`: a project's sections, and a command to copy beside each entry."""
+"""The project's tab of the review: its sections, and a command to copy beside each entry."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from fastapi import FastAPI
 from nicegui import run, ui
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.review.server import with_pages
-from gaploop.scripts._project import SECTIONS, Project, ProjectEntry, read_project
+from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 
-STYLE: Final = Path(__file__).with_name("studio.css")
+STYLE: Final = Path(__file__).with_name("project.css")
 WORDS: Final = {
     "Stations": "None yet. Describe yours in a station.yaml.",
     "Sessions": "None yet. gaploop record records takes.",
@@ -26,24 +24,16 @@ WORDS: Final = {
 """What an empty section says."""
 
 
-def build(root: Path) -> FastAPI:
-    """Return the application: the page."""
-    served = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+class ProjectPage:
+    """The open page of a project's folder; `takes` names the folder that the other tab shows."""
 
-    @ui.page("/", title=f"{root.name} · gaploop studio")
-    async def page() -> None:
+    def __init__(self, root: Path, takes: str = "") -> None:
         ui.add_css(STYLE.read_text())
-        await StudioPage(root).look()
-
-    return with_pages(served)
-
-
-class StudioPage:
-    """The open page of a project's folder."""
-
-    def __init__(self, root: Path) -> None:
         self._root = root
         with ui.element("header"):
+            if takes:
+                ui.link("Takes", "./").classes("tab").tooltip(takes)
+                ui.label("Project")
             ui.label(root.name).classes("name")
             ui.label(str(root)).classes("quiet")
             self._again = ui.button("Look again", on_click=self.look).props("flat dense no-caps")

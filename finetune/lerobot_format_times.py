@@ -1,8 +1,8 @@
-"""`gaploop latency`: how long a policy takes to plan here, in the formats there are for it.
+"""How long a policy takes to plan here, in the formats there are for it, and what each costs.
 
 Plans in all formats, and of plain LeRobot's `select_action` on the same policy and observation,
 are timed in turn, block by block, so that what else the machine does falls on all of them; ratios
-are of processor time, which other programs don't change. Policies on the tracked scene are also
+are of processor time, which other programs don't change. Policies on the tracked scene can also be
 rolled out in the embedded cell, every format on the same scenes: what a format costs in success.
 """
 
@@ -11,30 +11,30 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import torch
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.policies import get_policy_class, make_pre_post_processors
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import writable_folder, write_json
+from gaploop.collect.rig import embedded_rig
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Observation
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune import lerobot_formats as formats
+from gaploop.finetune.evaluate import roll_out
 from gaploop.finetune.evaluation import NOMINAL, Rollout, paired_difference, wilson
+from gaploop.finetune.lerobot_latency import time_plans
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.scripts import options
+from gaploop.finetune.policy_fit import facts_of
 from gaploop.sim.arms import to_degrees
+from gaploop.sim.cell import SimCell
+from gaploop.sim.tracker import Tracker
 
-if TYPE_CHECKING:
-    from gaploop.finetune.lerobot_policy import ActPolicy
-
-EXAMPLE: Final = """\
-gaploop latency --policy.path=adapted
-gaploop latency --policy.path=adapted --n=15 --json
-gaploop latency --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
-"""
-POSITIONAL: Final = "policy.path"
 BLOCKS: Final = 20
 PLANS: Final = 30
 """Plans in a format in a block."""
@@ -45,63 +45,32 @@ PEER: Final = "lerobot"
 """Plain LeRobot: `from_pretrained`, `make_pre_post_processors`, `select_action`."""
 
 
-@dataclass
-class LatencyConfig:
-    """Time a policy's plans here in every format: numbers of fewer bits, runtimes, plain LeRobot.
+def measure(
+    chosen_policy: str,
+    fps: float | None,
+    only: Sequence[str],
+    device: str,
+    n: int,
+    advance: Callable[[], object],
+) -> dict[str, Any]:
+    """Time every format that this machine can compute, and count its successes.
 
-    Also: size on disk, memory, how far actions are from those as trained. Plans are timed
-    in turn, block by block; ratios are of processor time. What can't be computed here is listed
-    with the reason; torchao, ONNX Runtime and OpenVINO: pip install 'gaploop[formats]'. A policy on
-    the tracked scene is also rolled out in the embedded cell with every format, on the same scenes
-    (simulation). Writes latency.json.
+    Args:
+        chosen_policy: folder or name of the policy; `fps` where that doesn't state it [Hz].
+        only: which formats besides fp32; all where empty.
+        n: rollouts with each format in the embedded cell.
+        advance: called after each block and each rollout.
     """
 
-    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
-    n: int = 50
-    """Rollouts with each format in the embedded cell; 0 for times alone."""
-    seed: int = 0
-    """First scene."""
-    formats: list[str] = field(default_factory=list)
-    """Which formats besides fp32; all unless given."""
-    device: str = "cpu"
-    """Torch device, such as cuda."""
-    output_dir: Path | None = None
-    """Where latency.json goes; outputs/latency unless given."""
-    json: bool = False
-    """Print one JSON object."""
-
-
-def run(config: LatencyConfig) -> int:
-    """Time the policy's plans."""
-    if config.n < 0:
-        raise UnusableInputError(f"--n={config.n} must be 0 or more.")
-    folder = writable_folder(config.output_dir or Path("outputs") / "latency")
-    result = {"seed": config.seed, "machine": options.machine(), **measure(config)}
-    write_json(folder / "latency.json", options.jsonable(result))
-    options.emit(config.json, result, table(result))
-    return 0
-
-
-def measure(config: LatencyConfig) -> dict[str, Any]:
-    """Time every format that this machine can compute, and count its successes."""
-    import torch
-
-    from gaploop.finetune import lerobot_formats as formats
-    from gaploop.finetune.lerobot_latency import time_plans
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
-
-    for name in config.formats:
-        if name not in formats.FORMATS:
-            raise unknown_choice("format", name, formats.FORMATS, "--formats")
-    path = resolve(config.policy.required())
-    policy = load_policy(path, device=config.device, fps=config.policy.fps)
-    views = _views(policy, config.seed)
+    path = resolve(chosen_policy)
+    policy = load_policy(path, device=device, fps=fps)
+    views = _views(policy)
     seen = views[0]
     plans_fp32 = [formats.planned(policy, view, i) for i, view in enumerate(views)]
     made: dict[str, ActPolicy] = {}
     costs: dict[str, dict[str, float]] = {}
     lacking: dict[str, str] = {}
-    chosen = [n for n in formats.FORMATS if not config.formats or n in (REFERENCE, *config.formats)]
+    chosen = [n for n in formats.FORMATS if not only or n in (REFERENCE, *only)]
     with tempfile.TemporaryDirectory() as written:
         for name in chosen:
             try:
@@ -121,24 +90,23 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
 
         return plan
 
-    peer = _lerobot(path, seen, config.device)
+    peer = _lerobot(path, seen, device)
     plans = {**{name: planning(one) for name, one in made.items()}, PEER: peer}
     timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in plans}
-    with options.progress("Timing", BLOCKS) as advance:
-        for block in range(BLOCKS):
-            names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
-            for name in names:
-                timing = time_plans(plans[name], PLANS)
-                timed[name].append((timing.took_s, timing.cpu_s))
-            advance()
+    for block in range(BLOCKS):
+        names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
+        for name in names:
+            timing = time_plans(plans[name], PLANS)
+            timed[name].append((timing.took_s, timing.cpu_s))
+        advance()
     took_s = {name: np.array(rows) for name, rows in timed.items()}  # by clock, by processor
-    successes = _successes(made, config.n, config.seed) if config.n and policy.needs_scene else {}
+    successes = _successes(made, n, advance) if n and policy.needs_scene else {}
     return {
         "policy": policy_id(path),
         "fps": policy.fps,
         "execute": policy.execute,
         "plan_lasts_ms": 1e3 * policy.execute / policy.fps,
-        "device": config.device,
+        "device": device,
         "units": policy.bundle.signature.units,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -187,9 +155,8 @@ def table(result: Mapping[str, Any]) -> str:
 # -- what is timed ------------------------------------------------------------------------------
 
 
-def _views(policy: ActPolicy, seed: int) -> list[Observation]:
+def _views(policy: ActPolicy) -> list[Observation]:
     """Return what the policy may see: scenes of the cell, or coarse random pictures."""
-    from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
     if not policy.needs_scene:
@@ -198,7 +165,7 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
                 "The policy sees a scene that gaploop doesn't track, so that it can't be asked "
                 "here. Name a policy on joints and pictures, or on the tracked scene."
             )
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         views = []
         for _ in range(VIEWS):
             state: FloatArray = np.zeros(len(facts.state_names))
@@ -212,14 +179,12 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
                 pictures[name] = np.ascontiguousarray(wide)
             views.append(Observation(state, None, pictures))
         return views
-    from gaploop.sim.cell import SimCell
-    from gaploop.sim.tracker import Tracker
 
     grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
     views = []
     with SimCell() as cell:
         tracker = Tracker.nominal(cell.image_size)
-        for scene in range(seed, seed + VIEWS):
+        for scene in range(VIEWS):
             cell.reset(scene)
             state = to_degrees(cell.read().position_rad)
             views.append(Observation(state, tracker.observe(cell.frame().image), grey))
@@ -228,11 +193,6 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
 
 def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]:
     """Return plain LeRobot's way to an action that has to be planned."""
-    import torch
-    from lerobot.configs.policies import PreTrainedConfig
-    from lerobot.policies import get_policy_class, make_pre_post_processors
-
-    from gaploop.finetune import lerobot_adapter as adapter
 
     refuse_foreign_code(path)
     if adapter.is_adapter(path):  # its twin without PEFT does the same work
@@ -285,17 +245,16 @@ def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
 # -- what it costs ------------------------------------------------------------------------------
 
 
-def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, dict[str, Any]]:
+def _successes(
+    made: Mapping[str, ActPolicy], n: int, advance: Callable[[], object]
+) -> dict[str, dict[str, Any]]:
     """Return how often every variant succeeds on the same scenes of the nominal cell."""
-    from gaploop.collect.rig import embedded_rig
-    from gaploop.finetune.evaluate import roll_out
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
-    progress = options.progress("Rolling out", n * len(made))
-    with contextlib.closing(embedded_rig()) as rig, progress as advance:
+    with contextlib.closing(embedded_rig()) as rig:
         for name, policy in made.items():
             done: list[Rollout] = []
-            for scene in range(seed, seed + n):
+            for scene in range(n):
                 done += roll_out(rig, policy, [scene], NOMINAL, 8.0)
                 advance()
             rollouts[name] = tuple(done)
