@@ -72,7 +72,9 @@ class NewDataset:
         for name, spec in info.features.items():
             features[name] = {**spec, "shape": list(spec["shape"])}
             if name in self._videos and "video.codec" not in (spec.get("info") or {}):
-                features[name]["info"] = _about_video(info.root / info.video_name(name, 0, 0))
+                features[name]["info"] = _about_video(
+                    info.root / info.video_name(name, 0, 0), info.fps
+                )
         (info.root / layout.INFO).parent.mkdir(parents=True, exist_ok=True)
         write_json(
             info.root / layout.INFO,
@@ -97,17 +99,16 @@ class NewDataset:
         complete_stats(layout.parse_info(info.root))
 
 
-def _about_video(path: Path) -> dict[str, Any]:
+def _about_video(path: Path, fps: float) -> dict[str, Any]:
     """Return what LeRobot notes of a camera's video."""
     with open_video(path) as container:
-        stream = container.streams.video[0]
-        context = stream.codec_context
+        context = container.streams.video[0].codec_context
         return {
             "video.height": context.height,
             "video.width": context.width,
             "video.codec": context.codec.canonical_name,
             "video.pix_fmt": context.pix_fmt,
-            "video.fps": int(stream.base_rate),
+            "video.fps": int(fps),
             "video.channels": len(context.format.components),
             "has_audio": False,
             "is_depth_map": False,

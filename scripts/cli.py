@@ -51,7 +51,7 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
-    "takes and datasets": (*("publish", "check", "label", "review", "edit", "convert", "consent"),),
+    "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
     "find out why": ("probe", "identify"),
     "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
