@@ -41,7 +41,6 @@ gaploop diagnose ./rollouts --factors
 """
 RARE = (
     "dataset.episodes",
-    "forces",
     "images",
     "labels",
     "n",

@@ -328,12 +328,12 @@ FILES = (
     Reader(
         "truth",
         "files/truth.jsonl",
-        _loaded("gaploop.failure_analysis.attribution.scores", "read_truth"),
+        _loaded("benchmarks.corpus.scores", "read_truth"),
     ),
     Reader(
         "predictions",
         "files/predictions.jsonl",
-        _loaded("gaploop.failure_analysis.attribution.scores", "read_predictions"),
+        _loaded("benchmarks.corpus.scores", "read_predictions"),
     ),
     Reader(
         "curves",
