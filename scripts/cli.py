@@ -56,7 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("import", "export", "survey", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
+    "adapt": ("latency",),
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""

@@ -8,8 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-FORMER: Final[Mapping[str, tuple[str, ...]]] = {}
+FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "mix": ("finetune", "--dry_run"),
+    "pretrain": ("finetune", "--policy.type=act"),
+    "reinforce": ("finetune", "--method=reinforce"),
+    "train": ("finetune", "--method=lerobot"),
+}
 """Former command → the words that run it now, before the arguments that were given."""
+FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "pretrain": {
+        "--vision": "--policy.type=keypoint",
+        "--takes": "--sim_takes",
+        "--dataset.root": "--sim",
+        "--dataset.episodes": "--episodes",
+    },
+    "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
+}
+"""Former command → option of it that has another name now → that name."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -17,5 +32,10 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     words = FORMER.get(arguments[0]) if arguments else None
     if words is None:
         return arguments, None
-    now = " ".join(words)
-    return [*words, *arguments[1:]], f"is now: gaploop {now}. The former name ends with 0.1."
+    now, renamed = " ".join(words), FORMER_OPTIONS.get(arguments[0], {})
+    given = []
+    for argument in arguments[1:]:
+        name, equals, value = argument.partition("=")
+        name = renamed.get(name, name)
+        given.append(name if "=" in name else f"{name}{equals}{value}")
+    return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."

@@ -95,7 +95,8 @@ def run(config: HarmoniseConfig) -> int:
         if config.to is not None:
             draft = derive(DatasetPiece.whole(out), pieces[1])
             left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
-            text += f" They go with {config.to}: gaploop merge, gaploop mix." if not left else ""
+            if not left:
+                text += f" They go with {config.to}: gaploop merge, gaploop finetune."
         if left:
             text += f" Still different from {config.to}: {'; '.join(left)}"
         done = {"output_dir": out, "takes": takes, "done": conversion.record(), "differs_in": left}
@@ -131,7 +132,7 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
     if not draft.spec and not config.rename_map:
         raise UnusableInputError(
             f"{piece.info.root} goes with {config.to} as it is."
-            " Merge or mix them: gaploop merge, gaploop mix."
+            " Merge them with gaploop merge, or mix them in gaploop finetune."
         )
     spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
     return resolve(spec, piece.info, piece.episodes, config.rename_map)

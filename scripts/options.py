@@ -30,7 +30,6 @@ from gaploop.core.station import SIM_STATION
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
 
 AGAIN_S: Final = 10.0
@@ -48,9 +47,6 @@ _QUIET_ENVIRONMENT: Final = {
     "TOKENIZERS_PARALLELISM": "false",
     "SVT_LOG": "1",  # svt-av1 prints its settings on every file unless told to log errors only
 }
-
-
-WHERE_TO: Final = "Where to? Name a run folder with --output_dir=OUT."
 
 
 def required[T](given: T | None, ask: str) -> T:
@@ -84,29 +80,6 @@ class TakesFolder(DatasetFolder):
 
     root: Path | None = None
     """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
-
-
-@dataclass
-class CacheFlags:
-    """How decoded pictures are kept for training; see docs/loading.md."""
-
-    mode: str = "auto"
-    """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
-    size: str = "native"
-    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest."""
-    max_gb: float = 20.0
-    """What all caches in --cache.dir may take together [GB]."""
-    dir: Path | None = None
-    """Where caches are; gaploop/frames in the user's cache folder unless given."""
-    quality: int = 90
-    """Of JPEG pictures, 1 to 100."""
-
-    def options(self) -> CacheOptions:
-        """Return them checked."""
-        from gaploop.datasets.cache.folder import CacheOptions, parse_size
-
-        size = parse_size(self.size)
-        return CacheOptions(self.mode, size, self.max_gb, self.dir, self.quality)
 
 
 @dataclass

@@ -66,7 +66,10 @@ def train(root: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(name: str, *options: str) -> Path:
         out = tmp_path / name
         own = [f"--cache.dir={tmp_path / 'cache'}", f"--output_dir={out}", *options]
-        assert main(["train", *own, "--", *SMALL, f"--dataset.root={root}"]) == 0
+        assert (
+            main(["finetune", "--method=lerobot", *own, "--", *SMALL, f"--dataset.root={root}"])
+            == 0
+        )
         return out / "checkpoints" / "last" / "pretrained_model"
 
     return run

@@ -96,7 +96,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> CacheOptions:
-    return CacheOptions("raw", folder=tmp_path / "cache")
+    return CacheOptions("raw", dir=tmp_path / "cache")
 
 
 def cached(root: Path, options: CacheOptions, **kwargs: Any) -> CachedLeRobotDataset:
@@ -179,7 +179,7 @@ def test_a_data_loader_gives_the_items_stacked(
     videos_only: Path, tmp_path: Path, workers: int, codec: str
 ) -> None:
     """Batches that are passed on whole equal those that PyTorch stacks item by item."""
-    options = CacheOptions(codec, folder=tmp_path)
+    options = CacheOptions(codec, dir=tmp_path)
     fast = cached(videos_only, options, delta_timestamps=DELTAS, return_uint8=True)
     episodes = fast.meta.episodes
     order = EpisodeAwareSampler(
@@ -210,7 +210,7 @@ def test_a_pickled_dataset_reads_on(videos_only: Path, raw: CacheOptions) -> Non
 
 @pytest.mark.parametrize("mode", ["raw", "off"])
 def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: str) -> None:
-    options = CacheOptions(mode, size=(24, 16), folder=tmp_path)
+    options = CacheOptions(mode, size="16x24", dir=tmp_path)
     plain = LeRobotDataset("x/y", root=root, return_uint8=True)
     fast = cached(root, options, return_uint8=True)
     for camera in CAMERAS:
@@ -223,8 +223,8 @@ def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: s
 
 
 def test_jpeg_is_close_and_small(root: Path, tmp_path: Path) -> None:
-    exact = cached(root, CacheOptions("raw", folder=tmp_path), return_uint8=True)
-    close = cached(root, CacheOptions("jpeg", folder=tmp_path), return_uint8=True)
+    exact = cached(root, CacheOptions("raw", dir=tmp_path), return_uint8=True)
+    close = cached(root, CacheOptions("jpeg", dir=tmp_path), return_uint8=True)
     for k in range(len(exact)):
         for camera in CAMERAS:
             ours, theirs = (d[k][camera].float() for d in (close, exact))
@@ -367,7 +367,7 @@ def test_a_changed_dataset_is_cached_anew(tmp_path: Path, raw: CacheOptions, sho
 def test_short_of_room_the_videos_are_read(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = CacheOptions("auto", max_gb=1e-6, folder=tmp_path)
+    options = CacheOptions("auto", max_gb=1e-6, dir=tmp_path)
     fast = cached(root, options, delta_timestamps=DELTAS)
     assert not fast.cached
     assert_same(fast[7], LeRobotDataset("x/y", root=root, delta_timestamps=DELTAS)[7])
@@ -378,7 +378,7 @@ def test_short_of_room_the_videos_are_read(
 
 def test_jpeg_is_taken_where_raw_does_not_fit(videos_only: Path, tmp_path: Path) -> None:
     raw_bytes = sum(LENGTHS) * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("auto", max_gb=raw_bytes * 0.7 / 1e9, folder=tmp_path)
+    options = CacheOptions("auto", max_gb=raw_bytes * 0.7 / 1e9, dir=tmp_path)
     fast = cached(videos_only, options)
     assert {s.codec for s in fast.cached.values()} == {"jpeg"}
     assert frame_cache.folder_bytes(tmp_path) <= raw_bytes * 0.7
@@ -391,7 +391,7 @@ def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
         for k, name in enumerate("abc")
     )
     size = 3 * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("raw", max_gb=2.8 * size / 1e9, folder=tmp_path / "cache")
+    options = CacheOptions("raw", max_gb=2.8 * size / 1e9, dir=tmp_path / "cache")
     assert options.folder is not None
     first = cached(one, options)
     cached(two, options)
