@@ -345,7 +345,7 @@ def reinforce(
     if not is_tracked(base):
         raise UnusableInputError(
             f"Policy {named} isn't the small ACT on joints and tracked poses, the only "
-            "kind supported so far. Others: gaploop record --env.twin=FILE, then finetune."
+            "kind supported so far. Others: gaploop record --robot.twin=FILE, then finetune."
         )
     spec, lora = config.spec(REINFORCE_SPEC), PRESETS["tracked_lora"].lora
     if spec.batch_size < GROUP:

@@ -151,6 +151,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         raise UnusableInputError(
             "LeRobot's own training is called as gaploop.finetune.lerobot_train.train from Python."
         )
+    folder = config.folder
     if config.policy.type:
         return FinetuneResult(_trained_from_scratch(config))
     if not config.policy.path:
@@ -166,7 +167,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     if n:
         retention.require_measurable(base)
     if not config.resume:
-        require_free(config.folder)
+        require_free(folder)
     choice = None
     if config.mix.real == AUTO:
         choice = real_share.chosen_share(config, lambda arm: log.info("Training %s.", arm))

@@ -9,13 +9,25 @@ from collections.abc import Mapping
 from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "export": ("convert",),
+    "factors": ("diagnose", "--factors"),
+    "harmonise": ("edit", "harmonise"),
+    "import": ("convert",),
+    "latency": ("doctor", "--policy.path=base"),
+    "merge": ("edit", "merge"),
     "mix": ("finetune", "--dry_run"),
+    "preflight": ("doctor", "--robot.type=so101_sim"),
     "pretrain": ("finetune", "--policy.type=act"),
     "reinforce": ("finetune", "--method=reinforce"),
+    "repair": ("check", "--fix"),
+    "studio": ("review",),
+    "survey": ("check",),
     "train": ("finetune", "--method=lerobot"),
 }
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "export": {"--format": "--to", "--output": "--output_dir"},
+    "import": {"--format": "--from"},
     "pretrain": {
         "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
@@ -23,8 +35,9 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.episodes": "--episodes",
     },
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
+    "repair": {"--yes": ""},
 }
-"""Former command → option of it that has another name now → that name."""
+"""Former command → its options that are written otherwise now; "" for what goes without saying."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -32,10 +45,10 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     words = FORMER.get(arguments[0]) if arguments else None
     if words is None:
         return arguments, None
-    now, renamed = " ".join(words), FORMER_OPTIONS.get(arguments[0], {})
-    given = []
+    now, given = " ".join(words), []
     for argument in arguments[1:]:
         name, equals, value = argument.partition("=")
-        name = renamed.get(name, name)
-        given.append(name if "=" in name else f"{name}{equals}{value}")
+        name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
+        value = "" if "=" in name else f"{equals}{value}"
+        given += [f"{name}{value}"] if name or not argument else []
     return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."
