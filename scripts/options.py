@@ -16,6 +16,7 @@ from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts._cell import EnvOptions as EnvOptions
 from gaploop.scripts._cell import StationCell as StationCell
 from gaploop.scripts._cell import cell_words as cell_words
+from gaploop.scripts._cell import show_ranges as show_ranges
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import console as console
 from gaploop.scripts._output import counted as counted
