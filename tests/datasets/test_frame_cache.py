@@ -260,12 +260,12 @@ def build_and_die(root: Path, options: CacheOptions) -> None:
 
 def test_a_killed_build_goes_on_where_it_was(root: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     process = FORK.Process(target=build_and_die, args=(root, raw))
     process.start()
     process.join(100)
     assert process.exitcode == -signal.SIGKILL
-    pack = next(raw.folder.rglob(f"*{PACK}"))
+    pack = next(raw.dir.rglob(f"*{PACK}"))
     with pack.open("ab") as stream:
         stream.write(b"half a picture")
     with pack.with_suffix(INDEX).open("ab") as stream:
@@ -320,9 +320,9 @@ def test_a_damaged_picture_is_never_shown(
 ) -> None:
     totals, progress = shown
     plain = LeRobotDataset("x/y", root=root, return_uint8=True)
-    assert raw.folder is not None
+    assert raw.dir is not None
     cached(root, raw)
-    pack = next(p for p in raw.folder.rglob(f"*{PACK}") if "front" in p.name)
+    pack = next(p for p in raw.dir.rglob(f"*{PACK}") if "front" in p.name)
     data = bytearray(pack.read_bytes())
     data[10] ^= 1
     pack.write_bytes(data)
@@ -337,9 +337,9 @@ def test_a_damaged_picture_is_never_shown(
 
 def test_a_pack_that_was_cut_is_made_whole(root: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     cached(root, raw)
-    pack = next(p for p in raw.folder.rglob(f"*{PACK}") if "wrist" in p.name)
+    pack = next(p for p in raw.dir.rglob(f"*{PACK}") if "wrist" in p.name)
     os.truncate(pack, pack.stat().st_size - 1)
     fast = cached(root, raw, return_uint8=True, progress=progress)
     assert totals == [LENGTHS[-1]]
@@ -349,15 +349,15 @@ def test_a_pack_that_was_cut_is_made_whole(root: Path, raw: CacheOptions, shown:
 
 def test_a_changed_dataset_is_cached_anew(tmp_path: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     folder = write_dataset(tmp_path / "set", seed=1, lengths=(3,))
     cached(folder, raw, progress=progress)
-    before = set(raw.folder.rglob(f"*{PACK}"))
+    before = set(raw.dir.rglob(f"*{PACK}"))
     shutil.rmtree(folder)
     write_dataset(folder, seed=2, lengths=(3,))
     fast = cached(folder, raw, return_uint8=True, progress=progress)
     assert_same(fast[1], LeRobotDataset("x/y", root=folder, return_uint8=True)[1])
-    assert before.isdisjoint(raw.folder.rglob(f"*{PACK}")), "what is stale takes no room"
+    assert before.isdisjoint(raw.dir.rglob(f"*{PACK}")), "what is stale takes no room"
     for video in folder.rglob("*.mp4"):
         os.utime(video)
     cached(folder, raw, progress=progress)
@@ -392,19 +392,19 @@ def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
     )
     size = 3 * sum(3 * h * w for h, w in CAMERAS.values())
     options = CacheOptions("raw", max_gb=2.8 * size / 1e9, dir=tmp_path / "cache")
-    assert options.folder is not None
+    assert options.dir is not None
     first = cached(one, options)
     cached(two, options)
     assert cached(three, options).cached, "the second made room though the first is older"
-    held = {pack.parent.parent.name[0] for pack in options.folder.rglob(f"*{PACK}")}
+    held = {pack.parent.parent.name[0] for pack in options.dir.rglob(f"*{PACK}")}
     assert held == {"a", "c"}
     assert len(first.__getitems__(range(3))) == 3
-    assert frame_cache.folder_bytes(options.folder) <= 2.8 * size
+    assert frame_cache.folder_bytes(options.dir) <= 2.8 * size
     del first
     for side in (8, 16, 24, 32):  # sizes that were tried and left make room, too
-        small = replace(options, size=(side, side), max_gb=0.6 * size / 1e9)
+        small = replace(options, size=str(side), max_gb=0.6 * size / 1e9)
         assert cached(one, small).cached
-        assert frame_cache.folder_bytes(options.folder) <= 0.6 * size
+        assert frame_cache.folder_bytes(options.dir) <= 0.6 * size
 
 
 def test_a_row_without_a_picture_is_refused_in_one_line(tmp_path: Path, raw: CacheOptions) -> None:
