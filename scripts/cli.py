@@ -53,7 +53,6 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
     "find out why": ("probe", "identify"),
-    "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
