@@ -31,7 +31,7 @@ SETTLED_DEG: Final = 0.5
 """A reading that still moves by more from the first half of a rest to the second isn't there."""
 MOVES_DEG: Final = 8.0
 """A joint whose command covers less says nothing about delay, play and gain."""
-PLAY_GAIN: Final = 0.03
+PLAY_GAIN: Final = 0.015
 """A play must explain so much more of what is left than none does."""
 RESAMPLED: Final = 60
 FEWEST_ROWS: Final = 15
@@ -61,7 +61,7 @@ def fit_joints(recording: Recording) -> list[JointFit]:
     """Fit every joint over all episodes."""
     fps, joints = recording.info.fps, len(recording.joints)
     late = max(3, round(LATEST_S * fps))
-    shifts = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5)
+    shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
     limits = [limits_of(recording, k) for k in range(joints)]
     sums = []  # (episodes, 3, widths, shifts, joints): centred xx, xy, yy
     for episode in recording.episodes:
@@ -105,6 +105,14 @@ def fit_joints(recording: Recording) -> list[JointFit]:
             continue
         pooled = np.tensordot(draws, every[..., k], axes=(1, 0))  # draws, 3, widths, shifts
         values = np.array([_best(p, shifts) for p in pooled])
+        lag = round(float(values[0, 0]))
+        moments = [
+            _play_moments(e.command[:, k], e.reading[:, k], lag, (low + 0.3, high - 0.3))
+            for e in recording.episodes
+            if len(e.command) >= late + EARLIEST_FRAMES + FEWEST_ROWS
+        ]
+        of_draws = np.tensordot(draws, np.array(moments), axes=(1, 0))
+        values[:, 2] = [_width(m) for m in of_draws]
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
         delay, gain, width = (
             Estimate(float(v), float(min(a, v)), float(max(b, v)))
@@ -123,15 +131,44 @@ def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, fl
     w = int(of_width.argmin())
     if of_width[0] - of_width[w] < PLAY_GAIN * of_width[0]:
         w = 0
-    width = float(WIDTHS_DEG[w])
-    if 0 < w < len(WIDTHS_DEG) - 1:
-        width = vertex(WIDTHS_DEG[w - 1 : w + 2], of_width[w - 1 : w + 2])
     d = int(left[w].argmin())
     delay = float(shifts[d])
     if 0 < d < len(shifts) - 1:
         delay = vertex(shifts[d - 1 : d + 2], left[w, d - 1 : d + 2])
     share = 1.0 - float(left[w, d] / max(yy[w, d], 1e-9))
-    return delay, float(xy[w, d] / xx[w, d]), width, share
+    return delay, float(xy[w, d] / xx[w, d]), float(WIDTHS_DEG[w]), share
+
+
+def _play_moments(u: FloatArray, y: FloatArray, lag: int, free: tuple[float, float]) -> FloatArray:
+    """Return products of a reading with a played command and its first two differences.
+
+    For each width: those of (P, P', P'', y), centred, shape (widths, 4, 4). The differences stand
+    for what is left of delay and lag, so that they aren't taken for play.
+    """
+    out = np.zeros((len(WIDTHS_DEG), 4, 4))
+    rows = np.arange(max(lag, 0) + 2, len(u) - 2 + min(lag, 0))
+    rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
+    for w, p in enumerate(play(u[:, None], WIDTHS_DEG)[:, :, 0]):
+        first = np.gradient(p)
+        x = np.stack([p, first, np.gradient(first)], axis=1)[rows - lag]
+        z = np.column_stack([x, y[rows]])
+        z = z - z.mean(axis=0) if len(rows) else z
+        out[w] = z.T @ z
+    return out
+
+
+def _width(moments: FloatArray) -> float:
+    """Return the play's width [deg] of which least is left over; 0 unless that explains more."""
+    left = np.empty(len(WIDTHS_DEG))
+    for w, m in enumerate(moments):
+        a, b = m[:3, :3] + 1e-9 * (1.0 + np.trace(m)) * np.eye(3), m[:3, 3]
+        left[w] = m[3, 3] - b @ np.linalg.solve(a, b)
+    w = int(left.argmin())
+    if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
+        return 0.0
+    if w == len(left) - 1:
+        return float(WIDTHS_DEG[w])
+    return vertex(WIDTHS_DEG[w - 1 : w + 2], left[w - 1 : w + 2])
 
 
 def vertex(x: FloatArray, y: FloatArray) -> float:
