@@ -23,9 +23,9 @@ from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.sources import load_takes
+from gaploop.datasets.whole_stats import QUANTILES
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]
@@ -334,10 +334,10 @@ BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
 COMMANDS = {
-    "late pictures": "import", "uneven pictures": "import", "gaps in numbers": "import",
-    "another program's": "import", "NaN": "repair", "truncated video": "repair",
-    "column gone": "import", "empty": "repair", "columns dropped": "publish",
-    "pointer": "repair", "missing video": "import",
+    "late pictures": "convert", "uneven pictures": "convert", "gaps in numbers": "convert",
+    "another program's": "convert", "NaN": "check", "truncated video": "check",
+    "column gone": "convert", "empty": "check", "columns dropped": "publish",
+    "pointer": "check", "missing video": "convert",
 }  # fmt: skip
 """Faults to the command that meets them before `check` does."""
 
@@ -351,7 +351,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
         write_take(root / "journal", FRAMES, code=50 * i)
     publish(root / "journal", root / "published", "me/x")
     to = f"--output_dir={root}/imported"
-    assert main(["import", str(root / "recorded"), "--format=lerobot", to]) == 0
+    assert main(["convert", str(root / "recorded"), to]) == 0
     return root
 
 
@@ -392,8 +392,8 @@ def test_what_a_command_prints_leads_on(
     shutil.copytree(store / ("imported" if base == "recorded" else base), root)
     ALL[fault][1](root)
     words = {
-        "repair": ["repair", str(root), "--yes"],
-        "import": ["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/out"],
+        "check": ["check", str(root), "--fix"],
+        "convert": ["convert", str(root), f"--output_dir={tmp_path}/out"],
         "publish": ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
     }[COMMANDS[fault]]
     tried: list[list[str]] = []
@@ -407,7 +407,7 @@ def test_what_a_command_prints_leads_on(
         assert told not in tried, said
         tried.append(told)
         assert main(told) == 0, said
-        if told[0] in ("import", "edit"):
+        if told[0] in ("convert", "edit"):
             return  # it wrote another dataset, without what is wrong with this
 
 

@@ -100,7 +100,7 @@ def put(policy: Path, step: dict[str, Any], name: str = "policy_preprocessor.jso
 def test_a_step_that_is_nobodys_is_never_built(
     number: int, name: str, policy: Path, imported: Path, tmp_path: Path
 ) -> None:
-    """`"class": "subprocess.Popen"` ran in evaluate, preflight and push --dry_run."""
+    """`"class": "subprocess.Popen"` ran in evaluate, doctor and push --dry_run."""
     marker = tmp_path / "ran"
     put(policy, hostile_steps(marker)[number], name)
     for load in (refuse_foreign_code, load_policy):
@@ -117,7 +117,7 @@ COMMANDS: dict[str, list[str]] = {
         "evaluate", "--policy.path={}", "--env.discover_packages_path=gaploop.sim.lerobot_env",
         "--env.type=so101_cell", "--n=1",
     ],
-    "preflight": ["preflight", "--policy.path={}", "--move=false", "--journal={}_j"],
+    "doctor": ["doctor", "--policy.path={}", "--robot.type=so101_sim", "--move=false"],
     "push": ["push", "{}", "--repo_id=me/x", "--dry_run"],
     "rollout": [
         "rollout", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/rollout_x",

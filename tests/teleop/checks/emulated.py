@@ -68,9 +68,9 @@ class Watcher:
         del estop, gone
         return nullcontext()
 
-    def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+    def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
         self.questions.append(question)
-        if not safety:
+        if "y" in choices:
             return "y"
         moved = self.mechanics.moved
         seen = JOINTS[int(moved.argmax())] if moved.max() > 0.05 else ""
@@ -96,7 +96,7 @@ def emulated_arm(
         swapped: two servos have each other's id, and were calibrated so.
         stuck: joints that don't move.
     """
-    from gaploop.scripts._devices import registries
+    from gaploop.collect.lerobot_registry import registries
 
     plan = arm_plan("so101", "follower").calibrated()
     said = plan.calibration()

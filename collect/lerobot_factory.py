@@ -1,0 +1,318 @@
+"""From `--robot.*` and `--teleop.*` to connected devices: the one place where they are made.
+
+LeRobot's `make_robot_from_config` and `make_teleoperator_from_config` make what is LeRobot's; the
+embedded cell, tools that an input device moves and scripted motions are gaploop's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.protocols import CameraSource, Follower, Leader
+from gaploop.core.station import SIM_STATION, Station, load_station
+from gaploop.core.vocabulary import Domain
+from gaploop.teleop.leaders.controls import IntentSource
+from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.realtime import PacedClock
+
+if TYPE_CHECKING:
+    from gaploop.collect.devices import Arms
+    from gaploop.sim.cell import SimCell
+    from gaploop.teleop.lerobot_devices.identity import Identities
+
+log = logging.getLogger(__name__)
+
+EMBEDDED: Final = "so101_sim"
+EXPERT: Final = "scripted"
+KEYBOARD: Final = "keyboard"
+GAMEPAD: Final = "gamepad"
+MOTION: Final = "motion"
+BROWSER: Final = "browser"
+PHONE: Final = "phone"
+TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER, PHONE)
+"""Those that move the arm's tool, by an input device."""
+OWN: Final = (EXPERT, MOTION, *TOOL)
+"""Those that need the arm that they lead."""
+
+
+@dataclass(frozen=True)
+class LeaderInputs:
+    """How an operator's hands are taken in: options that LeRobot's teleoperators don't have."""
+
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
+
+
+def calibration_of(file: Path | None, follower: Follower) -> str:
+    """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
+
+    The calibration lies beside the station's `file`; the arm is at rest, and its pose is compared
+    with the stored one.
+
+    Raises:
+        UnusableInputError: the calibration file can't be read.
+    """
+    from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
+    from gaploop.teleop.calibration.store import calibration_path, load_calibration
+
+    calibration = load_calibration(calibration_path(file), missing_ok=True)
+    model = model_of(follower.robot_type)
+    now = CalibrationSighting(follower.read().position_rad, follower.joint_names)
+    own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
+    arm = ArmModel.load(model) if model else None
+    for line in before_recording(calibration, now, arm=arm, arm_file=own_file):
+        log.warning("%s", line)
+    return calibration.id
+
+
+def station_for(robot: Any, path: Path | None) -> Station:
+    """Return the station of `--station=FILE`, or the one that a robot has without it.
+
+    An arm whose port is a pseudo-terminal is emulated: its domain is `sim_target`, whatever the
+    file says, for what is recorded on it must never pass for a real robot's.
+
+    Raises:
+        UnusableInputError: what is wrong in the file.
+    """
+    known = SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+    station = known if path is None else load_station(path)
+    if station.domain is Domain.REAL and _is_emulated(robot):
+        return replace(station, domain=Domain.SIM_TARGET)
+    return station
+
+
+def session_station(robot: Any, path: Path | None) -> Station:
+    """Return `station_for` a session that records: the embedded cell has its own.
+
+    Raises:
+        UnusableInputError: a file is named for the embedded cell, or what is wrong in it.
+    """
+    if robot.type == EMBEDDED and path is not None:
+        raise UnusableInputError(
+            "--station names the cell of an arm; the embedded cell has its own. Leave it out, or "
+            "choose an arm with --robot.type."
+        )
+    return station_for(robot, path)
+
+
+def _is_emulated(robot: Any) -> bool:
+    ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
+    for arm in ("left_arm_config", "right_arm_config"):
+        ports += [str(getattr(getattr(robot, arm, None), "port", "") or "")]
+    return any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
+
+
+def connect(
+    robot: Any,
+    teleop: Any,
+    station: Station,
+    *,
+    with_cameras: bool = False,
+    inputs: LeaderInputs | None = None,
+    identities: Identities | None = None,
+) -> Arms:
+    """Connect the devices that LeRobot's configs describe; all or none.
+
+    Args:
+        inputs: the usual speeds and forces unless given.
+        identities: what they were when they were connected before; filled in.
+
+    Raises:
+        DeviceError: a device doesn't answer, or isn't what it should be.
+        UnusableInputError: options or calibration that can't be used.
+    """
+    from gaploop.collect.devices import Arms
+
+    title = f"{_name(robot)} ← {_name(teleop)}"
+    with contextlib.ExitStack() as undo:
+        cell = cell_of(robot) if robot.type == EMBEDDED else None
+        follower, clock = follower_of(robot, station, cell, identities)
+        undo.callback(follower.close)
+        expert: Leader | None = None
+        if cell is not None:
+            from gaploop.sim.relay import scripted
+
+            expert = scripted(cell, robot.seed)
+        leader = leader_of(
+            teleop, follower, station, clock, expert=expert, inputs=inputs, identities=identities
+        )
+        if callable(close := getattr(leader, "close", None)):
+            undo.callback(close)
+        cameras = cameras_of(robot, clock, station, identities) if with_cameras else ()
+        undo.pop_all()
+    return Arms(follower, leader, cameras, clock, title)
+
+
+def follower_of(
+    robot: Any,
+    station: Station,
+    cell: SimCell | None = None,
+    identities: Identities | None = None,
+) -> tuple[Follower, Clock]:
+    """Connect a robot without anybody who leads it; the clock is the time it lives on.
+
+    Args:
+        cell: the embedded cell, in real time, where the robot is that and it was made already.
+
+    Raises:
+        DeviceError: it doesn't answer, or isn't what it should be.
+        UnusableInputError: options or calibration that can't be used.
+    """
+    if robot.type == EMBEDDED:
+        from gaploop.sim.follower import CellFollower, PacedCellClock
+
+        cell = cell or cell_of(robot)
+        return CellFollower(cell), PacedCellClock(cell)
+    from gaploop.teleop.lerobot_devices import make_follower
+
+    clock = PacedClock()
+    return make_follower(robot, station, clock, identities), clock
+
+
+def leader_of(
+    teleop: Any,
+    follower: Follower,
+    station: Station,
+    clock: Clock,
+    *,
+    expert: Leader | None = None,
+    inputs: LeaderInputs | None = None,
+    identities: Identities | None = None,
+) -> Leader:
+    """Connect who leads a follower; a leader with a window belongs to the thread that calls.
+
+    Raises:
+        DeviceError: it doesn't answer, or no window can be opened.
+        UnusableInputError: it doesn't fit the follower.
+    """
+    inputs = inputs or LeaderInputs()
+    chosen = kind(teleop)
+    leader: Leader
+    if chosen in (KEYBOARD, GAMEPAD):
+        from gaploop.teleop.lerobot_devices.make import refuse_options
+
+        ours = f"--teleop.type={chosen} is gaploop's own and is set by --cartesian.*"
+        others = {f.name: ours for f in fields(teleop) if f.name != "id"}
+        refuse_options(teleop, "teleop", others)
+    if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
+        from gaploop.teleop.leaders import make
+
+        if chosen == MOTION:
+            leader = make.make_motion_leader(follower, station, teleop.options())
+        else:
+            opened = {BROWSER: _browser, PHONE: _phone}.get(chosen)
+            source = opened and functools.partial(opened, teleop, inputs.cartesian.speed_step)
+            leader = make.make_tool_leader(chosen, follower, station, inputs.cartesian, source)
+    elif teleop.type != EXPERT:
+        from gaploop.teleop.lerobot_devices import make_leader
+
+        leader = make_leader(teleop, follower, clock, identities)
+    elif expert is not None:
+        leader = expert
+    else:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
+            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
+        )
+    if not inputs.force.enabled:
+        return leader
+    from gaploop.teleop.lerobot_devices.force import ForceLeader
+    from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+
+    with contextlib.ExitStack() as undo:
+        if callable(close := getattr(leader, "close", None)):
+            undo.callback(close)
+        if not isinstance(leader, ServoLeader):
+            raise UnusableInputError(
+                f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
+                "Leave it out."
+            )
+        pushing = ForceLeader(leader, inputs.force)
+        undo.pop_all()
+    return pushing
+
+
+def _browser(teleop: Any, _step: int, title: str) -> IntentSource:
+    from gaploop.teleop.leaders.browser import Browser
+
+    return Browser(title, teleop.host, teleop.port)
+
+
+def _phone(teleop: Any, step: int, _title: str) -> IntentSource:
+    from gaploop.teleop.lerobot_devices.make import connected_teleoperator
+    from gaploop.teleop.lerobot_devices.phone import LerobotPhone
+
+    return LerobotPhone(connected_teleoperator(teleop), step)
+
+
+def evidence_of(robot: Any, station: Station, *, as_of_plan: bool = False) -> str:
+    """Return what takes are evidence of, in a word; with a plan the cell stands for a real one."""
+    if robot.type != EMBEDDED:
+        return "real" if station.domain is Domain.REAL else "emulated"
+    stands_for_one = robot.gaps or robot.conditions or robot.twin or as_of_plan
+    return "sim-to-sim" if stands_for_one else "sim"
+
+
+def kind(config: Any) -> str:
+    """Return the type of a device by the name of its option.
+
+    LeRobot itself says so100 for an SO-101: both are one class, and it gives the first name.
+    """
+    names = [name for name, known in config.get_known_choices().items() if known is type(config)]
+    return max(names, default=str(config.type))
+
+
+def robot_words(robot: Any) -> str:
+    """Return which arm it is, as a record of its checks names it."""
+    return f"{kind(robot)} {robot.id or ''}".strip()
+
+
+def _name(config: Any) -> str:
+    return f"{kind(config)} '{config.id}'" if config.id else kind(config)
+
+
+def robot_arguments(robot: Any) -> dict[str, Any]:
+    """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
+    from gaploop.sim.randomise import cell_arguments
+
+    camera = ("image_size", "camera_hz", "camera_latency_s")
+    like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
+    return cell_arguments(robot, robot.model, "--robot.model") | like
+
+
+def cell_of(robot: Any) -> SimCell:
+    """Return the embedded cell that `--robot.*` describes, with its scene set up."""
+    from gaploop.sim.cell import SimCell
+
+    cell = SimCell(**robot_arguments(robot), conditions=robot.conditions)
+    cell.reset(robot.seed)
+    return cell
+
+
+def cameras_of(
+    robot: Any, clock: Clock, station: Station, identities: Identities | None = None
+) -> tuple[CameraSource, ...]:
+    """Connect a robot's cameras, the one that shows the scene first; none of the embedded cell.
+
+    Raises:
+        DeviceError: one can't be opened, or gives no picture.
+        UnknownChoiceError: the station's camera is none of them.
+    """
+    if robot.type == EMBEDDED:
+        return ()
+    from gaploop.teleop.lerobot_devices import make_cameras
+    from gaploop.teleop.lerobot_devices.cameras import camera_configs
+
+    names = list(camera_configs(robot))
+    first = station.scene.camera_among(names, "--robot.cameras") if names else ""
+    cameras = make_cameras(robot, clock, identities)
+    return tuple(sorted(cameras, key=lambda camera: camera.name != first))
