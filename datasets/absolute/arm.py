@@ -64,12 +64,14 @@ def fit_joints(recording: Recording) -> list[JointFit]:
     shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
     limits = [limits_of(recording, k) for k in range(joints)]
     sums = []  # (episodes, 3, widths, shifts, joints): centred xx, xy, yy
+    behind = []  # each episode's commands behind every width of play, and its readings
     for episode in recording.episodes:
         n = len(episode.command)
         if n < late + EARLIEST_FRAMES + FEWEST_ROWS:
             continue
         u, y = episode.command, episode.reading
         played = play(u, WIDTHS_DEG)
+        behind.append((played, y))
         rows = np.arange(late, n - EARLIEST_FRAMES)
         y = y[rows]
         free = np.ones_like(y)
@@ -96,7 +98,7 @@ def fit_joints(recording: Recording) -> list[JointFit]:
     draws = np.random.default_rng(0).multinomial(
         len(sums), np.full(len(sums), 1 / len(sums)), size=RESAMPLED
     )
-    draws = np.r_[[np.ones(len(sums), dtype=int)], draws]
+    draws = np.concatenate([np.ones((1, len(sums))), draws.astype(np.float64)])
     fits = []
     for k, (low, high) in enumerate(limits):
         moved = max(float(np.ptp(e.command[:, k])) for e in recording.episodes)
@@ -106,11 +108,8 @@ def fit_joints(recording: Recording) -> list[JointFit]:
         pooled = np.tensordot(draws, every[..., k], axes=(1, 0))  # draws, 3, widths, shifts
         values = np.array([_best(p, shifts) for p in pooled])
         lag = round(float(values[0, 0]))
-        moments = [
-            _play_moments(e.command[:, k], e.reading[:, k], lag, (low + 0.3, high - 0.3))
-            for e in recording.episodes
-            if len(e.command) >= late + EARLIEST_FRAMES + FEWEST_ROWS
-        ]
+        free_deg = (low + 0.3, high - 0.3)
+        moments = [_play_moments(p[:, :, k], y[:, k], lag, free_deg) for p, y in behind]
         of_draws = np.tensordot(draws, np.array(moments), axes=(1, 0))
         values[:, 2] = [_width(m) for m in of_draws]
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
@@ -139,30 +138,32 @@ def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, fl
     return delay, float(xy[w, d] / xx[w, d]), float(WIDTHS_DEG[w]), share
 
 
-def _play_moments(u: FloatArray, y: FloatArray, lag: int, free: tuple[float, float]) -> FloatArray:
+def _play_moments(
+    played: FloatArray, y: FloatArray, lag: int, free: tuple[float, float]
+) -> FloatArray:
     """Return products of a reading with a played command and its first two differences.
 
-    For each width: those of (P, P', P'', y), centred, shape (widths, 4, 4). The differences stand
+    `played`: the command behind each width of play, shape (widths, n). For each width: those of
+    (P, P', P'', y), centred, shape (widths, 4, 4). The differences stand
     for what is left of delay and lag, so that they aren't taken for play.
     """
-    out = np.zeros((len(WIDTHS_DEG), 4, 4))
-    rows = np.arange(max(lag, 0) + 2, len(u) - 2 + min(lag, 0))
+    rows = np.arange(max(lag, 0) + 2, len(y) - 2 + min(lag, 0))
     rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
-    for w, p in enumerate(play(u[:, None], WIDTHS_DEG)[:, :, 0]):
-        first = np.gradient(p)
-        x = np.stack([p, first, np.gradient(first)], axis=1)[rows - lag]
-        z = np.column_stack([x, y[rows]])
-        z = z - z.mean(axis=0) if len(rows) else z
-        out[w] = z.T @ z
-    return out
+    if not len(rows):
+        return np.zeros((len(played), 4, 4))
+    first = np.gradient(played, axis=1)
+    x = np.stack([played, first, np.gradient(first, axis=1)], axis=2)[:, rows - lag]
+    z = np.concatenate([x, np.broadcast_to(y[rows, None], (len(played), len(rows), 1))], axis=2)
+    z = z - z.mean(axis=1, keepdims=True)
+    return np.asarray(z.transpose(0, 2, 1) @ z)
 
 
 def _width(moments: FloatArray) -> float:
     """Return the play's width [deg] of which least is left over; 0 unless that explains more."""
-    left = np.empty(len(WIDTHS_DEG))
-    for w, m in enumerate(moments):
-        a, b = m[:3, :3] + 1e-9 * (1.0 + np.trace(m)) * np.eye(3), m[:3, 3]
-        left[w] = m[3, 3] - b @ np.linalg.solve(a, b)
+    a, b = moments[:, :3, :3], moments[:, :3, 3]
+    ridge = 1e-9 * (1.0 + np.trace(moments, axis1=1, axis2=2))
+    solved = np.linalg.solve(a + ridge[:, None, None] * np.eye(3), b[..., None])[..., 0]
+    left = moments[:, 3, 3] - (b * solved).sum(axis=1)
     w = int(left.argmin())
     if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
         return 0.0
@@ -173,8 +174,10 @@ def _width(moments: FloatArray) -> float:
 
 def vertex(x: FloatArray, y: FloatArray) -> float:
     """Return where a parabola through three points is lowest, within them."""
-    a, b, _ = np.polyfit(x - x[1], y, 2)
-    return float(np.clip(x[1] - b / (2 * a), x[0], x[2])) if a > 0 else float(x[1])
+    left, right = x[0] - x[1], x[2] - x[1]
+    down, up = (y[0] - y[1]) / left, (y[2] - y[1]) / right
+    a = (up - down) / (right - left)
+    return float(np.clip(x[1] - (down - a * left) / (2 * a), x[0], x[2])) if a > 0 else float(x[1])
 
 
 def play(u: FloatArray, widths: FloatArray) -> FloatArray:
