@@ -13,7 +13,9 @@ from made_arms import FPS, NAMES, recording
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.examine import examine
+from gaploop.datasets.absolute.findings import BELONGS, KINDS
 from gaploop.datasets.absolute.recording import read_recording
 from gaploop.scripts.cli import main
 
@@ -165,6 +167,13 @@ def test_missing_values_are_counted_and_the_rest_is_tested(tmp_path: Path) -> No
     found = {f.kind: f for f in examine(write(tmp_path / "set", values)).findings}
     assert found["missing"].episodes == (2,)
     assert found["offset"].of == 9
+
+
+def test_every_kind_is_documented_and_belongs_somewhere() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/my_policy_fails.md").read_text()
+    assert set(KINDS) == set(BELONGS)
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
+    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the data"}
 
 
 @pytest.mark.parametrize("damage", ["no rows", "cut", "no info", "text"])
