@@ -247,11 +247,15 @@ class ArmTests:
             )  # fmt: skip
 
     def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
-        """Say where a reading is moving by more than its own steps, shape (n,)."""
+        """Say where a reading moves by more than its own steps before and after, shape (n,).
+
+        On both sides: an arm that is about to move repeats its readings rightly.
+        """
         step = arm.quantum(values)
         least = max(6 * step, 0.3) if np.isfinite(step) else 0.3
         far = np.zeros(len(values), dtype=bool)
-        far[1:-2] = np.abs(values[3:] - values[:-3]) > least
+        apart = np.abs(values[3:] - values[:-3]) > least
+        far[4:-3] = apart[:-4] & apart[4:]
         return far
 
     def _repeats(self) -> None:
