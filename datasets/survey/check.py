@@ -133,7 +133,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
                         counts[name][str(entry["values"])] += int(entry["counts"])
                 uids = (str(uid).encode() for uid in block["gap_uid"].to_pylist() if uid)
                 digests = b"".join(hashlib.blake2b(uid, digest_size=8).digest() for uid in uids)
-                hashes.append(np.frombuffer(digests, np.uint64))
+                hashes.append(np.array(np.frombuffer(digests, np.uint64)))
             elif not episodes:
                 text = "No gap columns: outcome, domain and gap dimension of its episodes are "
                 say("no_gap_columns", layout.EPISODES, text + "unknown.", WARNING)
