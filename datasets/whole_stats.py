@@ -24,13 +24,13 @@ from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import batches, matrix, numeric_features
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import with_columns, write_episodes
 from gaploop.datasets.video import VideoRange, sample_pictures
 
+QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _GRID: Final = 1025
 """Values at which pictures' distributions are added up; 8 bits have 256."""
 

@@ -27,12 +27,18 @@ class StationCell:
 
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
-        if self.randomise == "help":
-            from gaploop.core.randomisation import as_yaml
-            from gaploop.sim.randomise import preset
+        return show_ranges(self)
 
-            print(as_yaml(preset("all", self.randomise_strength)), end="")
-        return self.randomise == "help"
+
+def show_ranges(cell: Any) -> bool:
+    """Print a file of ranges where `randomise` of `--env.*` or `--robot.*` asks for it."""
+    if getattr(cell, "randomise", "") != "help":
+        return False
+    from gaploop.core.randomisation import as_yaml
+    from gaploop.sim.randomise import preset
+
+    print(as_yaml(preset("all", cell.randomise_strength)), end="")
+    return True
 
 
 @dataclass
@@ -57,20 +63,9 @@ class EnvOptions(StationCell):
 
     def cell(self) -> dict[str, Any]:
         """Return all but the conditions as arguments of what makes a cell, such as `SimCell`."""
+        from gaploop.sim.randomise import cell_arguments
+
         return cell_arguments(self, self.robot, "--env.robot")
-
-
-def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
-    """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
-    from gaploop.sim.gaps import add_mechanisms
-    from gaploop.sim.randomise import known_and_drawn
-
-    if given.gaps_module:
-        add_mechanisms(given.gaps_module)
-    strength = given.randomise_strength
-    known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
-    same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
-    return {**same, "robot": arm, "parameters": known, "randomise": drawn}
 
 
 def cell_words(task: str, robot: str) -> str:

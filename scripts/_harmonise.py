@@ -66,8 +66,8 @@ def harmonise(config: EditConfig) -> int:
 
 
 def _renamed(config: EditConfig, piece: DatasetPiece) -> DatasetPiece:
+    from gaploop.datasets.check.description import checked_rename
     from gaploop.datasets.harmonise.conversion import renamed
-    from gaploop.datasets.repair.description import checked_rename
 
     names = checked_rename(piece.info.features, config.rename_map)
     return replace(piece, info=renamed(piece.info, names))

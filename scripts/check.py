@@ -24,7 +24,7 @@ from gaploop.scripts.options import emit, progress
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.findings import Report
     from gaploop.datasets.check.findings import Finding
-    from gaploop.datasets.repair.dataset import RepairReport
+    from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
 RARE = ("rename_map", "consents")
@@ -207,7 +207,7 @@ def _show(findings: Sequence[Finding], title: str) -> None:
 
 def _is_journal(config: CheckConfig) -> bool:
     """Say whether takes are to be sealed, not a dataset to be fixed."""
-    from gaploop.datasets.repair.dataset import looks_like_dataset
+    from gaploop.datasets.check.fix import looks_like_dataset
 
     root = existing_folder(_root(config), "Folder")
     if looks_like_dataset(root):
@@ -246,16 +246,16 @@ def _seal_takes(config: CheckConfig) -> int:
 
 
 def _fix_dataset(config: CheckConfig) -> int:
-    from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
+    from gaploop.datasets.check.fix import FixOptions, fix, plan
 
     root = existing_folder(_root(config), "Folder")
-    how = RepairOptions(config.labels_from, config.deep, config.rename_map, config.consents)
+    how = FixOptions(config.labels_from, config.deep, config.rename_map, config.consents)
 
-    def fixed(drop: bool) -> RepairReport:
+    def fixed(drop: bool) -> FixReport:
         with progress("Finding what to fix" if config.dry_run else "Fixing"):
             if config.dry_run:
                 return plan(root, how)
-            return repair(root, how, config.output_dir, may_lose=lambda _lost: drop)
+            return fix(root, how, config.output_dir, may_lose=lambda _lost: drop)
 
     report = fixed(config.drop)
     may_ask = sys.stdin is not None and sys.stdin.isatty() and not (config.json or config.dry_run)

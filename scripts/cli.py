@@ -4,7 +4,7 @@ A command is a module `scripts/<command>.py` with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
   `config_class_for(arguments) -> type` where some of its options need heavy imports;
-- if some of its options are LeRobot's devices, `DEVICES`, as `_devices.with_devices` takes them;
+- if some of its options are LeRobot's devices, `DEVICES`, as `with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
@@ -52,8 +52,8 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
-    "takes and datasets": (*("publish", "check", "label", "review", "edit", "convert", "consent"),),
-    "find out why": ("probe", "identify", "factors"),
+    "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
+    "find out why": ("probe", "identify"),
     "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
 }
@@ -176,7 +176,7 @@ def _extra_with(package: str, command: str, arguments: list[str]) -> str:
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
     if any(_DISCOVER in argument for argument in arguments):
-        from gaploop.scripts._devices import discover
+        from gaploop.collect.lerobot_registry import discover
 
         arguments = discover(arguments)
     own = given = arguments
@@ -220,8 +220,8 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not hasattr(module, "DEVICES"):
         return made
+    from gaploop.collect.lerobot_registry import with_devices
     from gaploop.scripts._arguments import chosen_types
-    from gaploop.scripts._devices import with_devices
 
     given = {argument.partition("=")[0] for argument in arguments}
     needs_options = chosen_types(arguments) or "--config_path" in given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +16,10 @@ from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
-FORMATS: Final = ("csv", "lerobot", "uci_failures", *LAYOUTS)
+FORMATS: Final = ("lerobot", *LAYOUTS)
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
 _STATED: Final = ("fps", "units", "set", "rename_map", "swap_red_blue")
 _ONLY_FOR: Final = {
-    "mapping": ("csv",),
     "drop_videos": ("lerobot",),
     **dict.fromkeys(("fps", "units", "consents"), LAYOUTS),
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
@@ -38,8 +37,7 @@ class ConvertConfig:
     and given gap columns; of v2.0 and v2.1, episodes with missing files are named and left out
     (then the exit code is 1), and every row and picture is compared. diffusion_policy, umi, aloha,
     robomimic and mcap become a dataset, every pixel kept; what gaploop itself wrote comes back as
-    it was. csv and uci_failures become journal takes; what the source records about its events goes
-    to truth.jsonl there and nowhere else.
+    it was.
 
     With --to a dataset is written in another project's layout: diffusion_policy is a replay buffer
     (Zarr v2 folder), aloha a folder of episode_<i>.hdf5, lerobot_v21 LeRobot's older layout, which
@@ -53,13 +51,10 @@ class ConvertConfig:
     to: str = ""
     """Write it as diffusion_policy, aloha or lerobot_v21."""
     from_: str = ""
-    """aloha, csv, diffusion_policy, lerobot, mcap, robomimic, uci_failures or umi; seen from the
-    content unless given (csv and uci_failures have to be given)."""
+    """aloha, diffusion_policy, lerobot, mcap, robomimic or umi; seen from the content unless
+    given."""
     output_dir: Path | None = None
-    """The new dataset, or with --to file or folder; it must not exist. csv, uci_failures: the
-    journal, in which takes that are there already are not written again."""
-    mapping: Path | None = None
-    """csv: the YAML that describes the columns; see docs/files.md."""
+    """The new dataset, or with --to file or folder; it must not exist."""
     episodes: str = ""
     """Only these, such as '0:30' or '[0, 3]'."""
     set: dict[str, str] = field(default_factory=dict)
@@ -83,7 +78,7 @@ class ConvertConfig:
     """Print what was written as one JSON object."""
 
 
-RARE = ("drop_videos", "swap_red_blue", "consents", "mapping")
+RARE = ("drop_videos", "swap_red_blue", "consents")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -118,9 +113,9 @@ def run(config: ConvertConfig) -> int:
             raise UnusableInputError(
                 f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
             )
-    if name in LAYOUTS:
-        return _layout(config, name, source, target)
-    return _lerobot(config, source, target) if name == "lerobot" else _log(config, source, target)
+    if name == "lerobot":
+        return _lerobot(config, source, target)
+    return _layout(config, name, source, target)
 
 
 def _export(config: ConvertConfig, source: Path, target: Path) -> int:
@@ -128,7 +123,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.lerobot_import import parse_episodes
 
     plain = ConvertConfig()
-    for option in ("from_", "mapping", "drop_videos", *_STATED):
+    for option in ("from_", "drop_videos", *_STATED):
         if getattr(config, option) != getattr(plain, option):
             raise UnusableInputError(
                 f"--{option.rstrip('_')} is for what is read, not for --to. Leave it out."
@@ -173,29 +168,6 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     lost.append(f"{done.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))
     return int(bool(done.left_out))
-
-
-def _log(config: ConvertConfig, source: Path, target: Path) -> int:
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-    from gaploop.collect.imports.takes import write_takes
-    from gaploop.collect.imports.uci_failures import read_uci_failures
-
-    notes: list[str] = []
-    if config.from_ == "csv":
-        mapping = required(
-            config.mapping,
-            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
-            "and examples/ur3_cobotops.yaml show one.",
-        )
-        takes, notes = read_csv_takes(source, load_mapping(mapping))
-    else:
-        takes = read_uci_failures(source)
-    with progress("Converting", len(takes)) as advance:
-        report = write_takes(target, takes, notes, advance)
-    there = f", {report.present} were there" if report.present else ""
-    text = "\n".join([*notes, f"{report.written} takes written to {target}{there}."])
-    emit(config.json, {"journal": str(target), **asdict(report)}, text)
-    return 0
 
 
 def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int:

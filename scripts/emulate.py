@@ -16,7 +16,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
 from gaploop.core.schema import parse_yaml
 from gaploop.scripts import options
-from gaploop.scripts._signals import stoppable
+from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, Fault

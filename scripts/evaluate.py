@@ -90,7 +90,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
-    from gaploop.scripts._devices import with_types
+    from gaploop.collect.lerobot_registry import with_types
 
     return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=PushtEnv))])
 

@@ -10,6 +10,7 @@ from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("convert",),
+    "factors": ("diagnose", "--factors"),
     "harmonise": ("edit", "harmonise"),
     "import": ("convert",),
     "latency": ("doctor", "--policy.path=base"),

@@ -34,7 +34,7 @@ HELD = {
     "collect/encoder_main.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
     "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
-    "scripts/_record_publish.py": {"start_new_session="},
+    "collect/publisher.py": {"start_new_session="},
     "scripts/emulate.py": {"select.select"},
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""

@@ -83,7 +83,7 @@ class ArmTests:
             self._say(
                 "missing", "", "Rows lack values or hold NaN.", Estimate(*[float("nan")] * 3), "",
                 tuple(recording.missing_rows), max(recording.missing_rows, key=lambda e:
-                recording.missing_rows[e]), "", f"gaploop repair {self.root} --drop=true --yes",
+                recording.missing_rows[e]), "", f"gaploop check {self.root} --fix --drop=true",
                 100.0, of=len(recording.lengths),
             )  # fmt: skip
         if recording.why_not:

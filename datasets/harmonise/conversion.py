@@ -12,6 +12,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
+from gaploop.datasets.check.description import checked_rename
 from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
@@ -31,7 +32,6 @@ from gaploop.datasets.harmonise.steps import (
     joint,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.repair.description import checked_rename
 
 FILLED: Final = (
     columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,

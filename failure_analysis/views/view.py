@@ -167,8 +167,6 @@ class TakeView:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
-        self.force_rest: FloatArray | None = None
-        """What the force sensor reads at rest [N, N m], shape (6,), where its set tells."""
         self.policy = policy
         self._images = images
 

@@ -23,9 +23,9 @@ from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.sources import load_takes
+from gaploop.datasets.whole_stats import QUANTILES
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]

@@ -22,12 +22,12 @@ import zarr
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.fix import FixOptions, plan
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.repair.dataset import RepairOptions, plan
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
 
@@ -370,6 +370,6 @@ def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_p
     [found] = [f for f in check(root) if f.code == "unreadable"]
     assert "claims 1200000 rows" in found.message
     assert found.fix == "Restore it from a copy."
-    for act in (lambda: plan(root, RepairOptions()), lambda: load_frames(root, ["action"])):
+    for act in (lambda: plan(root, FixOptions()), lambda: load_frames(root, ["action"])):
         with pytest.raises(UnusableInputError, match="claims 1200000 rows"):
             act()

@@ -16,10 +16,9 @@ from damage import CAMERA
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import QUANTILES, complete_stats
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]

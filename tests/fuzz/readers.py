@@ -179,14 +179,6 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
     return read
 
 
-def _csv_log(path: Path) -> object:
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-
-    beside = CORPUS / "files"
-    mapping = load_mapping(path if path.suffix == ".yaml" else beside / "mapping.yaml")
-    return read_csv_takes(beside / "log.csv" if path.suffix == ".yaml" else path, mapping)
-
-
 def _register(path: Path) -> object:
     from gaploop.core.consent_store import load_register
 
@@ -315,7 +307,6 @@ FILES = (
     Reader("station", "files/station.yaml", _loaded("gaploop.core.station", "load_station")),
     Reader("twin", "files/twin.yaml", _loaded("gaploop.core.twin", "load_twin")),
     Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
-    Reader("mapping", "files/mapping.yaml", _csv_log),
     Reader(
         "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.spec", "load_mixture")
     ),
@@ -323,12 +314,6 @@ FILES = (
         "harmonise-spec", "files/spec.yaml", _loaded("gaploop.datasets.harmonise.spec", "load_spec")
     ),
     Reader("faults", "files/faults.yaml", _faults),
-    Reader("force-log", "files/log.csv", _csv_log),
-    Reader(
-        "uci",
-        "files/lp1.data",
-        _loaded("gaploop.collect.imports.uci_failures", "read_uci_failures"),
-    ),
     Reader("labels", "set/meta/gap/labels.jsonl", _labels),
     Reader("label-csv", "files/labels.csv", _label_csv),
     Reader("event-csv", "files/events.csv", _label_csv),
@@ -496,12 +481,6 @@ COMMANDS = (
         "set",
         command("convert", "{}", "--output_dir=OUT"),
         EVERY,
-        changes=True,
-    ),
-    Reader(
-        "import-force",
-        "files/lp1.data",
-        command("convert", "{}", "--from=uci_failures", "--output_dir=OUT"),
         changes=True,
     ),
     Reader("check-fix", "set", command("check", "{}", "--fix"), EVERY, changes=True),
