@@ -74,7 +74,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
     findings: list[Finding] = []
     wrong: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
     counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTED}
-    hashes = [np.empty(0, np.uint64)]
+    hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     files: set[str] = set()
     episodes = frames = rows_end = 0
     fps, robot = float("nan"), ""
@@ -133,7 +133,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
                         counts[name][str(entry["values"])] += int(entry["counts"])
                 uids = (str(uid).encode() for uid in block["gap_uid"].to_pylist() if uid)
                 digests = b"".join(hashlib.blake2b(uid, digest_size=8).digest() for uid in uids)
-                hashes.append(np.array(np.frombuffer(digests, np.uint64)))
+                hashes.append(np.frombuffer(digests, np.uint64))
             elif not episodes:
                 text = "No gap columns: outcome, domain and gap dimension of its episodes are "
                 say("no_gap_columns", layout.EPISODES, text + "unknown.", WARNING)
