@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.statistics import Estimate, median_interval
+from gaploop.core.units import plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import Finding, Report
 from gaploop.datasets.absolute.recording import Recording
 from gaploop.datasets.check.frames import stretches
-from gaploop.datasets.check.units import plainly_radians
 
 SHORTEST: Final = 2
 """Rows: an episode of no more was begun by mistake."""

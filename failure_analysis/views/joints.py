@@ -22,9 +22,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.types import FloatArray
-from gaploop.core.units import joint_units, named
+from gaploop.core.units import MOVES_RAD, joint_units, named, plainly_radians
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.check.units import plainly_radians
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import is_dataset
 
@@ -36,8 +35,6 @@ CLAMP: Final = 100.0
 WHOLE_TURN_RAD: Final = 2.0 * math.pi
 FARTHEST_DEG: Final = 3 * 360.0
 """What reads more is no angle: encoder ticks, or pixels."""
-MOVES_RAD: Final = 0.35
-"""A joint that is used moves at least so far."""
 FOLLOWS_RAD: Final = math.radians(15.0)
 """Nearer than this, in the middle of a take, a reading stands to the command that it answers."""
 MOST_PAIRINGS: Final = 2000

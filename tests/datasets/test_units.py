@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.check.units import plainly_radians
+from gaploop.core.units import plainly_radians
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.failure_analysis.views.joints import units_of
