@@ -223,7 +223,12 @@ def _config(
 ) -> Any:
     """Return the config of nested values and, over them, of a command line."""
     in_file = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    chosen = {**in_file, **chosen_types(argv)}
+    usual = {  # the types that devices are unless others are chosen
+        spec.name: naming(spec.default_factory)
+        for spec in dataclasses.fields(config_class)
+        if (naming := getattr(spec.default_factory, "get_choice_name", None)) is not None
+    }
+    chosen = {**usual, **in_file, **chosen_types(argv)}
     options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
@@ -238,6 +243,9 @@ def _config(
                 holder[group] = {}
             holder = holder[group]
         holder[leaf] = _value(options[name], text)
+    for name, kind in usual.items():
+        if isinstance(nested.get(name), dict):
+            nested[name].setdefault("type", kind)
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
         beside = _get(nested, group) if group else None
@@ -248,7 +256,7 @@ def _config(
     nested = {fields.get(name, name): value for name, value in nested.items()}
     try:
         config = draccus.decode(config_class, nested)
-        vars(config)["given"] = nested  # see `options.is_given`
+        vars(config)["given"] = nested  # see `session_target.is_given`
         return config
     except DraccusException as error:
         raise _readable(error, nested, options) from None
@@ -328,8 +336,10 @@ def _read(
             yield names[-1], f"[{rest}]" if len(loose) - place > 1 else token
             return
         else:
+            here = f" Name it with --robot.topics={token}." if "robot.topics" in options else ""
             raise UnusableInputError(
-                f"Unexpected argument '{token}'. Options are written --name=value: {program} --help"
+                f"Unexpected argument '{token}'.{here} Options are written --name=value: "
+                f"{program} --help"
             )
 
 

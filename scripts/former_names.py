@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-FORMER: Final[Mapping[str, tuple[str, ...]]] = {}
+FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "probe": ("identify", "--measure"),
+    "ros2": ("rollout", "--robot.type=ros2", "--take_over=never"),
+}
 """Former command → the words that run it now, before the arguments that were given."""
 
 

@@ -118,7 +118,7 @@ class DatasetEpisodes(DatasetFolder):
 
 
 @dataclass
-class DatasetTarget(DatasetFolder):
+class PublishedDataset(DatasetFolder):
     """Which dataset to publish to."""
 
     repo_id: str = "local/gaploop"
@@ -127,8 +127,6 @@ class DatasetTarget(DatasetFolder):
     """Push to the Hub afterwards; see gaploop push --help. A Hub that is down is tried later."""
     private: bool | None = None
     """With push_to_hub: make a new repository private."""
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
 
     def __post_init__(self) -> None:
         if self.push_to_hub:
@@ -136,7 +134,15 @@ class DatasetTarget(DatasetFolder):
 
 
 @dataclass
-class DatasetOptions(DatasetTarget):
+class DatasetTarget(PublishedDataset):
+    """Which dataset to publish to, and what its card says."""
+
+    tags: list[str] | None = None
+    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
+
+
+@dataclass
+class DatasetOptions(PublishedDataset):
     """Which dataset, and what to record into it."""
 
     single_task: str = ""
@@ -145,20 +151,10 @@ class DatasetOptions(DatasetTarget):
     """single_task is another one than the dataset holds so far."""
     num_episodes: int = 20
     """How many takes to record."""
-    episode_time_s: float = 60.0
+    episode_time_s: float | None = 60.0
     """Longest time of one take [s]."""
     fps: float | None = None
     """Frames a second; the dataset's, else the robot's own rate unless given [Hz]."""
-
-
-def is_given(config: Any, name: str) -> bool:
-    """Say whether an option such as `robot.use_degrees` was given, not left as it is."""
-    found = vars(config).get("given", {})
-    for part in name.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return False
-        found = found[part]
-    return True
 
 
 @dataclass
@@ -230,18 +226,23 @@ class StationCell:
 
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
-        return show_ranges(self)
+        return show_file(self)
 
 
-def show_ranges(cell: Any) -> bool:
-    """Print a file of ranges where `randomise` of `--env.*` or `--robot.*` asks for it."""
-    if getattr(cell, "randomise", "") != "help":
-        return False
-    from gaploop.core.randomisation import as_yaml
-    from gaploop.sim.randomise import preset
+def show_file(device: Any) -> bool:
+    """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
+    if getattr(device, "randomise", "") == "help":
+        from gaploop.core.randomisation import as_yaml
+        from gaploop.sim.randomise import preset
 
-    print(as_yaml(preset("all", cell.randomise_strength)), end="")
-    return True
+        print(as_yaml(preset("all", device.randomise_strength)), end="")
+        return True
+    if str(getattr(device, "topics", "")) == "help":
+        from gaploop.teleop.lerobot_ros2.config import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return True
+    return False
 
 
 @dataclass

@@ -123,10 +123,6 @@ COMMANDS: dict[str, list[str]] = {
         "rollout", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/rollout_x",
         "--dataset.root={}_set", "--dataset.single_task=Move",
     ],
-    "record": [
-        "record", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/x",
-        "--dataset.root={}_set", "--dataset.single_task=Move", "--dataset.num_episodes=1",
-    ],
     "finetune": ["finetune", "--policy.path={}", "--sim_takes=1", "--output_dir={}_run"],
     "gate": ["gate", "--baseline={}", "--candidate=base", "--output_dir={}_gate"],
     "train": [
