@@ -52,13 +52,13 @@ new MutationObserver((_, me) => {
 
 
 @contextlib.contextmanager
-def serving(root: Path, *more: str, command: str = "review") -> Iterator[str]:
-    """Run `gaploop review` or studio on a folder; yield the page's address; end it as Ctrl-C does.
+def serving(root: Path, *more: str) -> Iterator[str]:
+    """Run `gaploop review` on a folder; yield the page's address; end it as Ctrl-C does.
 
     Raises:
         UnusableInputError: it doesn't start, or doesn't end well.
     """
-    program = [sys.executable, "-m", "gaploop.scripts.cli", command, str(root)]
+    program = [sys.executable, "-m", "gaploop.scripts.cli", "review", str(root)]
     program += ["--browser=false", "--port=0", *more]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=said, text=True)
@@ -69,7 +69,7 @@ def serving(root: Path, *more: str, command: str = "review") -> Iterator[str]:
             code = process.wait(timeout=60)
         if code:
             said.seek(0)
-            raise UnusableInputError(f"gaploop {command} ended with {code}: {said.read()[-800:]}")
+            raise UnusableInputError(f"gaploop review ended with {code}: {said.read()[-800:]}")
 
 
 def _address(process: subprocess.Popen[str], said: Any) -> str:

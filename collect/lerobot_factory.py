@@ -357,6 +357,11 @@ def kind(config: Any) -> str:
     return max(names, default=str(config.type))
 
 
+def robot_words(robot: Any) -> str:
+    """Return which arm it is, as a record of its checks names it."""
+    return f"{kind(robot)} {robot.id or ''}".strip()
+
+
 def _name(config: Any) -> str:
     return f"{kind(config)} '{config.id}'" if config.id else kind(config)
 

@@ -484,8 +484,8 @@ class AsyncPolicyDriver(PolicyLeader):
         self._error = UnusableInputError(
             f"The policy takes {1e3 * least_s:.0f} ms for a plan, and the {self._spare} of a "
             f"plan's {self._long} steps that can bridge this time last {1e3 * bridged_s:.0f} ms. "
-            "Use a faster format or machine (gaploop latency), longer chunks, or a smaller "
-            "--speed_scale."
+            "Use a faster format or machine (gaploop doctor --policy.path=DIR), longer chunks, or "
+            "a smaller --speed_scale."
         )
 
 

@@ -1,13 +1,16 @@
-"""What is kept of a preflight beside the journal, and whether a rollout can rely on it."""
+"""Before a policy may drive: who is asked, what is kept of it, whether a rollout can rely on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.rollout import SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError
@@ -18,6 +21,8 @@ from gaploop.teleop.checks.result import CheckResult, Level
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""
 SCHEMA: Final = "gaploop.preflight.v1"
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 OLD_H: Final = 24.0
 """What was checked longer ago is worth checking again [h]: cables, light and cameras move."""
 
@@ -67,7 +72,79 @@ def missing(journal: Path, checked: Checked) -> str:
     except (GaploopError, *DAMAGE):
         return f"{file} can't be read"
     if kept.get("policy") != checked.policy or kept.get("robot") != checked.robot:
-        return "the last preflight was for another policy or another arm"
+        return "the last check was of another policy or another arm"
     if not kept.get("ok"):
-        return "the last preflight found something that has to be fixed"
-    return f"the last preflight is {age_h:.0f} hours old" if age_h > OLD_H else ""
+        return "the last check found something that has to be fixed"
+    return f"the last check is {age_h:.0f} hours old" if age_h > OLD_H else ""
+
+
+class Terminal:
+    """A `Person` asked on stderr, who answers by keys; nobody if standard input is no terminal."""
+
+    def __init__(self) -> None:
+        self._gone: Callable[[], bool] = lambda: False
+        self._keys = Keys()
+        self._typed: list[str] = []
+        self.stopped = False
+        """The emergency stop was pressed, or the terminal was closed."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody can answer."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
+    @contextlib.contextmanager
+    def listening(self, estop: Callable[[], None], gone: Callable[[], bool]) -> Iterator[None]:
+        """Hear the space bar while the block runs, asked or not: it stops the arm."""
+        self._gone = gone
+
+        def stop() -> None:
+            self.stopped = True
+            estop()
+
+        with keys() as self._keys:
+            self._keys.listen(stop)
+            yield
+        self._keys = Keys()
+
+    def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
+        """Ask until one of the choices is typed; None where nobody is there."""
+        if not self.is_there:
+            return None
+        menu = ", ".join(f"{key} {meaning}" for key, meaning in choices.items())
+        with contextlib.ExitStack() as held:
+            heard = self._keys if self._keys.works else held.enter_context(keys())
+            while not self._gone() and not self.stopped:
+                _say(f"\n{question}\n  {menu}: ")
+                typed = self._line(heard)
+                if typed is None or typed in choices:
+                    return typed
+        return None
+
+    def instruct(self, what: str) -> bool:
+        """Ask for something to be done."""
+        if self.is_there:
+            _say(f"\n{what}\n")
+        return self.is_there
+
+    def _line(self, heard: Keys) -> str | None:
+        """Return what is typed up to Enter, shown as it is typed; None where nobody does."""
+        line = ""
+        while heard.works and not self._gone() and not self.stopped:
+            self._typed += [] if self._typed else heard.presses(LOOK_S)
+            name = self._typed.pop(0) if self._typed else ""
+            if name == "return":
+                _say("\n")
+                return line
+            if name == "backspace" and line:
+                line = line[:-1]
+                _say("\b \b")
+            elif len(name) == 1:
+                line += name
+                _say(name)
+        return None
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(words)
+    sys.stderr.flush()

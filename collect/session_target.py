@@ -15,7 +15,7 @@ from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
 

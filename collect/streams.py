@@ -6,6 +6,7 @@ threads, so that the control loop never waits for the disk.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaploop.core import platform_calls
+from gaploop.core.journal_format import batch_checksum
 from gaploop.core.types import FloatArray
 from gaploop.teleop.stopping import CleanupStep, one_line
 
@@ -28,8 +30,6 @@ WRITE_EVERY_S: Final = 0.25
 """Rows wait at most this long for their batch, in take time and in wall time [s]."""
 BATCH_ROWS: Final = 512
 """Rows that a batch may hold: a second and a half at 300 Hz, far above `WRITE_EVERY_S`."""
-END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Arrow IPC streaming format: continuation marker and a metadata length of 0."""
 
 
 class _Block:
@@ -60,10 +60,12 @@ class ArrowStream:
         self._start = int(schema.names[0] == "t_ns")
         """The first column of `append`'s values."""
         self._swapping, self._writing = threading.Lock(), threading.Lock()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | platform_calls.BINARY
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self.handle = os.open(path, flags, 0o644)
         self._unsynced = True
-        self._write(schema.serialize())
+        self._encoded = io.BytesIO()
+        self._encoder = pa.ipc.new_stream(self._encoded, schema)
+        self._write(self._take_encoded())
 
     def append(self, values: FloatArray, t_s: float, t_ns: int = 0) -> None:
         """Add a row at take time `t_s` [s]; a column `t_ns` [ns] is kept as an integer."""
@@ -93,7 +95,9 @@ class ArrowStream:
                     return
                 self._filling, self._spare = self._spare, block
             try:
-                self._write(self._batch(block).serialize())
+                batch = self._batch(block)
+                self._encoder.write_batch(batch, custom_metadata=batch_checksum(batch))
+                self._write(self._take_encoded())
             finally:
                 block.filled = 0
 
@@ -107,7 +111,8 @@ class ArrowStream:
         """Write what waits and the end-of-stream mark."""
         self.flush()
         with self._writing:
-            self._write(END_OF_STREAM)
+            self._encoder.close()
+            self._write(self._take_encoded())
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -120,6 +125,13 @@ class ArrowStream:
                 with self._swapping:
                     self._filling = self._spare = _Block(0)
                 self._on_due = lambda: None
+
+    def _take_encoded(self) -> bytes:
+        """Return what the encoder made since the last time: the schema, a batch or the end."""
+        data = self._encoded.getvalue()
+        self._encoded.seek(0)
+        self._encoded.truncate()
+        return data
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -218,22 +219,31 @@ def require_as_sealed(folder: Path) -> None:
 def read_stream(path: Path) -> pa.Table:
     """Read an Arrow IPC stream up to its last whole batch; a missing or torn head gives no rows.
 
-    A kill can tear the last batch; what comes before it is right (both exceptions were seen).
+    A kill can tear the last batch, and a power cut can leave zeros in the middle of it, which the
+    batch's checksum tells; what comes before it is right.
     """
     batches: list[pa.RecordBatch] = []
     try:
         file = regular_file(path)
         # What is mapped can't be replaced on Windows, as `recover` does.
-        opened = pa.memory_map if platform_calls.OPEN_FILES_CAN_BE_REPLACED else pa.OSFile
+        opened = pa.OSFile if platform_calls.WINDOWS else pa.memory_map
         with opened(str(file)) as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
-            with contextlib.suppress(pa.ArrowException, *DAMAGE):
-                for batch in reader:
+            with contextlib.suppress(StopIteration, pa.ArrowException, *DAMAGE):
+                while True:  # ends with StopIteration
+                    batch, checksum = reader.read_next_batch_with_custom_metadata()
                     batch.validate(full=True)  # offsets that lead out of the file would end us
+                    if checksum is not None and dict(checksum) != batch_checksum(batch):
+                        break
                     batches.append(batch)
             return pa.Table.from_batches(batches, schema)
     except (UnusableInputError, pa.ArrowException, *DAMAGE):
         return pa.table({})
+
+
+def batch_checksum(batch: pa.RecordBatch) -> dict[bytes, bytes]:
+    """Return what a batch of a take's stream carries as metadata: the CRC-32 of its Arrow bytes."""
+    return {b"crc32": str(zlib.crc32(batch.serialize())).encode()}
 
 
 def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = None) -> Take:

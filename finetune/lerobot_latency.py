@@ -66,7 +66,7 @@ def check_latency(timing: PlanTiming, fps: float, steps: int) -> CheckResult:
     data = {"p50_s": median_s, "p99_s": worst_s, "period_s": period_s, "bridged_s": bridged_s}
     if worst_s <= period_s:
         return CheckResult("latency", Level.OK, found, data=data)
-    fix = "See which number format is faster here: gaploop latency"
+    fix = "See which number format is faster here: gaploop doctor --policy.path=DIR"
     if worst_s <= bridged_s:
         found += "; it is made ahead, so the arm doesn't wait, but answers late"
         return CheckResult("latency", Level.WARN, found, fix, data)

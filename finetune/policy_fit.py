@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.collect.devices import Arms
 from gaploop.core.protocols import Follower
-from gaploop.core.types import FloatArray, Image, feature_of
+from gaploop.core.types import FloatArray, Image, Observation, feature_of
 from gaploop.core.vocabulary import Domain
-from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
+from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.batches import FeatureMoments
 from gaploop.finetune.lerobot_act import ACTION, STATE
+from gaploop.finetune.lerobot_latency import check_latency, time_plans, warm_up
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
+from gaploop.sim.arms import arm_of
+from gaploop.sim.tracker import Tracker
 from gaploop.teleop.checks.result import CheckResult, Level
 
 type Stats = Mapping[str, Mapping[str, object]]
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
 VIEWS: Final = "views"
+PLANS: Final = 200
+"""Plans that are timed: p99 of fewer says little."""
 MOVED_PX: Final = 4.0
 """A camera whose picture lies further from its place, of 192 px, is worth a warning."""
 FAR: Final = 4.0
@@ -269,3 +276,28 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
             fix = "They will be clamped. Is it the arm that the takes were recorded with?"
             bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     return bad or [CheckResult(STATISTICS, Level.OK, stands, data=data)]
+
+
+def check_policy(
+    policy: ActPolicy, folder: Path, devices: Arms, domain: Domain, fps: float
+) -> Iterator[CheckResult]:
+    """Yield whether a policy, loaded from `folder`, fits an arm and its cameras at `fps` [Hz]."""
+    facts = facts_of(policy)
+    # What the policy would see now; a scene of zeros where nothing tracks it.
+    images = {camera.name: camera.frame().image for camera in devices.cameras}
+    sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
+    seen = observed_features(devices.follower, fps, domain, sizes)
+    yield from check_features(facts, seen)
+    yield from check_statistics(facts, seen)
+    if (file := folder / FILE).exists() and facts.cameras:
+        yield from check_views(CameraReference.load(file), images)
+    names = policy.bundle.signature.environment_names
+    scene: FloatArray | None = np.zeros(len(names)) if names else None
+    if policy.needs_scene and images:
+        image = next(iter(images.values()))
+        arm = arm_of(policy.bundle.signature.robot_type)
+        scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
+    observation = Observation(seen.state, scene, images)
+    warm_up(policy, observation)
+    timing = time_plans(lambda: policy.plan(observation), PLANS)
+    yield check_latency(timing, fps, 1 if policy.chunk is None else len(policy.chunk))

@@ -77,7 +77,7 @@ def recorded(
     if len(domains) > 1 and Domain.REAL in domains:
         raise UnusableInputError(
             f"{folder} mixes real and simulated rollouts. Split them with gaploop edit split, or "
-            "compare them with gaploop factors --sim."
+            "compare them with gaploop diagnose --factors --sim."
         )
     if len(policies) > 1:
         each = ", ".join(f"{name or 'unknown'} ({n})" for name, n in policies.most_common())

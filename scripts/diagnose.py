@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_atomically
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.run_record import write_run
 from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
@@ -24,7 +25,9 @@ from gaploop.scripts._library import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.failure_analysis.cameras import CameraReference
+    from gaploop.failure_analysis.cohort.trials import Trials
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
@@ -34,13 +37,28 @@ gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
 gaploop diagnose ./demonstrations --policy.path=adapted --save_reference=adapted/cameras.npz
 gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
+gaploop diagnose ./rollouts --factors
 """
+RARE = (
+    "dataset.episodes",
+    "images",
+    "labels",
+    "n",
+    "only",
+    "policy.fps",
+    "sim",
+    "workers",
+)
+PLANNED = 50
+"""Takes that the report's plan may ask for."""
+INCONCLUSIVE = 3
 
 
 @dataclass
 class DiagnoseConfig:
     """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
+    First what commands, readings and pictures of any robot show by themselves, without labels.
     And what all takes show together: what each condition costs, changes over time, groups among the
     failures that nothing explains. With --twin the failures are reproduced in simulation, and the
     policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
@@ -54,7 +72,7 @@ class DiagnoseConfig:
     save_reference: Path | None = None
     """Write what is usual in these takes to this file, and diagnose nothing. With --policy.path and
     a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
-    cameras.npz beside the policy is found by itself, also by gaploop preflight."""
+    cameras.npz beside the policy is found by itself, also by gaploop doctor."""
     station: Path | None = None
     """station.yaml that names the camera of the scene and the colours of object and target there;
     the first camera, red and blue unless given."""
@@ -67,9 +85,6 @@ class DiagnoseConfig:
     labels: Path | None = None
     """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what these show about this station."""
-    forces: Path | None = None
-    """Labelled windows of a force sensor, to classify the windows of these takes with: a folder of
-    takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -83,21 +98,58 @@ class DiagnoseConfig:
     """With --twin: scenes, the same in every cell."""
     workers: int = 2
     """With --twin: processes."""
-    budget: int = 50
-    """Takes that the report's plan may ask for; `gaploop plan` has more options for this."""
+    factors: bool = False
+    """Only what the takes say together: what each condition costs, changes over time. Reads no
+    signals, and DIR may be a CSV file with a row of counts (successes, trials) or a row a trial
+    (success) for each setting. Exit code 3 where nothing varies, so nothing can be compared."""
+    sim: Path | None = None
+    """With --factors: takes in simulation, for the gap on equal conditions."""
+    only: dict[str, str] = field(default_factory=dict)
+    """With --factors: only trials with these levels, such as '{"policy": "v3"}'."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
-    """Where to write; <DIR>_diagnosis by default."""
+    """Where to write; <DIR>_diagnosis by default, <DIR>_factors with --factors."""
 
 
 def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
+    if config.factors:
+        return _factors(config)
+    if config.sim is not None or config.only:
+        raise UnusableInputError("--sim and --only say what is compared: add --factors.")
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
+    report = _examined(config)
+    if report is not None and not config.json:
+        options.emit(False, {}, "\n".join([*report.lines(), ""]))
+    first = {"absolute": report.to_json()} if report is not None else {}
+    if report is not None and _no_outcome(config):
+        root = config.dataset.folder()
+        text = "No episode has an outcome, so this is what commands, readings and pictures show by "
+        text += "themselves. To set failures against successes, label them: "
+        options.emit(config.json, first, f"{text}gaploop review {root}")
+        return 0
     found = diagnose(config)
-    options.emit(config.json, found.to_json(), _text(found, _folder(config)))
+    options.emit(config.json, {**found.to_json(), **first}, _text(found, _folder(config)))
     return 0
+
+
+def _examined(config: DiagnoseConfig) -> Report | None:
+    """Return what a dataset shows by itself, without reference or outcome; None of a journal."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.layout import is_dataset
+
+    root = config.dataset.folder()
+    if not is_dataset(root):
+        return None
+    with options.progress("Looking at motion and pictures"):
+        return examine(root, pictures=config.images)
+
+
+def _no_outcome(config: DiagnoseConfig) -> bool:
+    episodes = open_labelled(config.dataset.folder()).episodes
+    return bool(episodes) and all(e.outcome is Outcome.UNLABELLED for e in episodes)
 
 
 @command
@@ -113,7 +165,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.modes.force_classes import learn_force_classes
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
@@ -137,7 +188,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy, cameras, not_asked = _ask_policy(config, takes)
-    forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -151,7 +201,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             cameras=cameras,
             causes=causes,
             cohort=True,
-            force_classes=forces,
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
@@ -169,7 +218,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     if twin is not None:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         about = PlanContext(folder / "plan", policy, twin, config.twin, task)
-    ask = Ask(Budget(takes=config.budget), about=about)
+    ask = Ask(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
@@ -187,6 +236,58 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
     return found
+
+
+def _factors(config: DiagnoseConfig) -> int:
+    """Say what conditions cost; 0, or 3 where there is nothing to compare."""
+    from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
+    from gaploop.failure_analysis.cohort.trials import attempted, read_trials, trials_of
+    from gaploop.failure_analysis.report.cohort_page import cohort_page
+
+    source = config.dataset.folder()
+    rows: Sequence[Trials]
+    if source.suffix == ".csv":
+        if config.sim is not None:
+            raise UnusableInputError("--sim compares folders of takes, not a table. Leave it out.")
+        counted, inputs = "trials", [file_input(source)]
+        rows = read_trials(source)
+    else:
+        folders = [source, *([config.sim] if config.sim else [])]
+        attempts, inputs = [], []
+        with options.progress("Reading outcomes", len(folders)) as advance:
+            for folder in folders:
+                episodes = list(open_labelled(folder).episodes)
+                attempts += episodes
+                ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
+                digest = hashlib.sha256(ended.encode()).hexdigest()
+                inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
+                advance()
+        judged, counted = attempted(attempts)
+        rows = trials_of(judged)
+    for factor, level in config.only.items():
+        known = {row.levels[factor] for row in rows if factor in row.levels}
+        if not known:
+            factors = {name for row in rows for name in row.levels}
+            raise unknown_choice("factor", factor, factors, "--only")
+        if level not in known:
+            raise unknown_choice("level", level, known, f"--only, factor {factor}")
+        rows = [row for row in rows if row.levels.get(factor) == level]
+    found = cohort_of_trials(rows, counted)
+    folder = writable_folder(
+        config.output_dir or source.parent / f"{source.resolve().stem}_factors"
+    )
+    result = {"source": source.name, **found.to_json()}
+    write_json(folder / "factors.json", options.jsonable(result))
+    html, pictures = cohort_page(found, source.name)
+    for name, png in pictures.items():
+        write_atomically(folder / name, png)
+    write_atomically(folder / "factors.html", html)
+    summary = {"trials": len(rows), "effects": len(found.table.effects) if found.table else 0}
+    write_run(folder, "diagnose", options.jsonable(config), inputs, summary)
+    lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
+    options.emit(config.json, result, "\n".join(lines))
+    compared = (found.table and found.table.effects) or found.gaps or found.change is not None
+    return 0 if compared else INCONCLUSIVE
 
 
 def _folder(config: DiagnoseConfig) -> Path:
@@ -314,7 +415,7 @@ def _reference(
 
 def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
     """Return in one line why takes can't say what is usual, and what to do."""
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+    from gaploop.failure_analysis.reference import LEAST_TAKES
 
     silent = [str(n) for n, t in enumerate(takes) if t.outcome is Outcome.UNLABELLED]
     if silent:
@@ -330,8 +431,7 @@ def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-    from gaploop.failure_analysis.reference import build_reference, save_reference
+    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, save_reference
     from gaploop.sim.recolour import recoloured_take
 
     source, scene = config.dataset.folder(), _scene(config)

@@ -1,107 +1,188 @@
-"""The command `gaploop doctor`."""
+"""The command `gaploop doctor`: what must be well before an arm is used, and before a policy is."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
-from gaploop.teleop.checks.result import CheckResult, all_usable
+from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
+
+if TYPE_CHECKING:
+    from gaploop.collect.preflight import Checked
+    from gaploop.finetune.lerobot_policy import ActPolicy
 
 EXAMPLE: Final = """\
 gaploop doctor
-gaploop doctor --port=/dev/ttyACM0 --port=/dev/ttyACM1
 gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "fail")'
+gaploop doctor --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
+    --robot.id=white --station=station.yaml --journal=runs_journal
+gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 """
 
 POSITIONAL: Final = "port"
+DEVICES: Final = {"robot": None}
+RARE: Final = ("calibration", "cameras", "device", "policy.fps")
 
-_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
+FPS: Final = 50.0
+"""Of the loop that moves an arm, where no policy has a rate of its own [Hz]."""
+_WIDTH: Final = 18
+"""Of a finding's subject, where that isn't longer."""
 
 
 @dataclass
 class DoctorConfig:
-    """Show what is connected, what is wrong with it, and how to fix it.
+    """Show what is wrong with machine, arms, cameras, or a policy here, and how to fix it.
 
-    Checks this machine, its serial ports and the servos on them, cameras and calibrations. It
-    only reads: nothing moves and no setting is changed. Without --port it talks to ports whose
-    adapter is known to carry servo buses; a port that another program holds is left alone. Exit
-    code 0 where all is well or could be better, 1 where something can't be used as it is.
+    By itself it only reads, from this machine, its serial ports and the servos on them, cameras and
+    calibrations; a port that another program holds is left alone. With --policy.path it times the
+    policy's plans here. With --robot, too, it checks all that must hold before the policy may move
+    that arm: each joint moves a few degrees, slowly and behind the safety filter, and somebody
+    says which one moved. Keep clear of the arm; Ctrl-C lowers it, and the space bar stops it.
+    Exit code 0 where nothing stands in the way, 1 where something does or a question stayed
+    unanswered.
     """
 
     port: list[Path] = field(default_factory=list)
-    """Talk to these serial ports (or pseudo-terminals of gaploop emulate) only."""
+    """Talk to these serial ports (or pseudo-terminals of gaploop emulate) only; all whose adapter
+    is known to carry servos unless given."""
     cameras: bool = True
     """Open every camera for about a second."""
-    journal: Path = Path("recordings")
-    """Folder that takes would be written to, for the space left there."""
-    calibration_dir: Path | None = None
-    """LeRobot's calibration folder, if it is not the usual one."""
+    robot: Any = None
+    """The arm that is to be driven, as in lerobot-record, or so101_sim, the embedded cell."""
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    move: bool = True
+    """With --robot: move the joints and press the program's emergency stop. Without it neither is
+    checked, and the answer is no."""
+    measure_damping: bool = False
+    """With --robot: let one joint fall twice, a few degrees each, with motors that brake and
+    without: does Torque_Enable=2 slow a falling arm? Asks first; hold nothing under the arm."""
+    formats: list[str] = field(default_factory=list)
+    """Number formats and runtimes that --policy.path is timed in besides fp32; all unless given."""
+    device: str = "cpu"
+    """Torch device of the policy that is timed, such as cuda."""
+    n: int = 0
+    """Also roll the policy out in the embedded cell, so often with each format."""
     station: Path | None = None
-    """station.yaml, whose calibration file is checked."""
+    """station.yaml with the cell's limits; its calibration file lies beside it."""
     calibration: Path | None = None
     """gaploop's calibration file, if it isn't the station's own."""
+    journal: Path | None = None
+    """Folder that takes would be written to, for the space left there. With --policy.path and
+    --robot the result goes there, into preflight.json, which gaploop rollout looks for."""
     output_dir: Path | None = None
     """Where doctor.json goes, if it is to be kept."""
     json: bool = False
-    """Print {"ok", "findings": [{"area", "name", "level", "found", "mend", "data"}]}."""
+    """Print {"ok", "findings": [{"area", "name", "level", "by", "found", "mend", "data"}],
+    "timing"}."""
 
 
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
-    with options.progress("Looking") as advance:
-        results = []
-        for result in _look(config):
-            results.append(result)
-            advance()
+    if (config.n or config.formats) and not (config.policy.path and config.robot is None):
+        raise UnusableInputError("--formats and --n time a policy: give --policy.path, no --robot.")
+    if config.n < 0:
+        raise UnusableInputError(f"--n={config.n} must be 0 or more.")
+    if config.measure_damping and config.robot is None:
+        raise UnusableInputError(
+            "--measure_damping moves an arm inside of its limits: say which, as --robot.type=… "
+            "--robot.port=… --robot.id=…"
+        )
+    policy, checked = _policy(config)
+    results: list[CheckResult] = []
+    area = ""
+    for result in _look(config, policy, checked):
+        results.append(result)
+        if not config.json:
+            _print(result, area)
+        area = result.check
     ok = all_usable(results)
     findings = [
         {
             "area": result.check,
             "name": result.subject,
             "level": result.level,
+            "by": result.by,
             "found": result.found,
             "mend": result.fix,
             "data": result.data,
         }
         for result in results
     ]
-    answer = {"ok": ok, "findings": findings}
+    answer: dict[str, Any] = {"ok": ok, "findings": findings}
+    said = ""
+    if config.robot is not None:
+        answer |= asdict(checked)
+        left = dict.fromkeys(r.check for r in results if not all_usable([r]))
+        said = "Ready: the policy may drive." if policy else "Ready."
+        said = said if ok else f"Not ready: {', '.join(left)}."
+        if policy is not None and config.journal is not None:
+            from gaploop.collect.preflight import write_record
+
+            write_record(config.journal, checked, ok, {"findings": options.jsonable(findings)})
+    elif config.policy.path:
+        answer["timing"], said = _times(config)
     options.keep(config.output_dir, "doctor.json", answer)
-    options.emit(config.json, answer)
-    if config.json:
-        return int(not ok)
-    # A line for each result, grouped by area, and its fix whole, to be copied.
-    console, area = options.console(highlight=False), ""
-    width = max(len(result.subject) for result in results)
-    for result in results:
-        if result.check != area:
-            area = result.check
-            console.print(Text(area, style="bold"))
-        line = Text(f"  {result.level.value:<5}", style=_COLOURS[result.level])
-        line.append(f"{result.subject:<{width}}  {result.found}", style="default")
-        console.print(line, soft_wrap=True)
-        if result.fix:
-            console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)
+    options.emit(config.json, answer, said)
     return int(not ok)
 
 
-def _look(config: DoctorConfig) -> Iterator[CheckResult]:
+def _print(result: CheckResult, area: str) -> None:
+    """Print a finding under its area's name, and its fix whole, to be copied."""
+    console = options.console(highlight=False)
+    if result.check != area:
+        console.print(Text(result.check, style="bold"))
+    line = Text(f"  {result.level.value:<4} ", style=_COLOURS[result.level])
+    asked = " (asked)" if result.by is By.PERSON else ""
+    subject = f"{result.subject:<{_WIDTH}}  " if result.subject else ""
+    line.append(f"{subject}{result.found}{asked}", style="default")
+    console.print(line, soft_wrap=True)
+    if result.fix:
+        console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)
+
+
+def _policy(config: DoctorConfig) -> tuple[ActPolicy | None, Checked]:
+    """Return the policy that is to drive the robot, and what of both is noted."""
+    from gaploop.collect.preflight import Checked
+
+    if config.robot is None:
+        return None, Checked("", "")
+    from gaploop.collect.lerobot_factory import robot_words
+
+    if not config.policy.path:
+        return None, Checked("", robot_words(config.robot))
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    policy = load_policy(config.policy.path, fps=config.policy.fps)
+    return policy, Checked(policy_id(config.policy.path), robot_words(config.robot))
+
+
+def _look(
+    config: DoctorConfig, policy: ActPolicy | None, checked: Checked
+) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
     from gaploop.teleop.servos.calibration_files import arm_folder
 
-    yield from machine.check_machine(config.journal, CODEC)
+    yield from machine.check_machine(config.journal or Path("recordings"), CODEC)
+    if config.robot is not None:
+        yield from _on_robot(config, policy, checked)
+        return
+    if config.policy.path:
+        return
     yield from ports.check_modem_manager()
     found = [ports.FoundPort(str(path)) for path in config.port] or ports.find_ports()
     if not found:
         yield ports.no_port()
-    folder = config.calibration_dir or arm_folder()
     talk_to = []
     for port in found:
         results = ports.check_port(port)
@@ -109,8 +190,111 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
         if all_usable(results) and (config.port or port.is_servo_adapter):
             talk_to.append(port.path)
     for path in talk_to:
-        yield from servos.check_servos(path, folder)
+        yield from servos.check_servos(path, arm_folder())
     if config.cameras:
         yield from cameras.check_devices()
-    yield from calibrations.check_arm_files(folder)
+    yield from calibrations.check_arm_files(arm_folder())
     yield from calibrations.check_station_ages(calibration_path(config.station, config.calibration))
+
+
+def _on_robot(
+    config: DoctorConfig, policy: ActPolicy | None, checked: Checked
+) -> Iterator[CheckResult]:
+    """Yield what must hold before that robot is driven, and before the policy drives it."""
+    from gaploop.collect import lerobot_factory
+    from gaploop.collect.devices import Arms
+    from gaploop.collect.preflight import Terminal, check_speed
+    from gaploop.collect.rollout import SpeedRamp
+    from gaploop.sim.follower import CellCamera
+    from gaploop.teleop.stopping import disconnect
+
+    station = lerobot_factory.station_for(config.robot, config.station)
+    if policy is not None:
+        from gaploop.finetune.lerobot_policy import resolve
+        from gaploop.finetune.runs import withdrawn_from
+
+        if reason := withdrawn_from(resolve(config.policy.path), checked.policy):
+            found = f"the policy {reason}"
+            yield CheckResult("consent", Level.WARN, found, "Train it again without them.")
+        journal = config.journal or Path("rollouts_journal")
+        yield check_speed(SpeedRamp(journal, checked.policy, None), station.domain)
+    with contextlib.ExitStack() as stack:
+        try:
+            cell = (
+                lerobot_factory.cell_of(config.robot)
+                if config.robot.type == lerobot_factory.EMBEDDED
+                else None
+            )
+            follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
+            stack.callback(disconnect, follower)  # torque off
+            seen = (
+                lerobot_factory.cameras_of(config.robot, clock, station)
+                if cell is None
+                else (CellCamera(cell),)
+            )
+            stack.callback(disconnect, *seen)
+        except GaploopError as error:
+            yield CheckResult(
+                "arm", Level.FAIL, str(error), "Look at its port alone: gaploop doctor PORT"
+            )
+            return
+        yield CheckResult("arm", Level.OK, f"{checked.robot} answers")
+        try:
+            devices = Arms(follower, None, seen, clock)
+            yield from _on_the_arm(config, policy, devices, Terminal())
+        except DeviceError as error:
+            yield CheckResult("arm", Level.FAIL, str(error), "Fix it and check again.")
+
+
+def _on_the_arm(
+    config: DoctorConfig, policy: ActPolicy | None, devices: Any, person: Person
+) -> Iterator[CheckResult]:
+    from gaploop.collect import lerobot_factory
+    from gaploop.teleop.calibration.store import calibration_path
+    from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
+    from gaploop.teleop.checks.calibrations import check_station
+    from gaploop.teleop.checks.cameras import check_pictures
+    from gaploop.teleop.loop import Rates
+
+    station = lerobot_factory.station_for(config.robot, config.station)
+    is_real = station.domain is Domain.REAL
+    yield from check_pictures(devices.cameras, devices.clock, is_real)
+    used = [camera.name for camera in devices.cameras]
+    rates = Rates.near(FPS)
+    if policy is not None:
+        from gaploop.finetune.lerobot_policy import resolve
+        from gaploop.finetune.policy_fit import check_policy, facts_of
+
+        facts = facts_of(policy)
+        rates = Rates.near(facts.fps)
+        folder = resolve(config.policy.path)
+        yield from check_policy(policy, folder, devices, station.domain, rates.fps)
+        used = list(facts.cameras) or (used[:1] if facts.needs_scene else [])
+    if station.domain is not Domain.SIM:
+        path = calibration_path(config.station, config.calibration)
+        yield from check_station(path, devices.follower, used, person)
+    has_file = config.station is not None
+    yield from check_limits(station, devices.follower, rates.period_s, has_file)
+    moves = [JOINT_ORDER, ESTOP] if config.move else []
+    moves += [DAMPING] if config.measure_damping else []
+    if moves:
+        yield from check_moving(devices.follower, devices.clock, station, rates, person, moves)
+    if not config.move:
+        yield CheckResult(JOINT_ORDER, Level.UNANSWERED, "left out by --move=false")
+        yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")
+
+
+def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:
+    """Return how long the policy's plans take in each format, and the same as a table."""
+    from gaploop.finetune.lerobot_format_times import BLOCKS, measure, table
+    from gaploop.finetune.lerobot_formats import FORMATS
+
+    for name in config.formats:
+        if name not in FORMATS:
+            raise unknown_choice("format", name, FORMATS, "--formats")
+    policy = config.policy
+    total = BLOCKS + config.n * (1 + len(config.formats or FORMATS))
+    with options.progress("Timing", total) as advance:
+        timing = measure(policy.path, policy.fps, config.formats, config.device, config.n, advance)
+    timing = {**options.machine(), **timing}
+    return timing, table(timing)

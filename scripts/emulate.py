@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from contextlib import ExitStack
@@ -233,7 +234,7 @@ class _Lines:
             time.sleep(duration_s)
             return []
         try:
-            ready = platform_calls.has_input(sys.stdin, duration_s)
+            ready = select.select([sys.stdin], [], [], duration_s)[0]
             chunk = os.read(sys.stdin.fileno(), 4096) if ready else None
         except (OSError, ValueError):  # closed, or no file at all, as under a test runner
             chunk = b""

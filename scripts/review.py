@@ -12,8 +12,10 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
+from gaploop.core.journal_format import is_journal
 from gaploop.core.station import StationScene, load_station
 from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
@@ -21,22 +23,34 @@ from gaploop.scripts.label import named_author
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
-gaploop review journal --browser=false --port=8500
+gaploop review my_project --port=8500
+gaploop review my_project --json
 """
+
+
+@dataclass
+class ReviewFolder:
+    """What is looked at."""
+
+    root: Path = Path()
+    """Folder of the dataset or journal, or of a project (`gaploop <command> DIR` is short for it);
+    this one unless given."""
 
 
 @dataclass
 class ReviewConfig:
     """Look at takes and label them in a browser, by keyboard: ? on the page shows the keys.
 
-    Shows each take's video with its signals and what the diagnosis suggests; Enter accepts it.
-    The page is served to this machine only, at an address that it prints and opens; Ctrl-C ends it.
+    Each take's video is shown with its signals and what the diagnosis suggests; Enter accepts it.
     Labels are saved as label events of --author, as gaploop label writes them. Two people may
     review the same folder, one after the other or at once: each sees the other's labels of a take
-    once they have labelled it themselves.
+    once they have labelled it themselves. Another tab shows the project, the folder around the
+    takes: stations, sessions, campaigns, takes to review, diagnoses, plans, runs and gates, each
+    with the command that comes next. Name a project's folder to see that tab alone. The page is
+    served to this machine only, at an address that it prints and opens; Ctrl-C ends it.
     """
 
-    dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
+    dataset: ReviewFolder = field(default_factory=ReviewFolder)
     author: str = ""
     """Who labels; your login name unless given."""
     diagnosis: Path | None = None
@@ -54,7 +68,7 @@ class ReviewConfig:
     browser: bool = True
     """Open the page in the browser."""
     json: bool = False
-    """Print one JSON object at the end."""
+    """Print one JSON object: of takes at the end, of a project what its page shows, without it."""
 
 
 def run(config: ReviewConfig) -> int:
@@ -64,9 +78,11 @@ def run(config: ReviewConfig) -> int:
     from gaploop.failure_analysis.review.label_session import LabelSession, rescue
     from gaploop.failure_analysis.review.takes import TakeSource
 
-    root = config.dataset.folder("review")
+    root = config.dataset.root
     if not 0 <= config.port <= 65535:
         raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
+    if not (is_dataset(root) or is_journal(root)) and root.is_dir():
+        return _show_project(config)
     author = named_author(config.author)
     with options.progress("Reading takes"):
         store = open_labelled(root)
@@ -97,7 +113,12 @@ def run(config: ReviewConfig) -> int:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)
         try:
-            serve(partial(build, site), config.port, say, browser=config.browser)
+            serve(
+                partial(build, site, store.root.resolve().parent),
+                config.port,
+                say,
+                browser=config.browser,
+            )
         finally:
             if suggester is not None:
                 suggester.close()
@@ -111,4 +132,22 @@ def run(config: ReviewConfig) -> int:
             f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
             f"Append its lines to that file once it can be written."
         )
+    return 0
+
+
+def _show_project(config: ReviewConfig) -> int:
+    """Serve the project's page alone, or print what it shows."""
+    from gaploop.failure_analysis.review.project import read_project
+
+    with options.progress("Looking around"):
+        found = read_project(config.dataset.root)
+    if config.json:
+        options.emit(True, found)
+        return 0
+    from gaploop.failure_analysis.review.server import build, serve
+
+    def say(address: str) -> None:
+        print(f"Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
+
+    serve(partial(build, None, found.root), config.port, say, browser=config.browser)
     return 0

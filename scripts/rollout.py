@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, station_for
+from gaploop.collect.lerobot_factory import (
+    EMBEDDED,
+    EXPERT,
+    evidence_of,
+    kind,
+    robot_words,
+    station_for,
+)
 from gaploop.collect.session_options import SessionOptions, check_session
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, Suggest
@@ -177,13 +184,12 @@ def run(config: Any) -> int:
     require_consents(quotas, station, config.consent, config.consents)
     if station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
-        from gaploop.scripts._preflight import robot_words
 
         if why := missing(journal, Checked(id_, robot_words(config.robot))):
             log.warning(
-                "Without a preflight: %s. Run gaploop preflight with the same --policy and "
-                "--robot.",
-                why,
+                "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
+                f"{why[0].upper()}{why[1:]}",
+                journal,
             )
     suggest: Suggest | None = None
     shows: contextlib.AbstractContextManager[Callable[..., None]]
@@ -228,9 +234,9 @@ def _policy(config: Any) -> tuple[Policy, str]:
         token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
         policy = RemotePolicy(path, token, config.dataset.single_task)
         return policy, policy.card.id
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
-    options.warn_withdrawn(path)
+    warn_withdrawn(path)
     loaded = load_policy(
         path,
         temporal_ensemble_coeff=coefficient,

@@ -122,10 +122,10 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
 
 def _policy(config: ServeConfig, _stack: contextlib.ExitStack) -> Served:
     from gaploop.collect import remote_policy
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
     path = config.policy.required()
-    options.warn_withdrawn(path)
+    warn_withdrawn(path)
     policy = load_policy(path, device=config.device, fps=config.policy.fps)
     card = remote_policy.card_of(policy, policy_id(path))
 

@@ -59,16 +59,32 @@ class Trials:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of --trials mean."""
+    """What the columns of a table of trials mean.
+
+    Attributes:
+        successes: counts of successes; or success or failure, where a row is one trial.
+        trials: counts of trials; empty where a row is one trial.
+        factors: columns that may cost success; all others where empty.
+        cluster: which trials belong together and may share causes nobody noted; "" where unknown.
+    """
 
     successes: str = "successes"
-    """Counts of successes; or, with an empty --columns.trials, success or failure."""
     trials: str = "trials"
-    """Counts of trials; empty where each row is one trial."""
     factors: tuple[str, ...] = ()
-    """Columns that may cost success; all others unless given."""
     cluster: str = ""
-    """Column that says which trials belong together and may share causes nobody noted."""
+
+    @classmethod
+    def named(cls, names: Collection[str]) -> Columns:
+        """Return what columns of these names mean: `success` alone is one trial a row."""
+        cluster = next((name for name in ("cluster", "session") if name in names), "")
+        is_counted = "success" not in names or "trials" in names
+        others = {"successes", "trials", "success", cluster}
+        factors = tuple(name for name in names if name not in others)
+        return (
+            cls("successes", "trials", factors, cluster)
+            if is_counted
+            else cls("success", "", factors, cluster)
+        )
 
 
 def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str]:
@@ -164,21 +180,22 @@ def _word(value: Any) -> str:
 def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...]:
     """Read a CSV file of trials: counts, or one trial a row.
 
+    Unless `columns` are given, they are told by their names.
+
     Raises:
         UnusableInputError: no such file, a column that isn't there, or a count that isn't one.
     """
-    columns = columns or Columns()
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
         rows, names = list(reader), list(reader.fieldnames or ())
     except (UnusableInputError, csv.Error) as error:
-        raise UnusableInputError(f"--trials={path}: not a readable CSV file ({error}).") from None
+        raise UnusableInputError(f"{path}: not a readable CSV file ({error}).") from None
     if not rows:
-        raise UnusableInputError(f"--trials={path} has no rows. Its first line names the columns.")
-    for option, name in (("successes", columns.successes), ("trials", columns.trials)):
-        if name and name not in names:
-            raise unknown_choice("column", name, names, f"--columns.{option}; {path}")
-    for name in (*columns.factors, *([columns.cluster] if columns.cluster else [])):
+        raise UnusableInputError(f"{path} has no rows. Its first line names the columns.")
+    columns = columns or Columns.named(names)
+    for name in filter(
+        None, (columns.successes, columns.trials, *columns.factors, columns.cluster)
+    ):
         if name not in names:
             raise unknown_choice("column", name, names, f"{path}")
     counts = (columns.successes, columns.trials)
@@ -191,7 +208,7 @@ def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...
             successes = int(said) if columns.trials else _SUCCESS[said]
         except (TypeError, ValueError, KeyError):
             raise UnusableInputError(
-                f"{where}: {said!r} isn't a count of successes (or, without --columns.trials, one "
+                f"{where}: {said!r} isn't a count of successes (or, without a column 'trials', one "
                 f"of {', '.join(_SUCCESS)})."
             ) from None
         if not 0 <= successes <= trials:

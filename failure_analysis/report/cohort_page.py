@@ -51,7 +51,7 @@ def cohort_page(cohort: CohortStatistics, source: str) -> tuple[str, dict[str, b
         counted = (str(cohort.table.trials), cohort.counted)
         blocks.append(facts([(f"{success.value:.0%}", span), counted]))
     sections = [section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
-    footer = "Made by gaploop factors."
+    footer = "Made by gaploop diagnose --factors."
     return page(f"What costs success: {source}", sections, footer=footer), cohort_pngs(cohort)
 
 

@@ -354,9 +354,9 @@ AHEAD: Final = 2
 
 
 class ReviewPage:
-    """One open page."""
+    """One open page; `project` names the folder that the other tab shows."""
 
-    def __init__(self, site: ReviewSite) -> None:
+    def __init__(self, site: ReviewSite, project: str) -> None:
         self._site = site
         self._session = site.session
         self._filter = Filter()
@@ -374,6 +374,8 @@ class ReviewPage:
             with ui.element("header"):
                 folder = self._session.store
                 TextElement(tag="b", text=folder.root.name).props["title"] = str(folder.root)
+                TextElement(tag="span", text="Takes")
+                ui.link("Project", "project").classes("tab").tooltip(project)
                 TextElement(tag="span", text=f"labelled by {self._session.author}").classes("quiet")
                 with ui.element("div").classes("progress"):
                     self._bar = ui.element("i")
@@ -386,7 +388,7 @@ class ReviewPage:
             with ui.element("nav"):
                 with ui.element("div").classes("filters"):
                     self._search = ui.input(
-                        placeholder="Search, or lighting==dim  (/)",
+                        placeholder="Search, or lighting=dim  (/)",
                         validation=lambda _: self._refused,
                     )
                     self._search.props("dense outlined clearable debounce=250").classes("search")

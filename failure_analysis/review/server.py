@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.page import ReviewPage
+from gaploop.failure_analysis.review.project_page import ProjectPage
 from gaploop.failure_analysis.review.site import ReviewSite
 
 if TYPE_CHECKING:
@@ -151,8 +152,16 @@ def free_socket(port: int) -> socket.socket:
     )
 
 
-def build(site: ReviewSite) -> FastAPI:
-    """Return the application: the page and its videos."""
+def build(site: ReviewSite | None, project: Path) -> FastAPI:
+    """Return the application: takes and their videos, where there is a site, and the project."""
+    takes = site.session.store.root.name if site is not None else ""
+
+    @ui.page("/project" if takes else "/", title=f"{project.name} · gaploop review")
+    async def project_page() -> None:
+        await ProjectPage(project, takes).look()
+
+    if site is None:
+        return _with_pages(FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
 
     @contextlib.asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -170,15 +179,15 @@ def build(site: ReviewSite) -> FastAPI:
             return PlainTextResponse(" ".join(str(error).split()), status_code=404)
         return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
 
-    @ui.page("/", title=f"{site.session.store.root.name} · gaploop review")
+    @ui.page("/", title=f"{takes} · gaploop review")
     def page() -> None:
         ui.add_css(STYLE.read_text())
-        ReviewPage(site)
+        ReviewPage(site, project.name)
 
-    return with_pages(served)
+    return _with_pages(served)
 
 
-def with_pages(served: FastAPI) -> FastAPI:
+def _with_pages(served: FastAPI) -> FastAPI:
     """Put NiceGUI's pages into an application."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
     return served

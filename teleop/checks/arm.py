@@ -9,11 +9,12 @@ been, in an order that is drawn.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,12 +41,14 @@ from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.stopping import CleanupStep
+from gaploop.teleop.workspace import WorkspaceGuard
 
 log = logging.getLogger(__name__)
 
 LIMITS: Final = "limits"
 JOINT_ORDER: Final = "joint_order"
 ESTOP: Final = "estop"
+DAMPING: Final = "damping"
 AT_STOP_RAD: Final = 0.1
 """A joint at rest on its stop may read this much beyond its limit [rad]."""
 SWING_RAD: Final = 0.1
@@ -75,6 +78,18 @@ SILENT_S: Final = 2.0
 SAG: Final = 0.7
 """A supply below this share of what it was has been cut."""
 POLL_S: Final = 0.005
+HANDS_OFF_S: Final = 3.0
+"""Time to let go of an arm that holds by itself [s]."""
+FALL_RAD: Final = 0.1
+"""A joint that is let go of to see whether it brakes falls this far: 6° [rad]."""
+FALL_S: Final = 1.0
+"""It is caught after this long at the latest [s]."""
+FALL_ROOM_RAD: Final = 0.4
+"""Both falls, and what it takes to catch them, have to fit between limits and box [rad]."""
+FALLS_PCT: Final = 3.0
+"""A joint that holds up less than this is held by its gears [% of stall]."""
+DAMPED: Final = 0.5
+"""A motor that brakes lets the joint fall at less than this share of its free speed."""
 FIX_JOINT: Final = "Look for what holds it, and for a cable or an id that is wrong: gaploop doctor."
 FIX_IDS: Final = (
     "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Takes that "
@@ -136,9 +151,17 @@ def check_limits(
 
 
 def check_moving(
-    follower: Follower, clock: Clock, station: Station, rates: Rates, person: Person
+    follower: Follower,
+    clock: Clock,
+    station: Station,
+    rates: Rates,
+    person: Person,
+    checks: Collection[str] = (JOINT_ORDER, ESTOP),
 ) -> Iterator[CheckResult]:
-    """Hold the arm, move its joints, stop it, have its power cut; Ctrl-C lowers it."""
+    """Hold the arm, move its joints, stop it, have its power cut; Ctrl-C lowers it.
+
+    `checks` may name `DAMPING`, too, which comes first: one joint falls twice.
+    """
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
@@ -156,7 +179,16 @@ def check_moving(
         control.signals() as stopped,
         person.listening(control.estop, lambda: bool(stopped)),
     ):
-        control.start()
+        try:
+            if DAMPING in checks:
+                yield check_damping(follower, clock, limits_rad, safety.guards, person)
+        finally:  # whatever became of it, the arm is held from here on, and lowered
+            leader.hold(follower.read().position_rad)
+            control.start()
+        if JOINT_ORDER not in checks:
+            control.stop()
+            control.wait(LOWERED_S)
+            return
         watcher, seed = None if is_simulated else person, secrets.randbelow(2**31)
         try:
             yield from check_joints(control, leader, follower.joint_names, watcher, seed)
@@ -218,8 +250,8 @@ class OneJoint:
 
     def __init__(self, start_rad: FloatArray, limits_rad: FloatArray) -> None:
         low, high = limits_rad.T
-        self._home = np.clip(start_rad, low, high)
         self._room = (low + MARGIN_RAD, high - MARGIN_RAD)
+        self.hold(start_rad)
         self._motion: Trajectory | None = None
         self._began_s = math.nan
         self._held: list[FloatArray] = []
@@ -231,6 +263,11 @@ class OneJoint:
 
     def reset(self) -> None:
         """Get ready; there is nothing to do."""
+
+    def hold(self, q_rad: FloatArray) -> None:
+        """Hold the arm here from now on [rad], shape (n_joints,), inside its limits."""
+        low, high = self._room
+        self._home = np.clip(q_rad, low - MARGIN_RAD, high + MARGIN_RAD)
 
     def begin(self, joint: int) -> float:
         """Move `joint` out and back from now on; return how far [rad], 0 where it has no room."""
@@ -324,7 +361,7 @@ def check_joints(
             continue
         choices = {str(n + 1): name for n, name in enumerate(names)}
         choices |= {"r": "again", "0": "none or several of them"}
-        while (answer := person.ask("Which joint has just moved?", choices, safety=True)) == "r":
+        while (answer := person.ask("Which joint has just moved?", choices)) == "r":
             if _move(control, leader, joint).tripped:  # it won't move any more
                 answer = None
                 break
@@ -355,6 +392,84 @@ def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
             raise DeviceError("The control loop stood still in the test motion. Try again.")
         time.sleep(POLL_S)
     return Moved(joint, asked_rad, leader.travel_rad, boxed=leader.boxed)
+
+
+def check_damping(
+    follower: Follower,
+    clock: Clock,
+    limits_rad: FloatArray,
+    guards: Sequence[WorkspaceGuard],
+    person: Person,
+) -> CheckResult:
+    """Let the joint that carries most fall a few degrees, braked and free, and compare its speeds.
+
+    The arm holds afterwards, as it did in between. `limits_rad` has shape (n_joints, 2).
+    """
+    device: Any = follower
+    if not getattr(device, "damps", False):
+        found = "these servos have no mode that brakes: without torque, joints fall freely"
+        return CheckResult(DAMPING, Level.OK, found, data={"damps": False})
+    again = "Try again with the arm stretched forward, over free space."
+    question = (
+        "Stretch the arm forward by hand, over free space, nothing under it, and keep it there "
+        "until it holds by itself. Then one joint falls twice, by a few degrees. Shall it?"
+    )
+    if person.ask(question, {"y": "yes", "n": "no"}) != "y":
+        found, fix = "nobody said yes", "Run it in a terminal, with somebody beside the arm."
+        return CheckResult(DAMPING, Level.UNANSWERED, found, fix, by=By.PERSON)
+    follower.torque_on()
+    person.instruct(f"It holds: take your hands off ({HANDS_OFF_S:.0f} s).")
+    clock.sleep_until(clock.now_s() + HANDS_OFF_S)
+    state = follower.read()
+    q_rad, load_pct = state.position_rad, np.abs(np.nan_to_num(state.load_pct))
+    for joint in np.argsort(-load_pct).tolist():
+        ends = q_rad[joint] - FALL_ROOM_RAD, q_rad[joint] + FALL_ROOM_RAD
+        has_room = limits_rad[joint, 0] < ends[0] and ends[1] < limits_rad[joint, 1]
+        for guard, end in itertools.product(guards, ends):
+            wanted = q_rad.copy()
+            wanted[joint] = end
+            own = guard.joints
+            may = guard.limit(q_rad[own].tolist(), wanted[own].tolist())
+            has_room &= bool(np.allclose(may, wanted[own]))
+        if has_room and load_pct[joint] >= FALLS_PCT:
+            break
+    else:
+        found = "no joint carries weight here and has room to fall"
+        return CheckResult(DAMPING, Level.UNANSWERED, found, again)
+    name = follower.joint_names[joint]
+    speeds_rad_s = []
+    for damped in (True, False):
+        follower.torque_on()
+        clock.sleep_until(clock.now_s() + HELD_S)
+        try:
+            device.release([joint], damped=damped)
+            speeds_rad_s.append(_fall_rad_s(follower, clock, joint, person))
+        finally:
+            follower.torque_on()
+    braked, free = np.degrees(speeds_rad_s).tolist()
+    data = {"damps": braked < DAMPED * free, "joint": name, "deg_s": [braked, free]}
+    if free == 0.0:
+        return CheckResult(DAMPING, Level.UNANSWERED, f"{name} doesn't fall here", again, data)
+    found = f"{name} fell at {braked:.0f} deg/s with its motor braking, at {free:.0f} without"
+    if data["damps"]:
+        return CheckResult(DAMPING, Level.OK, f"damped: {found}", data=data)
+    fix = "An arm that is let go of in the air falls: end sessions with q, which lowers it."
+    return CheckResult(DAMPING, Level.WARN, f"not damped: {found}", fix, data)
+
+
+def _fall_rad_s(follower: Follower, clock: Clock, joint: int, person: Person) -> float:
+    """Return how fast a joint goes in the second half of a fall of `FALL_RAD` [rad/s]; 0 if not."""
+    began_s = clock.now_s()
+    start_rad = follower.read().position_rad[joint]
+    half_s = half_rad = 0.0
+    while (now_s := clock.now_s()) - began_s < FALL_S and not person.stopped:
+        fell_rad = abs(follower.read().position_rad[joint] - start_rad)
+        if not half_s and fell_rad >= FALL_RAD / 2:
+            half_s, half_rad = now_s, fell_rad
+        if fell_rad >= FALL_RAD and now_s > half_s:
+            return float((fell_rad - half_rad) / (now_s - half_s))
+        clock.sleep_until(now_s + POLL_S)
+    return float((fell_rad - half_rad) / (now_s - half_s)) if half_s else 0.0
 
 
 class Lateness:

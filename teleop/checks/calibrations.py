@@ -228,7 +228,7 @@ def check_station(
             f"Camera {camera} {is_so}. Does it stand where it stood when the policy's takes were "
             "recorded?"
         )
-        answer = person.ask(question, {"y": "yes", "n": "no"}, safety=False)
+        answer = person.ask(question, {"y": "yes", "n": "no"})
         level, word = Level.FAIL, "No"
         fix = f"Run: gaploop calibrate intrinsics, then hand_eye, --camera_name={camera}"
         if answer is None:

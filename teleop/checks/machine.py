@@ -38,6 +38,7 @@ def check_machine(journal: Path, codec: str) -> list[CheckResult]:
         check_lerobot(),
         check_real_time(),
         *check_governor(),
+        check_memory(),
         check_disk(journal),
         check_encoder(codec),
         check_rendering(),
@@ -93,7 +94,7 @@ def check_governor(root: Path = Path("/")) -> list[CheckResult]:
 
 
 def check_memory(root: Path = Path("/")) -> CheckResult:
-    """Return whether memory is left for a session, with the policy loaded; `root` holds /proc."""
+    """Return whether memory is left for a session; `root` holds /proc."""
     try:
         lines = (root / "proc" / "meminfo").read_text().splitlines()
     except OSError:
@@ -101,14 +102,14 @@ def check_memory(root: Path = Path("/")) -> CheckResult:
     pairs = (line.partition(":") for line in lines)
     kib = {name: int(rest.split()[0]) for name, _, rest in pairs if rest.split()}
     if "MemAvailable" not in kib:
-        return CheckResult("memory", Level.WARN, "this system doesn't report what is left")
+        return CheckResult(AREA, Level.WARN, "not reported by this system", subject="memory")
     free_gb, whole_gb = (kib[key] * 1024 / 1e9 for key in ("MemAvailable", "MemTotal"))
-    found = f"{free_gb:.1f} of {whole_gb:.1f} GB left with the policy loaded"
+    found = f"{free_gb:.1f} of {whole_gb:.1f} GB left"
     data = {"free_gb": free_gb, "total_gb": whole_gb}
     if free_gb >= LOW_MEMORY_GB:
-        return CheckResult("memory", Level.OK, found, data=data)
+        return CheckResult(AREA, Level.OK, found, data=data, subject="memory")
     level = Level.WARN if free_gb >= LEAST_MEMORY_GB else Level.FAIL
-    return CheckResult("memory", level, found, "End other programs.", data)
+    return CheckResult(AREA, level, found, "End other programs.", data, "memory")
 
 
 def check_disk(journal: Path) -> CheckResult:

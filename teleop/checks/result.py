@@ -67,11 +67,8 @@ class Person(Protocol):
     ) -> AbstractContextManager[None]:
         """Call `estop` where it is pressed in the block; `gone` says that nobody waits any more."""
 
-    def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
-        """Ask; return the key of the choice, or None where nobody answers.
-
-        With `safety` only a person's own answer counts; no option may give it.
-        """
+    def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
+        """Ask; return the key of the choice, or None where nobody answers."""
 
     def instruct(self, what: str) -> bool:
         """Ask for something to be done; return False where nobody is there."""

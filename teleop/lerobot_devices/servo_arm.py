@@ -228,8 +228,12 @@ class ServoFollower(ServoArms):
         """Whether its servos can brake a joint that they let go of."""
         return any(DAMPED[bus.protocol] for bus in self.buses)
 
-    def release(self, joints: Collection[int]) -> None:
-        """Take torque off some joints alone, damped where they can: the others hold on.
+    def release(self, joints: Collection[int], *, damped: bool = True) -> None:
+        """Take torque off some joints alone: the others hold on.
+
+        Args:
+            joints: which.
+            damped: let their motors brake, where they can.
 
         Raises:
             DeviceError: names those that didn't confirm it.
@@ -239,7 +243,7 @@ class ServoFollower(ServoArms):
             for bus, span in zip(self.buses, self.spans, strict=True):
                 ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
                 bus.released.update(ids)
-                found = run([(bus.line, torque_off(bus, ids, damped=True))])[0] if ids else ()
+                found = run([(bus.line, torque_off(bus, ids, damped=damped))])[0] if ids else ()
                 left.append(found)
         if names := self.named(left):
             raise DeviceError(self.may_hold_words.format(", ".join(names)))

@@ -1,4 +1,4 @@
-"""Trials from takes and from tables, groups of unexplained failures, and `gaploop factors`."""
+"""Trials from takes and tables, groups of unexplained failures, `gaploop diagnose --factors`."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_bad_table_is_one_line(tmp_path: Path, text: str, says: str) -> None:
 
 
 def factors(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = main(["factors", *arguments, "--json"])
+    code = main(["diagnose", "--factors", *arguments, "--json"])
     said = capsys.readouterr()
     assert code in (0, 3), said.err
     value: dict[str, Any] = json.loads(said.out)
@@ -227,8 +227,8 @@ def test_the_command_says_what_costs_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "trials.csv"
-    path.write_text(CSV)
-    named = [f"--trials={path}", "--columns.successes=won", "--columns.trials=n"]
+    path.write_text(CSV.replace("won,n", "successes,trials"))
+    named = [str(path)]
     code, found = factors(capsys, *named)
     assert code == 0
     worst = found["effects"][0]
@@ -252,12 +252,11 @@ def test_the_command_says_what_costs_success(
     ("arguments", "says"),
     [
         ([], "--dataset.root"),
-        (["{tmp}", "--trials={tmp}/trials.csv"], "not both"),
-        (["--trials={tmp}/nowhere.csv"], "nowhere.csv"),
+        (["{tmp}/trials.csv", "--sim={tmp}"], "not a table"),
+        (["{tmp}/nowhere.csv"], "nowhere.csv"),
         (["{tmp}"], "holds neither takes nor a dataset"),
-        (["--trials={tmp}/trials.csv", '--only={"colour": "red"}'], "'colour'"),
-        (["--trials={tmp}/trials.csv", '--only={"light": "red"}'], "'red'"),
-        (["--trials={tmp}/trials.csv", '--reference={"light": "red"}'], "'red'"),
+        (["{tmp}/trials.csv", '--only={"colour": "red"}'], "'colour'"),
+        (["{tmp}/trials.csv", '--only={"light": "red"}'], "'red'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -265,7 +264,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     (tmp_path / "trials.csv").write_text("light,successes,trials\ndim,1,2\nnominal,2,2\n")
     assert (
-        main(["factors", *(a.format(tmp=tmp_path) if "{tmp}" in a else a for a in arguments)]) == 2
+        main(
+            [
+                "diagnose",
+                "--factors",
+                *(a.format(tmp=tmp_path) if "{tmp}" in a else a for a in arguments),
+            ]
+        )
+        == 2
     )
     said = capsys.readouterr()
     assert said.out == ""

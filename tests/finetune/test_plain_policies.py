@@ -17,9 +17,9 @@ from tiny_policies import CAMERA, SIZE
 from benchmarks.lerobot_made_up import OPTIONS
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.cameras import FILE, CameraReference
+from gaploop.finetune import lerobot_format_times
 from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.scripts import latency
 from gaploop.scripts.cli import main
 from gaploop.sim.tracker import NAMES
 
@@ -91,15 +91,15 @@ def test_a_policy_that_sees_is_tried_in_the_cell_through_lerobot(
 def test_a_policy_on_pictures_and_the_tracked_scene_is_timed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """lerobot-train takes both from the cell's datasets; latency showed it the scene alone, and
-    ended in a KeyError."""
+    """lerobot-train takes both from the cell's datasets; who timed it showed it the scene
+    alone, and ended in a KeyError."""
     for name, value in {"BLOCKS": 2, "PLANS": 2, "VIEWS": 2}.items():
-        monkeypatch.setattr(latency, name, value)
+        monkeypatch.setattr(lerobot_format_times, name, value)
     policy = _with_scene(tmp_path / "policy")
-    command = ["latency", f"--policy.path={policy}", "--n=0", "--json"]
+    command = ["doctor", f"--policy.path={policy}", "--json"]
     command += ["--formats=[int8]"]
-    assert main([*command, f"--output_dir={tmp_path / 'out'}"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["variants"]) >= {"fp32", "lerobot"}
+    assert main(command) == 0
+    assert set(json.loads(capsys.readouterr().out)["timing"]["variants"]) >= {"fp32", "lerobot"}
 
 
 def _with_scene(folder: Path) -> Path:

@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import gaploop
+from gaploop.collect.lerobot_registry import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.vocabulary import Outcome
@@ -100,7 +101,7 @@ def put(policy: Path, step: dict[str, Any], name: str = "policy_preprocessor.jso
 def test_a_step_that_is_nobodys_is_never_built(
     number: int, name: str, policy: Path, imported: Path, tmp_path: Path
 ) -> None:
-    """`"class": "subprocess.Popen"` ran in evaluate, preflight and push --dry_run."""
+    """`"class": "subprocess.Popen"` ran in evaluate, doctor and push --dry_run."""
     marker = tmp_path / "ran"
     put(policy, hostile_steps(marker)[number], name)
     for load in (refuse_foreign_code, load_policy):
@@ -117,7 +118,7 @@ COMMANDS: dict[str, list[str]] = {
         "evaluate", "--policy.path={}", "--env.discover_packages_path=gaploop.sim.lerobot_env",
         "--env.type=so101_cell", "--n=1",
     ],
-    "preflight": ["preflight", "--policy.path={}", "--move=false", "--journal={}_j"],
+    "doctor": ["doctor", "--policy.path={}", "--robot.type=so101_sim", "--move=false"],
     "push": ["push", "{}", "--repo_id=me/x", "--dry_run"],
     "rollout": [
         "rollout", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/rollout_x",
@@ -247,7 +248,7 @@ def test_own_steps_are_allowed_by_importing_them(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As LeRobot does it, `--policy.discover_packages_path` says that a package is trusted."""
-    monkeypatch.setenv(trust.DISCOVERED, "")
+    monkeypatch.setenv(DISCOVERED, "")
     package = tmp_path / "site" / "my_steps"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -262,7 +263,7 @@ def test_own_steps_are_allowed_by_importing_them(
     assert main(command) == 2
     assert "my_steps.steps" not in sys.modules
     assert main([*command, "--policy.discover_packages_path=my_steps"]) == 0
-    assert os.environ[trust.DISCOVERED].split(",")[-1] == "my_steps"  # for worker processes
+    assert os.environ[DISCOVERED].split(",")[-1] == "my_steps"  # for worker processes
     put(policy, {"class": "my_steps.steps.subprocess.Popen", "config": {"args": ["true"]}})
     with pytest.raises(UnusableInputError, match="Popen"):
         refuse_foreign_code(policy)

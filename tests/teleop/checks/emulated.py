@@ -68,9 +68,9 @@ class Watcher:
         del estop, gone
         return nullcontext()
 
-    def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+    def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
         self.questions.append(question)
-        if not safety:
+        if "y" in choices:
             return "y"
         moved = self.mechanics.moved
         seen = JOINTS[int(moved.argmax())] if moved.max() > 0.05 else ""

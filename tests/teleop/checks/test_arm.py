@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +20,16 @@ from emulated import SWAPPED, emulated_arm
 from patient_wire import LoopTime
 
 from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_registry import registries
+from gaploop.collect.preflight import Terminal
+from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts._preflight import Terminal
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.checks.arm import (
+    DAMPING,
     MOVED,
     STILL,
     Moved,
@@ -34,8 +40,10 @@ from gaploop.teleop.checks.arm import (
 )
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.control import ControlThread
+from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.lowering import Lowering
 from gaploop.teleop.safety import make_safety
 
 STATION = Station(name="bench", domain=Domain.SIM_TARGET)
@@ -95,11 +103,9 @@ def test_a_stop_of_an_arm_that_has_tripped_already_is_not_called_tried(
 
 
 @pytest.mark.slow
-def test_where_nobody_watches_the_answer_is_no_whatever_yes_says(
-    tmp_path: Path, loop_time: LoopTime
-) -> None:
+def test_where_nobody_watches_the_answer_is_no(tmp_path: Path, loop_time: LoopTime) -> None:
     with emulated_arm(tmp_path, loop_time) as (robot, _):
-        items = checked(robot, loop_time, Terminal(yes=True))
+        items = checked(robot, loop_time, Terminal())
     open_ = [item.check for item in items if item.level is Level.UNANSWERED]
     assert open_ == [*["joint_order"] * 6, "estop"]
     assert not all_usable(items)
@@ -131,3 +137,73 @@ def test_limits_are_said_and_an_arm_outside_them_is_seen() -> None:
         outside: CheckResult = next(iter(check_limits(narrow, follower, 0.005, has_file=True)))
     assert outside.level is Level.FAIL
     assert "shoulder_lift by 0.3" in outside.found
+
+
+RESTS = Lowering.rests
+STRETCHED_RAD = (0.0, -0.5, 0.3, 0.3, 0.0, 0.5)
+
+
+class Beside:
+    """Somebody beside the arm who answers every question alike, and presses nothing."""
+
+    stopped, is_there = False, True
+
+    def __init__(self, answer: str | None) -> None:
+        self.answer = answer
+        self.questions: list[str] = []
+        self.lets_go: Callable[[], object] = lambda: None
+
+    def listening(self, *_: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
+        self.questions.append(question)
+        return self.answer if self.answer in choices else None
+
+    def instruct(self, _what: str) -> bool:
+        self.lets_go()
+        return True
+
+
+@pytest.mark.parametrize(
+    ("model", "answer", "damps", "level"),
+    [
+        ("so101", "y", True, Level.OK),
+        ("so101", "n", None, Level.UNANSWERED),
+        ("so101", None, None, Level.UNANSWERED),
+        ("koch", "y", False, Level.OK),
+    ],
+)
+def test_damping_is_measured_by_a_fall_that_a_person_allows(
+    model: str, answer: str | None, damps: bool | None, level: Level, tmp_path: Path,
+    loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On the joint model a shoulder falls at 1.1 rad/s with Torque_Enable=2, at 6.5 without."""
+    plan = arm_plan(model, "follower").calibrated()
+    (tmp_path / "f.json").write_text(json.dumps(plan.calibration()))
+    person = Beside(answer)
+    monkeypatch.setattr(Lowering, "rests", RESTS)  # it is lowered as by any other session
+    bus = EmulatedBus(plan=plan, hand="none", link=tmp_path / "f", clock=loop_time)
+    joints = [servo.joint for servo in bus.servos.values()]
+    for joint, q_rad in zip(joints, STRETCHED_RAD, strict=True):
+        joint.q_rad = joint.hand_rad = q_rad  # as somebody holds it
+    loop_time.on_turn = person.lets_go = lambda: [setattr(j, "hand_rad", None) for j in joints]
+    with bus:
+        robot_config = registries()[0].get_choice_class(f"{model}_follower")
+        robot = robot_config(port=str(tmp_path / "f"), id="f", calibration_dir=tmp_path)
+        follower, _ = lerobot_factory.follower_of(robot, STATION)
+        items = list(
+            check_moving(follower, loop_time, STATION, Rates.near(50.0), person, [DAMPING])
+        )
+        after = [joint.q_rad for joint in joints]
+        assert all(servo.memory["Torque_Enable"] == 0 for servo in bus.servos.values())
+    (item,) = items
+    assert (item.level, item.data.get("damps")) == (level, damps), item
+    assert len(person.questions) == (model == "so101")
+    if damps:
+        braked, free = item.data["deg_s"]
+        assert braked < 0.5 * free
+        park_rad = [
+            ARMS["so101"].park_rad.get(name, q) for name, q in zip(JOINTS, after, strict=True)
+        ]
+        assert np.abs(np.array(after) - park_rad).max() < 0.15  # lowered before it is limp

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_system import one
 
-from gaploop.scripts._preflight import Terminal
+from gaploop.collect.preflight import Terminal
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.store import save_part
@@ -94,9 +94,9 @@ def test_cameras_that_are_calibrated_poorly_fail_and_unknown_ones_are_asked_abou
 @pytest.mark.parametrize("answer", [None, "y", "n"])
 def test_a_question_is_settled_by_a_yes_only(answer: str | None, tmp_path: Path) -> None:
     class Says(Terminal):
-        def ask(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+        def ask(self, question: str, choices: Mapping[str, str]) -> str | None:
             assert "Camera new isn't calibrated." in question
-            assert (set(choices), safety) == ({"y", "n"}, False)
+            assert set(choices) == {"y", "n"}
             return answer
 
     with SimCell() as cell:
