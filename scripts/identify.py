@@ -97,9 +97,9 @@ def run(config: IdentifyConfig) -> int:
 
     Returns:
         0 whatever was found; with --measure 1 where a part tripped or its motion doesn't fit, and
-        128 + the signal where one came: nothing is identified then.
+        128 + the signal where one came. Nothing is identified where it didn't get to its end.
     """
-    measured: dict[str, Any] = {}
+    code, measured = 0, dict[str, Any]()
     if "robot" in vars(config).get("given", {}) and not (config.measure or config.dry_run):
         raise UnusableInputError(
             "--robot.* names the arm that --measure moves. Give --measure, too, or leave it out."
@@ -108,7 +108,7 @@ def run(config: IdentifyConfig) -> int:
         return _list_parts(config)
     if config.measure:
         code, measured = _measure(config)
-        if code:
+        if code > 1 or measured["trip"]:
             options.emit(config.json, {"measured": measured})
             return code
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe, residual_lines
@@ -137,7 +137,7 @@ def run(config: IdentifyConfig) -> int:
         f"Page: {folder / 'identify.html'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
-    return 0
+    return code
 
 
 def config_class_for(arguments: Sequence[str]) -> type | None:
