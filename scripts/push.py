@@ -55,10 +55,6 @@ class PushConfig:
     """Check, and show what would be pushed; contact no Hub. --output_dir gets the card."""
     output_dir: Path | None = None
     """With --dry_run: where to write the card and its picture."""
-    retries: int = 5
-    """How often each step is tried again, after waits that grow to half a minute."""
-    timeout_s: float = 30.0
-    """Without a byte from the Hub for this long, a request has failed [s]."""
     json: bool = False
     """Print {"state", "repo_id", "url", "commit", "reason", "command", …}."""
 
@@ -67,13 +63,11 @@ def run(config: PushConfig) -> int:
     """Push; 1 where a Hub can't be reached, 2 where the push was refused."""
     from gaploop.datasets.hub.upload import Patience
 
-    if config.retries < 0 or not config.timeout_s > 0:
-        raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
     asked = requested_push(folder, kind_of(folder), config, config.consents)
     if config.dry_run:
         return _dry_run(config, asked)
-    sent = send(asked, Patience(config.retries, timeout_s=config.timeout_s))
+    sent = send(asked, Patience())
     if sent.state == "refused":
         raise UnusableInputError(sent.reason)
     for line in sent.warnings:
