@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts._pushing import DATASET, PushRequest, kind_of, requested_push, send
 from gaploop.scripts.options import emit, required
 
@@ -52,13 +51,7 @@ class PushConfig:
     consents: Path | None = None
     """The consent register; see gaploop consent --help."""
     dry_run: bool = False
-    """Check, and show what would be pushed; contact no Hub. --output_dir gets the card."""
-    output_dir: Path | None = None
-    """With --dry_run: where to write the card and its picture."""
-    retries: int = 5
-    """How often each step is tried again, after waits that grow to half a minute."""
-    timeout_s: float = 30.0
-    """Without a byte from the Hub for this long, a request has failed [s]."""
+    """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
     """Print {"state", "repo_id", "url", "commit", "reason", "command", …}."""
 
@@ -67,13 +60,11 @@ def run(config: PushConfig) -> int:
     """Push; 1 where a Hub can't be reached, 2 where the push was refused."""
     from gaploop.datasets.hub.upload import Patience
 
-    if config.retries < 0 or not config.timeout_s > 0:
-        raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
     asked = requested_push(folder, kind_of(folder), config, config.consents)
     if config.dry_run:
         return _dry_run(config, asked)
-    sent = send(asked, Patience(config.retries, timeout_s=config.timeout_s))
+    sent = send(asked, Patience())
     if sent.state == "refused":
         raise UnusableInputError(sent.reason)
     for line in sent.warnings:
@@ -84,7 +75,6 @@ def run(config: PushConfig) -> int:
 
 def _dry_run(config: PushConfig, asked: PushRequest) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
-    from gaploop.datasets.hub.card import PICTURE
 
     options = hub_dataset.PushOptions(asked.license, asked.tags, config.consents, asked.allow_paths)
     folder, target = asked.folder, asked.target
@@ -96,12 +86,6 @@ def _dry_run(config: PushConfig, asked: PushRequest) -> int:
 
         parcel = pack_policy(resolve(folder), target, options)
     card, warnings = parcel.card, parcel.warnings
-    written = {PICTURE: parcel.picture, "README.md": card.encode()}
-    if config.output_dir is not None:
-        for name, content in written.items():
-            if content:
-                writable_folder((config.output_dir / name).parent)
-                write_atomically(config.output_dir / name, content)
     files = {f.name: f.size for f in parcel.contents.files}
     size, where = sum(files.values()), target.url
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}
