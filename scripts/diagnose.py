@@ -45,7 +45,6 @@ RARE = (
     "labels",
     "n",
     "only",
-    "policy.fps",
     "sim",
     "workers",
 )
@@ -87,7 +86,7 @@ class DiagnoseConfig:
     forces: Path | None = None
     """Labelled windows of a force sensor, to classify the windows of these takes with: a folder of
     takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
     them, to measure how far the failed takes are from them, in its own encoder, and what changed
