@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
 	@echo "Installing into .venv (4 to 6 minutes and 7 GB the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    -c constraints.txt -e '.[dev]'
+	    -c constraints.txt -e '.[all,dev]'
 	@$(BIN)/python -m pip check
 	@touch $@
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gaploop.core.types import FloatArray
 
 REPEATS: Final = 20
-MAPPING: Final = Path(__file__).resolve().parents[1] / "examples" / "ur3_cobotops.yaml"
+MAPPING: Final = Path(__file__).parent / "recorded" / "ur3_cobotops.yaml"
 SEEN: Final = (".current_a", ".velocity_rad_s")
 """Channels looked at; temperatures drift with the hour and would name the session."""
 NOTES: Final = {
@@ -38,7 +38,7 @@ NOTES: Final = {
 def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
     """Cross-validate every set of windows that is there, and leave out the log's sessions."""
     from benchmarks.recorded.transfer import every_transfer
-    from gaploop.collect.imports.uci_failures import labelled_windows
+    from benchmarks.recorded.uci_failures import labelled_windows
 
     if config.data is None:
         raise UnusableInputError("Which recordings? Name their folder with --data=DIR.")
@@ -131,7 +131,7 @@ def _transfer_json(found: Transfer) -> dict[str, Any]:
 def _foreseen(file: Path, seed: int) -> dict[str, Any]:
     """Foresee each event of a UR3 log from signals, beside the clock and the last row alone."""
     from benchmarks.recorded import stops
-    from gaploop.collect.imports.csv_log import load_mapping, read_log
+    from benchmarks.recorded.csv_log import load_mapping, read_log
 
     mapping = load_mapping(MAPPING)
     seen = {k: v for k, v in mapping.channels.items() if v[0].endswith(SEEN)}

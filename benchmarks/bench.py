@@ -12,6 +12,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts import options
 
 EXAMPLE: Final = """\
+python -m benchmarks absolute --data=FOLDER_WITH_DATASETS --output_dir=outputs/absolute
 python -m benchmarks cell
 python -m benchmarks bus --json
 python -m benchmarks loop --json
@@ -61,6 +62,7 @@ python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=o
 POSITIONAL: Final = "name"
 
 BENCHES: Final = {
+    "absolute": "faults that commands and readings show by themselves: sizes named, false alarms",
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
@@ -115,6 +117,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
+    absolute: a folder with LeRobot datasets of real arms.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.

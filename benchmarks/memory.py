@@ -47,10 +47,10 @@ class Home:
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `n` takes and read what every process holds after each."""
+    from gaploop.collect.publisher import Publisher
     from gaploop.collect.rig import embedded_rig
     from gaploop.collect.session import Quota, SessionSpec, TakeResult, record_takes
     from gaploop.core.vocabulary import TakeKind
-    from gaploop.scripts._record_publish import Publisher
 
     if not Path("/proc/self/status").exists():
         raise UnusableInputError("bench memory reads /proc, which this system hasn't. Use Linux.")

@@ -167,12 +167,11 @@ def _with_less(take: Take) -> dict[str, Take]:
 
 def _call(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
-    from gaploop.failure_analysis.reference import shipped_reference
     from gaploop.failure_analysis.signals.registry import measure as signals
     from gaploop.failure_analysis.views.view import TakeView
 
     view = TakeView(take, images=False)
-    call = failure_mode(view, signals(view), shipped_reference())
+    call = failure_mode(view, signals(view))
     return call.mode.value if call.mode else "", call.phase.value if call.phase else ""
 
 

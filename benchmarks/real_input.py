@@ -1,4 +1,4 @@
-"""Foreign recordings through import, check, diagnosis and LoRA: the figures of docs/real_input.md.
+"""Foreign recordings: modes by rules, check, import and LoRA: the figures of docs/real_input.md.
 
 The recordings aren't part of the project. Named by their source: UCI robot execution failures
 (doi 10.24432/C5M89N) as `uci_robot_execution_failures/lp*.data`, UR3 CobotOps
@@ -8,7 +8,7 @@ missing as `so101_to_piper_teleop`. What isn't there is left out and said so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from benchmarks.recorded.csv_log import LabelledTake
 
 TRAIN: Final = range(30)
 """Episodes that the base is pretrained on."""
@@ -26,20 +27,23 @@ ADAPT: Final = range(30, 45)
 """Episodes that it is adapted on."""
 HELD_OUT: Final = range(45, 55)
 """Episodes that the action error is measured on."""
-MAPPING: Final = Path(__file__).resolve().parents[1] / "examples" / "ur3_cobotops.yaml"
+MAPPING: Final = Path(__file__).parent / "recorded" / "ur3_cobotops.yaml"
 STEPS: Final = {"pretrain": 3000, "lora": 400}
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every part whose recordings are there."""
+    from benchmarks.recorded.csv_log import load_mapping, read_csv_takes
+    from benchmarks.recorded.uci_failures import read_uci_failures
+
     if config.data is None:
         raise UnusableInputError("Which recordings? Name their folder with --data=DIR.")
     data = existing_folder(config.data, "Folder of recordings")
     logs: dict[str, Any] = {}
     for file in sorted(data.glob("uci_robot_execution_failures/lp*.data")):
-        logs[file.stem] = _diagnosed(file, folder / f"{file.stem}_journal", _uci)
+        logs[file.stem] = _modes(read_uci_failures(file), [])
     for file in sorted(data.glob("ur3_cobotops/*.csv")):
-        logs["ur3"] = _diagnosed(file, folder / "ur3_journal", _csv)
+        logs["ur3"] = _modes(*read_csv_takes(file, load_mapping(MAPPING)))
     teleop = data / "so101_to_piper_teleop"
     adapted = _adapted(teleop, folder, config.seed) if teleop.is_dir() else None
     if not logs and adapted is None:
@@ -50,33 +54,21 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     return {"evidence": "real recordings", "logs": logs, "teleop": adapted}
 
 
-def _uci(file: Path) -> tuple[list[Any], list[str]]:
-    from gaploop.collect.imports.uci_failures import read_uci_failures
+def _modes(takes: Sequence[LabelledTake], notes: list[str]) -> dict[str, Any]:
+    """Tell each take's mode from forces or currents, and set it against the source's label."""
+    from benchmarks.corpus.scoring import count_pairs
+    from benchmarks.recorded.foreign_modes import current_mode, current_set, force_mode, force_set
+    from gaploop.failure_analysis.views.view import TakeView
 
-    return read_uci_failures(file), []
-
-
-def _csv(file: Path) -> tuple[list[Any], list[str]]:
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-
-    return read_csv_takes(file, load_mapping(MAPPING))
-
-
-def _diagnosed(
-    file: Path, journal: Path, read: Callable[[Path], tuple[list[Any], list[str]]]
-) -> dict[str, Any]:
-    """Import a log, diagnose its takes, and only then open the labels."""
-    from benchmarks.corpus.scoring import mode_table
-    from gaploop.collect.imports.takes import write_takes
-    from gaploop.core.journal_format import TRUTH, read_journal
-    from gaploop.failure_analysis.attribution.scores import read_truth
-    from gaploop.failure_analysis.diagnosis import diagnose, save_diagnosis
-
-    takes, notes = read(file)
-    write_takes(journal, takes, notes)
-    diagnosis = diagnose(read_journal(journal), source=file.name)
-    save_diagnosis(diagnosis, journal.with_name(f"{journal.name}_diagnosis.json"))
-    crossed = mode_table(diagnosis, read_truth(journal / TRUTH))
+    forces = force_set(one.take for one in takes)
+    currents = current_set(one.take for one in takes)
+    pairs = []
+    for one in takes:
+        view = TakeView(one.take, images=False)
+        has_force = view.wrench is not None
+        mode = force_mode(view, forces) if has_force else current_mode(view, currents)
+        pairs.append((one.label, mode or "none"))
+    crossed = count_pairs(pairs)
     return {"takes": len(takes), "notes": notes, "table": crossed.text(), **crossed.to_json()}
 
 

@@ -32,7 +32,6 @@ from benchmarks.cameras import (
     filming,
     read_barcodes,
 )
-from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 from gaploop.teleop.emulator.arms import JOINTS
@@ -94,7 +93,7 @@ def busy(processes: int) -> Iterator[None]:
     command = [sys.executable, "-c", "while True: pass"]
     with contextlib.ExitStack() as stack:
         for _ in range(processes):
-            process = stack.enter_context(subprocess.Popen(command, **platform_calls.APART))
+            process = stack.enter_context(subprocess.Popen(command, start_new_session=True))
             stack.callback(process.kill)
         yield
 

@@ -207,10 +207,7 @@ class _Station:
                 self.site.cell, self.folder, self.base, rollouts, twin=twin, workers=1
             )
             plan = plan_for(found, path, TAKES, about)
-            items = tuple(
-                replace(i, takes=i.takes + i.may_follow, may_follow=0) for i in plan.items
-            )
-            made = self._carried_out(replace(plan, items=items), twin)
+            made = self._carried_out(plan, twin)
             if made.done or not any(note.startswith(FIND_OUT) for note in plan.notes):
                 break
             if rollouts == DIAGNOSED:

@@ -1,8 +1,8 @@
 """What was made of takes, so that a withdrawn consent reaches it: copies, and runs that used them.
 
-Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what `repair`
-kept, and videos that a killed review left. Runs are found by their `run.json`, where the register
-has noted them, beside the datasets, and where the caller says.
+Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what
+`check --fix` kept, and videos that a killed review left. Runs are found by their `run.json`, where
+the register has noted them, beside the datasets, and where the caller says.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import locked_file
 from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, lineage
@@ -84,7 +84,7 @@ def lerobot_tables(uids: Collection[str]) -> list[Path]:
 @contextlib.contextmanager
 def review_folder() -> Iterator[Path]:
     """Yield a folder for a review's videos, which goes with the review."""
-    with tempfile.TemporaryDirectory(prefix=REVIEWS) as name, locked_file(Path(name) / _LOCK):
+    with tempfile.TemporaryDirectory(prefix=REVIEWS) as name, FileLock(Path(name) / _LOCK):
         yield Path(name)
 
 
@@ -95,9 +95,9 @@ def clear_reviews() -> list[Path]:
         if folder.is_symlink() or not any(folder.glob("*.mp4")):
             continue
         try:
-            with locked_file(folder / _LOCK, wait=False):
+            with FileLock(folder / _LOCK, timeout=0):
                 shutil.rmtree(folder)
-        except BlockingIOError:
+        except Timeout:
             still_open.append(folder)
         except OSError:
             continue  # another user's

@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -28,7 +29,6 @@ import numpy as np
 from gaploop.collect import encoder_choice
 from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, camera_stream
-from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 
@@ -105,7 +105,7 @@ class _Process:
             stdout=subprocess.PIPE,
             bufsize=0,
             pass_fds=(self.ring.handle,),
-            **platform_calls.APART,  # Ctrl-C is the recorder's to answer
+            start_new_session=True,  # Ctrl-C is the recorder's to answer
         )
         self.ring.close()
         assert self.popen.stdin is not None
@@ -139,7 +139,7 @@ class _Process:
         """Take in what the process says within `timeout_s` [s]; returns at its first word."""
         if self.dead:
             return
-        if not platform_calls.has_input(self._answers, timeout_s):
+        if not select.select([self._answers], [], [], timeout_s)[0]:
             return
         with self._reading:
             try:
@@ -266,8 +266,7 @@ type TakeEncoding = LocalTake | RemoteTake
 class Encoder:
     """Encodes the pictures of one take after another in a process of its own.
 
-    On Windows, where such a process can't be given the pictures' memory, in the caller's. It is
-    started by the first take, and again where it died or the cameras changed. Leave it with
+    It is started by the first take, and again where it died or the cameras changed. Leave it with
     `close`, after the last take was sealed.
     """
 
@@ -303,8 +302,7 @@ class Encoder:
 
     def start(self, cameras: CameraSpecs) -> None:
         """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
-        if platform_calls.HANDLES_CAN_BE_PASSED:
-            self._running(cameras)
+        self._running(cameras)
 
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
@@ -313,8 +311,6 @@ class Encoder:
 
         Who `waits` where the encoder is behind drops nothing: for simulated time.
         """
-        if not platform_calls.HANDLES_CAN_BE_PASSED:
-            return LocalTake(folder, cameras)
         return RemoteTake(self._running(cameras), folder, uid, waits)
 
     def _running(self, cameras: CameraSpecs) -> _Process:

@@ -27,7 +27,6 @@ import av
 import numpy as np
 
 from gaploop.collect.video_stream import HARDWARE, SOFTWARE, VideoStream
-from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.types import Image
@@ -114,7 +113,7 @@ def measure(encoder: str, width: int, height: int) -> EncoderTrial:
             text=True,
             timeout=PATIENCE_S,
             check=False,
-            **platform_calls.APART,
+            start_new_session=True,
         )
         said = json.loads("{" + done.stdout.rpartition("{")[2])
     except subprocess.TimeoutExpired:

@@ -71,7 +71,8 @@ class Ring:
         }
         if counts is None:
             rate_bytes_s = sum(3 * s["height"] * s["width"] * s["fps"] for s in cameras.values())
-            most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
+            memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            most_bytes = min(MOST_BYTES, MEMORY_SHARE * memory_bytes)
             slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
             counts = {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)

@@ -21,7 +21,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
 from gaploop.collect.streams import AFTER_S, ArrowStream, EventStream, Flusher
@@ -87,6 +86,7 @@ class JournalWriter:
         if self.folder.exists():
             raise UnusableInputError(f"{self.folder} exists already. Give every take a new uid.")
         try:
+            platform_calls.require_posix("Recording")
             make_folder(journal)
             if full := no_room(journal):
                 raise UnusableInputError(full)
@@ -199,12 +199,6 @@ class JournalWriter:
         self._t_s = t_ns * 1e-9
         with self._writable():
             self._telemetry.append(values, self._t_s, t_ns)
-
-    def telemetry_block(self, t_ns: NDArray[np.int64], values: FloatArray) -> None:
-        """Add many rows at once, as `telemetry`, shapes (n,) and (n, n_channels): for imports."""
-        with self._writable():
-            for t, row in zip(t_ns.tolist(), values, strict=True):
-                self._telemetry.append(row, t * 1e-9, t)
 
     def event(self, t_s: float, name: str, **details: Any) -> None:
         """Append one event (key, mark, intervention, trip) at `t_s` [s] to `events.jsonl`."""

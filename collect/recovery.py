@@ -153,8 +153,8 @@ def held_take(folder: Path) -> Iterator[bool]:
                 yield False
                 return
             time.sleep(0.02)
-        if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
-            stream.close()  # and with it the lock: its file is about to be replaced
+        if platform_calls.WINDOWS:
+            stream.close()  # what is open can't be replaced there
         yield True
 
 

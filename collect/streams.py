@@ -60,7 +60,7 @@ class ArrowStream:
         self._start = int(schema.names[0] == "t_ns")
         """The first column of `append`'s values."""
         self._swapping, self._writing = threading.Lock(), threading.Lock()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | platform_calls.BINARY
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self.handle = os.open(path, flags, 0o644)
         self._unsynced = True
         self._encoded = io.BytesIO()

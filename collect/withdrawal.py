@@ -28,8 +28,8 @@ from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
 from gaploop.datasets.cache.folder import cache_path, is_cache
+from gaploop.datasets.check.fix import kept_copies
 from gaploop.datasets.edit.actions import delete_takes
-from gaploop.datasets.repair.folder import kept_copies
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0

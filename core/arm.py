@@ -69,6 +69,21 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Where a part hangs on the one before it: shifted, turned, then turned by its own joint.
+
+    Attributes:
+        pos_m: of its frame in the frame before it [m].
+        axis: of its hinge, in its own frame.
+        quat: how its frame is turned (w, x, y, z).
+    """
+
+    pos_m: Point
+    axis: Point = (0.0, 0.0, 1.0)
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
 class GuardedPoint:
     """A point of the arm that a workspace box guards.
 
@@ -90,6 +105,7 @@ class ArmSpec:
         workspace_m: default box in the base frame [m]: above the table, within reach.
         gripper_percent_rad: gripper angle at 0 and at 100 of LeRobot's gripper units [rad].
             Calibrated arms span closed to open; LeRobot leaves the OMX at a whole turn.
+        half_range_rad: half of each joint's range in the model [rad]: what LeRobot calls 100.
     """
 
     label: str
@@ -97,11 +113,17 @@ class ArmSpec:
     points: tuple[GuardedPoint, ...]
     workspace_m: Box
     gripper_percent_rad: tuple[float, float]
+    half_range_rad: Mapping[str, float]
 
     @property
     def mjcf(self) -> Path:
         """Path of the model; raises UnusableInputError where its package isn't installed."""
         return self.model.find(self.label)
+
+
+def half_ranges(*half_range_rad: float) -> dict[str, float]:
+    """Return half of each joint's range [rad] by name, of an arm with `SIX_JOINTS`."""
+    return dict(zip(SIX_JOINTS, half_range_rad, strict=True))
 
 
 @dataclass(frozen=True)
@@ -224,6 +246,8 @@ class CellArm:
         main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
         zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
             "" where the gap knows none such.
+        links: from the base to the hand, one for each joint but the gripper.
+        tool_m: the tool's centre in the hand's frame [m].
         spawn_centre_m: middle of the ring of places where things start, on the table.
         camera_pos_m: the overhead camera, which looks straight down.
         shade_z_m: height of what hides a part of the scene: above the arm's highest carry.
@@ -245,6 +269,8 @@ class CellArm:
     zero_keys: tuple[str, ...]
     grip: Grip
     servos: Servos
+    links: tuple[Link, ...]
+    tool_m: Point
     spawn_centre_m: tuple[float, float]
     camera_pos_m: Point
     camera_fovy_deg: float
@@ -287,6 +313,21 @@ class CellArm:
         start = sum(len(other.arm.joint_names) for other in before)
         return slice(start, start + len(side.arm.joint_names))
 
+    def tool_centre_m(self, q_rad: FloatArray) -> FloatArray:
+        """Return the tool's centre in the base frame [m], shape (n, 3); of one arm alone.
+
+        `q_rad` are joint positions [rad], shape (n, n_joints), with or without the gripper.
+        """
+        place, turn = np.zeros((len(q_rad), 3)), np.broadcast_to(np.eye(3), (len(q_rad), 3, 3))
+        for link, q in zip(self.links, q_rad.T[: len(self.links)], strict=True):
+            place = place + turn @ np.asarray(link.pos_m)
+            w, *xyz = link.quat
+            about = np.broadcast_to(link.axis, (len(q), 3)) * np.sin(q / 2.0)[:, None]
+            turn = (
+                turn @ _rotation(np.array([w]), np.array([xyz])) @ _rotation(np.cos(q / 2), about)
+            )
+        return np.asarray(place + turn @ np.asarray(self.tool_m))
+
     def spec(self, paint: Paint) -> Any:
         """Return the arm alone, as a `mujoco.MjSpec` that the caller may change.
 
@@ -294,6 +335,17 @@ class CellArm:
             UnusableInputError: the package with the model isn't installed.
         """
         return self.load(self.model.find(self.label), paint)
+
+
+def _rotation(w: FloatArray, xyz: FloatArray) -> FloatArray:
+    """Return rotation matrices, shape (n, 3, 3), of unit quaternions, shapes (n,) and (n, 3)."""
+    x, y, z = xyz.T
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.moveaxis(np.array(rows), -1, 0)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
+
 from gaploop.core.consent import (
     Consent,
     ConsentRegister,
@@ -25,7 +27,7 @@ from gaploop.core.consent import (
     consent_ids,
 )
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import append_line, json_lines, locked_file, read_json, write_atomically
+from gaploop.core.files import append_line, json_lines, read_json, write_atomically
 from gaploop.core.participants import check_bands
 from gaploop.core.take import TakeInfo
 
@@ -205,7 +207,7 @@ def _set_private(path: Path, name: str, id_: str, value: Any) -> None:
     file = path.parent / name
     if value is None and not file.exists():
         return
-    with locked_file(path.parent / f".{name}.lock"):
+    with FileLock(path.parent / f".{name}.lock"):
         known = _read_private(path, name)
         known.pop(id_, None)
         if value is not None:

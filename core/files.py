@@ -14,8 +14,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from filelock import FileLock
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
@@ -45,10 +48,10 @@ def write_atomically(path: Path, content: bytes | str, mode: int | None = None) 
         mode = stat.S_IMODE(path.stat().st_mode)
     data = content.encode() if isinstance(content, str) else content
     name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform_calls.BINARY
-    handle = os.open(name, flags, 0o666 if mode is None else 0o600)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with open(
+            name, "xb", opener=partial(os.open, mode=0o666 if mode is None else 0o600)
+        ) as stream:
             stream.write(data)
             stream.flush()
             platform_calls.sync(stream.fileno())
@@ -327,41 +330,33 @@ def remove_lines(path: Path, unwanted: Callable[[bytes], bool]) -> int:
 
 def rewrite_locked(stream: BinaryIO, path: Path, content: bytes | str) -> None:
     """Write all of a file whose `locked_stream` is held; the stream isn't needed any more."""
-    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+    if platform_calls.WINDOWS:  # what is open can't be replaced there
         stream.close()
     write_atomically(path, content)
-
-
-@contextlib.contextmanager
-def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, an empty file made for that.
-
-    Raises BlockingIOError where another process holds it, and it isn't to be waited for.
-    """
-    with path.open("a") as stream:
-        platform_calls.lock(stream.fileno(), wait=wait)
-        yield
 
 
 @contextlib.contextmanager
 def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for appending and hold its lock, also where it was replaced meanwhile.
 
-    Where a file that is open can't be replaced the lock is on a hidden file beside it.
+    On Windows the lock is on a hidden file beside it.
 
     Raises:
         FileNotFoundError: it doesn't exist and isn't to be created, or has no folder.
     """
-    flags = os.O_RDWR | os.O_APPEND | platform_calls.BINARY | (os.O_CREAT if create else 0)
-    if not platform_calls.OPEN_FILES_CAN_BE_REPLACED:
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags if create else flags & ~os.O_CREAT, 0o666)
+
+    if platform_calls.WINDOWS:
         with (
-            locked_file(path.with_name(f".{path.name}.lock")),
-            open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream,
+            FileLock(path.with_name(f".{path.name}.lock")),
+            open(path, "a+b", buffering=0, opener=opener) as stream,
         ):
             yield stream
         return
     while True:
-        with open(os.open(path, flags, 0o666), "a+b", buffering=0) as stream:
+        with open(path, "a+b", buffering=0, opener=opener) as stream:
             platform_calls.lock(stream.fileno())
             try:
                 current = os.stat(path).st_ino == os.fstat(stream.fileno()).st_ino

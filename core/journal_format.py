@@ -226,7 +226,7 @@ def read_stream(path: Path) -> pa.Table:
     try:
         file = regular_file(path)
         # What is mapped can't be replaced on Windows, as `recover` does.
-        opened = pa.memory_map if platform_calls.OPEN_FILES_CAN_BE_REPLACED else pa.OSFile
+        opened = pa.OSFile if platform_calls.WINDOWS else pa.memory_map
         with opened(str(file)) as source, pa.ipc.open_stream(source) as reader:
             schema = reader.schema
             with contextlib.suppress(StopIteration, pa.ArrowException, *DAMAGE):

@@ -79,9 +79,7 @@ class PlanItem:
         share: the dimension's share of the diagnosed failures, 0 to 1.
         sensors: what to record with, in words.
         test: a cheap test that tells whether this is the right thing to do.
-        may_follow: further takes, worth recording if `takes` are seen to help.
-        gain_points: percentage points of success expected of the remedy, or of all takes, those
-            that may follow too.
+        gain_points: percentage points of success expected of the remedy, or of all takes.
         hours: of an operator: to record them all, or to see a remedy through [h].
         machine_hours: of one core, with nobody there [h].
         commands: what carries the remedy out, as it is typed, in this order.
@@ -99,7 +97,6 @@ class PlanItem:
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sensors: tuple[str, ...] = ()
     test: str = ""
-    may_follow: int = 0
     gain_points: ExpectedValue | None = None
     hours: ExpectedValue | None = None
     machine_hours: float = ranged(0.0, 0, 1e6)
@@ -249,7 +246,6 @@ def _item(value: Any, where: str, station: Station | None) -> PlanItem:
         vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
         sensors=texts(value.get("sensors"), f"{where}: sensors"),
         test=str(value.get("test", "")),
-        may_follow=whole_number(value.get("may_follow", 0), f"{where}: may_follow"),
         gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
         hours=_estimate(value.get("hours"), f"{where}: hours"),
         commands=texts(value.get("commands"), f"{where}: commands"),

@@ -1,8 +1,8 @@
 """Calls that not every operating system has, each with what is done in its place.
 
-Whoever needs one calls it here: `os.fdatasync` is missing on macOS, `fcntl`, `termios`, most of
-`signal` and scheduling on Windows. `tests/test_platforms.py` finds calls that were made elsewhere,
-and runs gaploop with the functions taken away.
+Linux has them all, macOS most. On Windows datasets are worked on, and what needs an arm or records
+is refused (`require_posix`). Whoever needs one calls it here; `tests/test_platforms.py` finds calls
+that were made elsewhere, and runs gaploop with the functions taken away.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import contextlib
 import ctypes
 import errno
 import os
-import random
-import select
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
+
+from gaploop.core.errors import UnusableInputError
 
 try:
     import fcntl as _fcntl
@@ -31,27 +29,28 @@ try:
     import tty as _tty
 except ImportError:  # Windows
     _fcntl = _resource = _termios = _tty = None  # type: ignore[assignment]
-try:
-    import msvcrt as _msvcrt
-except ImportError:
-    _msvcrt = None  # type: ignore[assignment]
-
 fcntl: Any = _fcntl
 termios: Any = _termios
 tty: Any = _tty
-msvcrt: Any = _msvcrt
 resource: Any = _resource
-
 
 _IS_LINUX: bool = sys.platform.startswith("linux")
 
 
-# -- files on the disk ----------------------------------------------------------------------
+WINDOWS: Final = fcntl is None
 
-BINARY: Final = getattr(os, "O_BINARY", 0)
-"""For `os.open`: Windows writes a carriage return before each line feed otherwise."""
-_FOLDERS_OPEN: Final = hasattr(os, "O_DIRECTORY")
-"""Folders can be opened like files, and so be synced; not on Windows."""
+
+def require_posix(what: str) -> None:
+    """Refuse on Windows what needs serial ports, terminals or processes as POSIX has them.
+
+    Raises:
+        UnusableInputError: this is Windows.
+    """
+    if WINDOWS:
+        raise UnusableInputError(f"{what}: not supported on Windows. Use Linux, macOS or WSL 2.")
+
+
+# -- files on the disk ----------------------------------------------------------------------
 
 
 def sync(handle: int, *, data_only: bool = False) -> None:
@@ -81,28 +80,13 @@ def sync_path(path: Path) -> None:
     Raises:
         OSError: the disk doesn't take it.
     """
-    if not _FOLDERS_OPEN and path.is_dir():
+    if WINDOWS and path.is_dir():
         return
-    # Windows syncs only what may be written.
-    handle = os.open(path, (os.O_RDONLY if _FOLDERS_OPEN else os.O_RDWR) | BINARY)
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows syncs what is writable
     try:
         sync(handle)
     finally:
         os.close(handle)
-
-
-def read_at(handle: int, into: memoryview, offset: int) -> int:
-    """Read from a place in an open file and return how many bytes came; moves nobody's place.
-
-    Without preadv (Windows) the file's place moves, and threads take turns.
-    """
-    if hasattr(os, "preadv"):
-        return os.preadv(handle, [into], offset)
-    with _READING:
-        os.lseek(handle, offset, os.SEEK_SET)
-        data = os.read(handle, into.nbytes)
-    into.cast("B")[: len(data)] = data
-    return len(data)
 
 
 def nameless_file(name: str) -> int:
@@ -116,15 +100,6 @@ def nameless_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-def memory_bytes() -> int:
-    """Return how much memory the machine has; a small one's where that can't be told."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 4_000_000_000
-
-
-_READING: Final = threading.Lock()
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
@@ -154,63 +129,23 @@ def _failed(path: str | Path) -> OSError:
 
 # -- locks ----------------------------------------------------------------------------------
 
-OPEN_FILES_CAN_BE_REPLACED: Final = fcntl is not None
-"""A file that somebody holds open can be renamed over; not on Windows."""
-_PLACES: Final = 1000
-_DRAWS: Final = 20
-_FIRST_PLACE: Final = 0x7FFFFFFF - _PLACES
-"""Windows locks bytes, and nobody else can read what is locked: these lie behind all data."""
-_ASK_AGAIN_S: Final = 0.02
-
 
 def lock(handle: int, *, shared: bool = False, wait: bool = True) -> None:
     """Lock an open file against other processes, until it is closed or the process ends.
 
-    On Windows whoever shares the lock holds one byte of a thousand, drawn at random, and who wants
-    it alone holds all of them.
+    Does nothing on Windows, where nobody records; what datasets need locked there is locked by
+    `filelock`.
 
     Raises:
         BlockingIOError: another holds it, and it isn't to be waited for.
     """
-    if fcntl is not None:
+    if not WINDOWS:
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
-        return
-    if msvcrt is None:
-        raise OSError(errno.ENOLCK, "This system has no file locks")
-    # Two who share it may draw the same byte; that one of them draws taken ones each time says that
-    # somebody holds them all.
-    draws = _DRAWS if shared else 1
-    while not any(_lock_bytes(handle, shared) for _ in range(draws)):
-        if not wait:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        time.sleep(_ASK_AGAIN_S)
-
-
-def _lock_bytes(handle: int, shared: bool) -> bool:
-    place = os.lseek(handle, 0, os.SEEK_CUR)
-    try:
-        os.lseek(handle, _FIRST_PLACE + (random.randrange(_PLACES) if shared else 0), os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1 if shared else _PLACES)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
-            return False
-        raise
-    finally:
-        os.lseek(handle, place, os.SEEK_SET)
-    return True
 
 
 # -- processes and priorities ---------------------------------------------------------------
 
-APART: Final[dict[str, Any]] = (
-    {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    if hasattr(subprocess, "CREATE_NEW_PROCESS_GROUP")
-    else {"start_new_session": True}
-)
-"""For `subprocess`: Ctrl-C in our terminal isn't for that process."""
-HANDLES_CAN_BE_PASSED: Final = hasattr(os, "posix_spawn") and fcntl is not None
-"""A child process can be given open files, and pipes to it can be waited for; not on Windows."""
 HAS_REALTIME: Final = hasattr(os, "sched_setscheduler")
 _PR_SET_TIMERSLACK: Final = 29  # <linux/prctl.h>
 
@@ -492,28 +427,10 @@ def _set_terminal(handle: int, when: int, settings: list[Any]) -> None:
         termios.tcsetattr(handle, when, settings)
 
 
-def has_input(stream: IO[Any], timeout_s: float) -> bool:
-    """Wait up to `timeout_s` [s] for something to read; say whether there is."""
-    if fcntl is not None:
-        return bool(select.select([stream], [], [], timeout_s)[0])
-    until_s = time.monotonic() + timeout_s  # Windows waits for sockets only
-    while not (msvcrt is not None and msvcrt.kbhit()):
-        if time.monotonic() >= until_s:
-            return False
-        time.sleep(min(_ASK_AGAIN_S, max(until_s - time.monotonic(), 0.0)))
-    return True
-
-
-HAS_SERIAL_HANDLES: Final = termios is not None and hasattr(select, "poll")
-"""Serial ports are files that can be waited for; not on Windows."""
-HAS_PSEUDO_TERMINALS: Final = termios is not None and hasattr(os, "openpty")
-
-
 def claim_terminal(handle: int) -> None:
     """Keep other programs from opening a serial port as well; they may be told anyway."""
-    if termios is not None:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(handle, termios.TIOCEXCL)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(handle, termios.TIOCEXCL)
 
 
 def open_terminals() -> tuple[int, int, str]:

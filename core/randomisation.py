@@ -1,4 +1,4 @@
-"""Ranges that a cell is drawn from anew for every take: the YAML of `--env.randomise=FILE`.
+"""Ranges that a cell is drawn from anew for every take: the YAML of `--robot.randomise=FILE`.
 
 Each is of a parameter of a mechanism, "dimension.mechanism.parameter" (or
 "dimension.mechanism.joint.parameter", as a twin has them), with its unit. What isn't named stays as
@@ -69,7 +69,7 @@ class Randomisation:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength <= 2.0:
-            raise UnusableInputError(f"--env.randomise_strength={self.strength:g}: give 0 to 2.")
+            raise UnusableInputError(f"randomise_strength={self.strength:g}: give 0 to 2.")
 
 
 def as_yaml(randomisation: Randomisation) -> str:
@@ -102,7 +102,7 @@ def load_randomisation(path: Path) -> Randomisation:
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(
             f"{where} is no randomisation (schema {value.get('schema')!r}, expected {SCHEMA}). "
-            "Print one to start from: gaploop record --env.randomise=help"
+            "Print one to start from: gaploop record --robot.randomise=help"
         )
     check_keys(value, ("schema", "strength", "ranges"), where, ("ranges",))
     rows = value["ranges"]

@@ -5,8 +5,8 @@ interval at its effective number of trials (as for proportions in surveys: Franc
 Slud 2019); and a weighted sum of independent rates has the square-and-add interval of Newcombe
 (1998, method 10) and Zou and Donner (2008), which for two rates is Newcombe's. None of them
 collapses to a point where a cell holds no success or no failure. Pairs are tested by the exact
-McNemar test, several at once by Holm's method. statsmodels and scipy are imported where they are
-used: together they take two seconds, which `--help` doesn't have.
+McNemar test, several at once by Holm's method. scipy is imported where it is used: it takes a
+second, which `--help` doesn't have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval: a rate (0 to 1), or a difference of rates (-1 to 1)."""
+    """A number with its interval, such as a rate (0 to 1) or a difference of rates (-1 to 1)."""
 
     value: float
     low: float
@@ -57,10 +58,11 @@ def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Est
 
     Expected successes will do, and an effective number of trials above 0.
     """
-    from statsmodels.stats.proportion import proportion_confint
-
-    low, high = proportion_confint(successes, trials, 1 - confidence, method="wilson")
-    value = successes / trials
+    value, z = successes / trials, NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = (value + z * z / (2 * trials)) / (1 + z * z / trials)
+    reach = math.sqrt(value * (1 - value) / trials + (z / (2 * trials)) ** 2)
+    reach *= z / (1 + z * z / trials)
+    low, high = max(0.0, middle - reach), min(1.0, middle + reach)
     # Rounding must not push a limit past the estimate itself, which is exact at 0 and at 1.
     return Estimate(value, min(float(low), value), max(float(high), value))
 
@@ -154,6 +156,18 @@ def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000
     draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))
+
+
+def median_interval(values: NDArray[np.float64]) -> Estimate:
+    """Return a median with its notch, about 95 % (McGill, Tukey and Larsen 1978); shape (n,).
+
+    NaN where there is nothing; of one value all that it shows is itself.
+    """
+    if not len(values):
+        return Estimate(math.nan, math.nan, math.nan)
+    low, middle, high = (float(v) for v in np.percentile(values, [25, 50, 75]))
+    half = 1.57 * (high - low) / math.sqrt(len(values))
+    return Estimate(middle, middle - half, middle + half)
 
 
 def points(estimate: Estimate) -> str:

@@ -142,7 +142,7 @@ def require_trainable_together(profiles: Sequence[Profile]) -> None:
         for found in differences(other, profiles[0]):
             raise UnusableInputError(
                 f"{other.where} doesn't fit {profiles[0].where}: {found.message}. Convert it: "
-                f"gaploop harmonise {other.where.removeprefix('dataset ')} "
+                f"gaploop edit harmonise {other.where.removeprefix('dataset ')} "
                 f"--to={profiles[0].where.removeprefix('dataset ')} --output_dir=OUT"
             )
 

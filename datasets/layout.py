@@ -103,6 +103,8 @@ class DatasetInfo:
         names = spec.get("names")
         if isinstance(names, Mapping):
             names = next(iter(names.values()), None)
+        if isinstance(names, list | tuple) and len(names) == 1 and isinstance(names[0], list):
+            names = names[0]  # as some converters of v2.1 wrote them
         width = self.width(feature)
         if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == width:
             return tuple(str(n) for n in names)
@@ -159,14 +161,14 @@ def read_info(root: Path) -> DatasetInfo:
 
 
 def parse_info(root: Path) -> DatasetInfo:
-    """Read `meta/info.json` where somebody has looked at the folder's links: `check`, `repair`."""
+    """Read `meta/info.json` where somebody has looked at the folder's links: `check`."""
     existing_folder(root, "Dataset")
     refuse_lfs_pointers(root)
     if not is_dataset(root):
         what = "is empty" if not any(root.iterdir()) else f"has no {INFO}"
         if data_files(root):
             raise UnusableInputError(
-                f"{root} {what}. Make it anew: gaploop repair {shlex.quote(str(root))} --yes"
+                f"{root} {what}. Make it anew: gaploop check {shlex.quote(str(root))} --fix"
             )
         raise UnusableInputError(f"{root} {what}: not a LeRobot dataset. Name a dataset's folder.")
     value, where = read_json(root / INFO), root / INFO
@@ -176,7 +178,7 @@ def parse_info(root: Path) -> DatasetInfo:
             fix = f"Convert it with: {convert(root)}"
             if version.startswith("v1"):
                 fix = (
-                    "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop import."
+                    "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop convert."
                 )
             raise UnusableInputError(f"{where}: dataset version {version}, gaploop reads v3. {fix}")
         if value.get("storage_format") == "lance":
@@ -201,7 +203,7 @@ def parse_info(root: Path) -> DatasetInfo:
         reason = str(error) if type(error) is ValueError else repr(error)
         raise UnusableInputError(
             f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
-            f"anew: gaploop repair {shlex.quote(str(root))} --yes"
+            f"anew: gaploop check {shlex.quote(str(root))} --fix"
         ) from None
 
 
@@ -213,7 +215,7 @@ def damaged(root: Path, what: str) -> UnusableInputError:
 def convert(root: Path) -> str:
     """Return the command that writes a dataset of v2.0 or v2.1 as v3 beside it."""
     source, target = shlex.quote(str(root)), shlex.quote(f"{root}_v3")
-    return f"gaploop import {source} --format=lerobot --output_dir={target}"
+    return f"gaploop convert {source} --output_dir={target}"
 
 
 def is_template(value: object) -> bool:
@@ -350,7 +352,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             schema = pq.read_schema(regular_file(path))
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
-    fix = f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
+    fix = f"Give such takes new ones with: gaploop check {shlex.quote(str(root))} --fix"
     for row in rows:
         if row.get("gap_uid"):
             plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix)

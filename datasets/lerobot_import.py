@@ -20,20 +20,19 @@ from gaploop.core.files import read_json
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.check.description import (
+    best_match,
+    checked_rename,
+    read_object,
+    rename_features,
+)
+from gaploop.datasets.check.findings import ERROR, FixDraft
 from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.repair.description import (
-    RepairDraft,
-    best_match,
-    checked_rename,
-    read_object,
-    rename_features,
-)
 from gaploop.datasets.whole_stats import complete_stats
 
 _ABOUT_VIDEO: Final = frozenset(
@@ -111,7 +110,7 @@ def import_dataset(
             layout.read_info(source)
             staging.clone(source, layout_v3, follow=True)
         if options.rename:
-            draft = RepairDraft(layout_v3, read_object(layout_v3 / layout.INFO))
+            draft = FixDraft(layout_v3, read_object(layout_v3 / layout.INFO))
             rename_features(draft, options.rename)
         count = _import_v3(layout_v3, target, options, on_episode)
     except UnusableInputError as error:

@@ -105,8 +105,8 @@ def publish_takes(
             if lacking and columns.TAKE in layout.read_info(root).features:
                 raise UnusableInputError(
                     f"{root / layout.EPISODES} has lost {', '.join(lacking[:3])}, as by an edit "
-                    f"tool. Bring it back: gaploop repair {shlex.quote(str(root))} "
-                    f"--labels_from={shlex.quote(str(journal))} --yes"
+                    f"tool. Bring it back: gaploop check {shlex.quote(str(root))} "
+                    f"--fix --labels_from={shlex.quote(str(journal))}"
                 )
             known = {str(row.get("gap_uid") or "") for row in rows} - {""}
         said = labels.current(labels.read(journal / journal_format.LABELS))

@@ -1,7 +1,4 @@
-"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand.
-
-LeRobot itself is asked only whether it reads the dataset, too.
-"""
+"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand."""
 
 from __future__ import annotations
 
@@ -153,17 +150,3 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
                     yield np.asarray(picture.convert("RGB"))
-
-
-def require_loads(root: Path) -> None:
-    """Refuse a dataset whose metadata LeRobot can't read.
-
-    Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
-    `gaploop check` compares frames and videos with it.
-    """
-    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # here: torch
-
-    with explained(f"LeRobot can't load {root}", f"Find out more with: gaploop check {root}"):
-        metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)
-        if metadata.episodes is None or not len(metadata.episodes):
-            raise ValueError("it has no episodes")

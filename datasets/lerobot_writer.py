@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Images
 from gaploop.datasets import layout
-from gaploop.datasets.lerobot_stats import of_key_frames
 from gaploop.datasets.v3_files import DataFiles, VideoFiles, file_number, table_of
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import complete_stats, of_key_frames
 
 
 class _TakeVideos:
@@ -38,7 +37,11 @@ class _TakeVideos:
 
     def finish_episode(self) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Return each video with statistics of its key frames, channel by channel, 0 to 255."""
-        return {key: (path, of_key_frames(path)) for key, path in self.sources.items()}
+        found = {}
+        for key, path in self.sources.items():
+            stats = of_key_frames(path).items()
+            found[key] = path, {n: v if n == "count" else 255.0 * v.reshape(-1) for n, v in stats}
+        return found
 
     def cancel_episode(self) -> None:
         self.sources = {}
@@ -173,3 +176,17 @@ def open_writer(
         repo_id, int(fps), dict(features), robot_type=robot_type or None, root=root
     )
     return EncodedTakeWriter(meta)
+
+
+def require_loads(root: Path) -> None:
+    """Refuse a dataset whose metadata LeRobot can't read.
+
+    Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
+    `gaploop check` compares frames and videos with it.
+    """
+    with layout.explained(
+        f"LeRobot can't load {root}", f"Find out more with: gaploop check {root}"
+    ):
+        metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)
+        if metadata.episodes is None or not len(metadata.episodes):
+            raise ValueError("it has no episodes")

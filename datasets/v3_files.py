@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.datasets import columns, layout
 from gaploop.datasets.layout import EPISODES, TASKS, DatasetInfo
 from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter
 
@@ -17,6 +19,13 @@ CHUNK_FILES: Final = 1000
 """Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
 DATA_FILE_BYTES: Final = 100 * 1024 * 1024
 """A data file is closed at this size, as in LeRobot (`data_files_size_in_mb`)."""
+AUTOMATIC_FEATURES: Final = {
+    name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": (1,), "names": None}
+    for name in columns.AUTOMATIC
+}
+"""The columns that LeRobot makes itself, as it describes them."""
+_TASKS: Final = pa.schema([("task_index", pa.int64()), ("task", pa.string())])
+_PICTURE: Final = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 """Columns of `meta/episodes` that name the file of that table which a row is in."""
 
@@ -154,15 +163,51 @@ def write_episodes(root: Path, table: pa.Table) -> None:
 
 
 def write_tasks(root: Path, tasks: Mapping[int, str]) -> None:
-    """Write `meta/tasks.parquet`; the name appears only when the file is whole."""
-    import pandas as pd  # here: LeRobot wants pandas' own index in the file, and it takes a while
+    """Write `meta/tasks.parquet`; the name appears only when the file is whole.
 
+    LeRobot reads it with pandas and wants the task as index: a note in the file makes it one.
+    """
+    kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
+    about = [
+        {"name": n, "field_name": n, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for n, (kind, numpy) in kinds.items()
+    ]
+    note = {"index_columns": ["task"], "column_indexes": [], "columns": about}
+    table = pa.table({"task_index": list(tasks), "task": list(tasks.values())}, _TASKS)
     path = root / TASKS
     path.parent.mkdir(parents=True, exist_ok=True)
-    index = pd.Index(list(tasks.values()), name="task")
-    part = path.with_suffix(".part")
-    pd.DataFrame({"task_index": list(tasks)}, index=index).to_parquet(part)
-    part.replace(path)
+    replace_table(path, table.replace_schema_metadata({"pandas": json.dumps(note)}))
+
+
+def arrow_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
+    """Return the columns of data files with these features, as LeRobot writes them.
+
+    With the note that Hugging Face's `datasets` reads its own types from.
+
+    Raises:
+        ValueError: a type or a shape that LeRobot doesn't know.
+    """
+    fields, notes = list[pa.Field](), dict[str, Any]()
+    for name, spec in features.items():
+        dtype, shape = spec["dtype"], list(spec["shape"])
+        if dtype == "video":
+            continue
+        if dtype == "image":
+            kind, note = _PICTURE, {"_type": "Image"}
+        else:
+            kind, note = pa.type_for_alias(dtype), {"dtype": dtype, "_type": "Value"}
+            if not 1 <= len(shape) <= layout.MOST_AXES:
+                raise ValueError(f"{name} has {len(shape)} axes")
+            if len(shape) > 1:
+                note = {"shape": shape, "dtype": dtype, "_type": f"Array{len(shape)}D"}
+                for _ in shape:
+                    kind = pa.list_(kind)
+            elif shape != [1]:
+                kind = pa.list_(kind, shape[0])
+                note = {"feature": note, "length": shape[0], "_type": "List"}
+        fields.append(pa.field(name, kind))
+        notes[name] = note
+    return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": notes}})})
 
 
 def table_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -170,7 +215,7 @@ def table_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
     Args:
         values: column to array, shape (n,) or (n, …), or to a list of anything else.
-        schema: from LeRobot's `get_hf_features_from_features`.
+        schema: of `arrow_schema`.
     """
     arrays = []
     for field in schema:

@@ -1,4 +1,4 @@
-"""`meta/stats.json`: statistics of all frames of a dataset.
+"""Statistics of episodes, and `meta/stats.json`: those of all frames of a dataset.
 
 Of numbers they are computed from every row. LeRobot takes the mean of the episodes' quantiles,
 which are no quantiles of anything: where episodes differ, half of the frames can lie outside
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,18 +20,26 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import batches, matrix, numeric_features
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import with_columns, write_episodes
+from gaploop.datasets.video import VideoRange, sample_pictures
 
+QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _GRID: Final = 1025
 """Values at which pictures' distributions are added up; 8 bits have 256."""
 
+PICTURES: Final = 10
+"""Pictures of an episode that enter its image statistics."""
+PIXELS: Final = 96
+"""They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
+
+type Stats = dict[str, NDArray[Any]]
 type Floats = NDArray[np.float64]
 
 
@@ -77,8 +86,6 @@ def renew_episode_stats(info: DatasetInfo, changed: Sequence[int]) -> None:
     Raises:
         UnusableInputError: a file can't be read.
     """
-    from gaploop.datasets.lerobot_stats import of_images, of_rows  # here: it imports torch
-
     read = [layout.read_parquet(path) for path in layout.episode_files(info.root)]
     table = pa.concat_tables(read, promote_options="permissive")
     names = [n for n in table.column_names if n.startswith("stats/")]
@@ -108,7 +115,42 @@ def numeric_shapes(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
     return {n: tuple(info.features[n].get("shape") or (1,)) for n in names if n in info.features}
 
 
-def _of_numbers(values: Floats) -> dict[str, list[float]]:
+def of_rows(table: pa.Table, info: DatasetInfo) -> dict[str, Stats]:
+    """Return statistics of the finite numbers in one episode's rows, of their last axis."""
+    found: dict[str, Stats] = {}
+    for name, shape in numeric_shapes(info).items():
+        if name in table.column_names:
+            values = matrix(table[name], int(np.prod(shape))).reshape(-1, shape[-1])
+            stats = _of_numbers(values)
+            found[name] = {n: np.array(value) for n, value in stats.items()}
+            found[name]["count"] = np.array([len(table)])
+    return found
+
+
+def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:
+    """Return statistics of one episode's pictures in [0, 1], each of shape (3, 1, 1)."""
+    return of_images(VideoRange(path, start_s, frames, fps)(), frames)
+
+
+def of_images(images: Iterator[Image], frames: int) -> Stats:
+    """Return statistics of one episode's `frames` pictures, as `of_pictures` does."""
+    every = max(1, frames // PICTURES)
+    return _of_pixels(np.stack([p for i, p in enumerate(images) if i % every == 0]))
+
+
+def of_key_frames(path: Path) -> Stats:
+    """Return statistics of a video's key frames, as `of_pictures` does."""
+    return _of_pixels(sample_pictures(path, PICTURES).transpose(0, 2, 3, 1))
+
+
+def _of_pixels(pictures: NDArray[np.uint8]) -> Stats:
+    step = max(1, max(pictures.shape[1:3]) // PIXELS)
+    colours = pictures[:, ::step, ::step].reshape(-1, pictures.shape[-1])
+    stats = {n: np.reshape(v, (-1, 1, 1)) / 255.0 for n, v in _of_numbers(colours).items()}
+    return {**stats, "count": np.array([len(pictures)])}
+
+
+def _of_numbers(values: NDArray[Any]) -> dict[str, list[float]]:
     """Return statistics of finite numbers, shape (n, width), but their count."""
     found: dict[str, list[float]] = {n: [] for n in ("min", "max", "mean", "std", *QUANTILES)}
     for column in values.T:
@@ -200,8 +242,6 @@ def _with_pictures(info: DatasetInfo) -> pa.Table:
 
 def _of_episodes(info: DatasetInfo, rows: Sequence[EpisodeRow], key: str) -> dict[str, list[Any]]:
     """Return a camera's columns of statistics, a value for each episode; {} if pictures lack."""
-    from gaploop.datasets.lerobot_stats import of_images  # here: it imports torch
-
     stats = []
     try:
         for episode in rows:

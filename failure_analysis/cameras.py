@@ -29,8 +29,7 @@ from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-from gaploop.failure_analysis.reference import UsualValue, usual_values
+from gaploop.failure_analysis.reference import LEAST_TAKES, UsualValue, usual_values
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
 from gaploop.failure_analysis.views.policy_view import (
     CameraTrace,

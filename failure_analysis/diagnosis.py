@@ -19,7 +19,6 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import (
     Domain,
     FailureMode,
@@ -42,7 +41,6 @@ from gaploop.failure_analysis.attribution.station_labels import (
     weighted_targets,
 )
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
-from gaploop.failure_analysis.modes.force_classes import ELSEWHERE, ForceClasses
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -203,9 +201,9 @@ class _MeasuredFailure:
     call: ModeCall
 
     @classmethod
-    def of(cls, view: TakeView, reference: Reference) -> _MeasuredFailure:
+    def of(cls, view: TakeView) -> _MeasuredFailure:
         measured = measure(view)
-        return cls(view.take, measured, failure_mode(view, measured, reference))
+        return cls(view.take, measured, failure_mode(view, measured))
 
     @property
     def failed(self) -> bool:
@@ -224,7 +222,6 @@ def diagnose(
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
-    force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take; neither injected truth nor simulator state is looked at.
 
@@ -240,14 +237,12 @@ def diagnose(
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
-        force_classes: tells the class of force windows, beside the rules.
     """
     every = list(takes)
-    usual = replace(choose_reference(every, reference), force_classes=force_classes)
+    usual = choose_reference(every, reference)
     if cameras is not None:
         usual = replace(usual, signals={**usual.signals, **cameras.signals})
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
-    windows: list[FloatArray] = []
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
@@ -257,8 +252,7 @@ def diagnose(
                 if len(shown) < MOST_TAKES:  # pictures of thousands would fill memory
                     shown[take.info.uid] = trace.cameras
             view.policy = trace
-            windows += [view.wrench] if view.wrench is not None else []
-            failures.append(_MeasuredFailure.of(view, usual))
+            failures.append(_MeasuredFailure.of(view))
             if on_take is not None:
                 on_take(take)
     judge, labels = model or shipped_model(), 0
@@ -272,8 +266,6 @@ def diagnose(
     found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
     summary = summarise(found, every, usual)
     summary |= {"tier": base.tier.value, "evidence": base.to_json()}
-    if force_classes and windows and not any(map(force_classes.knows, windows)):
-        summary["evidence"]["says"] = [*summary["evidence"]["says"], ELSEWHERE]
     summary["reference"]["kind"] = base.reference.value
     summary["station"] = passive_verdict(found, base).to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
@@ -305,17 +297,14 @@ def diagnose(
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
     """Return what the signals look at, set against what is usual at the station."""
-    view = TakeView(take, usual.background, images, usual.start_pose_rad)
-    if usual.force is not None and view.wrench is not None:
-        view.force_rest = usual.force.usual(view.wrench)[0]
-    return view
+    return TakeView(take, usual.background, images, usual.start_pose_rad)
 
 
 def diagnose_take(
     view: TakeView, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
-    failure = _MeasuredFailure.of(view, reference)
+    failure = _MeasuredFailure.of(view)
     base = evidence_base([view.take], [failure.measured.unseen], reference)
     return _conclude(failure, reference, model or shipped_model(), base)
 

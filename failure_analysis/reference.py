@@ -22,14 +22,6 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.modes.force_classes import ForceClasses
-from gaploop.failure_analysis.modes.foreign import (
-    LEAST_TAKES,
-    CurrentSet,
-    ForceSet,
-    current_set,
-    force_set,
-)
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
@@ -86,13 +78,16 @@ ABSOLUTE: Final[Mapping[str, UsualValue]] = {
 that went well is at hand: generous, so that only plain faults stand out. Assumed, not measured."""
 
 
+LEAST_TAKES: Final = 5
+"""That went well, to say what is usual."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """What is usual, and in words where it comes from: from so many takes that went well.
 
     Attributes:
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
-        force_classes: classes of force windows, where there were labels to learn them from.
         origins: where its takes were recorded; empty where nobody noted it.
     """
 
@@ -101,9 +96,6 @@ class Reference:
     signals: Mapping[str, UsualValue]
     background: Image | None = None
     start_pose_rad: FloatArray | None = None
-    force: ForceSet | None = None
-    force_classes: ForceClasses | None = None
-    currents: CurrentSet | None = None
     origins: tuple[TakesOrigin, ...] = ()
 
     def z(self, name: str, value: float) -> float:
@@ -217,8 +209,7 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
     """Return the best reference for `takes`: given, shipped, their own successes, or limits.
 
     One task's reference would make everything about another's takes look odd, so takes of several
-    tasks have no shipped one; takes told in other words are taken for pick_place. Force windows are
-    always set against their own set, which needs no labels.
+    tasks have no shipped one; takes told in other words are taken for pick_place.
     """
     chosen = given
     # The shipped ones are of control-rate records: frames alone come in other steps and lags.
@@ -231,4 +222,4 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
         chosen = build_reference(takes, OWN_TAKES)
     if chosen is None:
         chosen = Reference("absolute limits: no take that went well is at hand", 0, ABSOLUTE)
-    return replace(chosen, force=force_set(takes), currents=current_set(takes))
+    return chosen

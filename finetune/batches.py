@@ -255,11 +255,11 @@ def check_signature(given: Signature, wanted: Signature, where: str, by: str) ->
         UnusableInputError: saying what differs and how to fix it.
     """
     fixes = {
-        "fps": "Resample one of them with gaploop harmonise.",
-        "state_names": "Name and order the joints alike with gaploop harmonise.",
-        "action_names": "Name and order the joints alike with gaploop harmonise.",
+        "fps": "Resample one of them with gaploop edit harmonise.",
+        "state_names": "Name and order the joints alike with gaploop edit harmonise.",
+        "action_names": "Name and order the joints alike with gaploop edit harmonise.",
         "environment_names": "Record both with the same tracker.",
-        "units": "Convert one of them with gaploop harmonise.",
+        "units": "Convert one of them with gaploop edit harmonise.",
     }
     for name, fix in fixes.items():
         ours, theirs = getattr(given, name), getattr(wanted, name)

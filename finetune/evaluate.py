@@ -107,14 +107,13 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
         return take.failure_mode, take.phase
     # Here: most rollouts of a good policy need none of it.
     from gaploop.failure_analysis.modes.rules import failure_mode
-    from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
     from gaploop.failure_analysis.tiers import limited_to_tier
     from gaploop.failure_analysis.views.view import TakeView
 
     take = limited_to_tier(take, sees)
     view = TakeView(take, images=False)
-    call = failure_mode(view, measure(view), choose_reference([take]))
+    call = failure_mode(view, measure(view))
     return (call.mode or "", call.phase or "")
 
 

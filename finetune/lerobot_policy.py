@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 from collections import deque
@@ -36,6 +37,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
+from gaploop.finetune.runs import withdrawn_from
 from gaploop.sim.arms import SO101
 from gaploop.sim.lerobot_recalibration_steps import LightStep
 from gaploop.sim.lerobot_tracker_step import TrackerStep
@@ -281,6 +283,13 @@ def policy_id(path: str | Path) -> str:
             said = hashlib.sha256(text.encode()).hexdigest()
         digest.update(f"{name} {said}\n".encode())
     return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def warn_withdrawn(policy: str | Path) -> None:
+    """Warn where a policy learned from a person who withdrew consent: it can't be pushed."""
+    reason = withdrawn_from(resolve(policy), policy_id(policy))
+    if reason:
+        logging.getLogger(__name__).warning("%s %s. Train it again.", policy, reason)
 
 
 def _single(observation: Observation, bundle: act.ActBundle) -> Batch:

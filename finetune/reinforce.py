@@ -368,7 +368,7 @@ def reinforce(
     if not is_tracked(base):
         raise UnusableInputError(
             f"Policy {options.base} isn't the small ACT on joints and tracked poses, the only "
-            "kind supported so far. Others: gaploop record --env.twin=FILE, then finetune."
+            "kind supported so far. Others: gaploop record --robot.twin=FILE, then finetune."
         )
     if options.group < 2 or options.scenes < 1 or options.rounds < 1 or options.updates < 1:
         raise UnusableInputError("--group must be at least 2; --scenes, --rounds and --updates 1.")

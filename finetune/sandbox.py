@@ -26,7 +26,6 @@ from typing import Any, Final
 import psutil
 
 import gaploop
-from gaploop.core import platform_calls
 from gaploop.core.confined import MB, REFUSED
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import printable
@@ -138,7 +137,7 @@ class Sandbox:
         }
         self.process = subprocess.Popen(
             command, env=environment, cwd="/", stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors, **platform_calls.APART,
+            stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import draccus
-from draccus.utils import DecodingError, DraccusException, is_choice_type
+from draccus.utils import DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
@@ -132,43 +132,41 @@ def _field_docs(owner: type) -> dict[str, str]:
 
     (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
     """
-    found: dict[str, str] = {}
-    name = ""
     _, _, section = (inspect.getdoc(owner) or "").partition("Attributes:\n")
-    for line in itertools.takewhile(str.strip, section.splitlines()):
-        head, colon, rest = line.strip().partition(":")
-        if colon and line.startswith("    ") and not line.startswith("     "):
-            name = head.split()[0]
-            found[name] = rest.strip()
-        elif name:
-            found[name] += f" {line.strip()}"
+    entries = re.findall(
+        r"^    (\w+)[^:\n]*:(.*(?:\n {5,}.*)*)", section.partition("\n\n")[0], re.MULTILINE
+    )
+    docs = dict[str, str](entries)
     try:
         source = textwrap.dedent(inspect.getsource(owner))
-        tree = ast.parse(source)
+        (defined,) = ast.parse(source).body
     except (OSError, TypeError, SyntaxError):  # made at run time, or indented beyond repair
-        return found
-    lines = source.splitlines()
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        return docs
+    lines, body = source.splitlines(), getattr(defined, "body", [])
     for place, spec in enumerate(body):
-        if isinstance(spec, ast.AnnAssign) and isinstance(spec.target, ast.Name):
-            after = body[place + 1] if place + 1 < len(body) else None
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                found[spec.target.id] = str(after.value.value)
-                continue
-            # The comment above a field, or else the one beside it.
-            above = itertools.takewhile(
-                lambda line: line.lstrip().startswith("#"), reversed(lines[: spec.lineno - 1])
-            )
-            said = [line.strip().lstrip("#").strip() for line in above][::-1]
-            beside = lines[(spec.end_lineno or spec.lineno) - 1][spec.end_col_offset or 0 :].strip()
-            if not said and beside.startswith("#"):
-                said = [beside.lstrip("#").strip()]
-            if any(said):
-                found[spec.target.id] = " ".join(said)
-    return found
+        if not isinstance(spec, ast.AnnAssign) or not isinstance(spec.target, ast.Name):
+            continue
+        match body[place + 1 : place + 2]:
+            case [ast.Expr(ast.Constant(str(words)))]:
+                pass
+            case _:  # the comment above a field, or else the one beside it
+                before = reversed(lines[: spec.lineno - 1])
+                above = itertools.takewhile(lambda line: line.lstrip()[:1] == "#", before)
+                words = " ".join(line.strip(" #") for line in reversed(list(above)))
+                beside = lines[(spec.end_lineno or 1) - 1][spec.end_col_offset or 0 :].strip()
+                words = words.strip() or (beside.strip("# ") if beside[:1] == "#" else "")
+        if words:
+            docs[spec.target.id] = words
+    return docs
 
 
-def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], program: str) -> Any:
+def parse(
+    config_class: type,
+    argv: Sequence[str],
+    positional: Sequence[str],
+    program: str,
+    values: dict[str, Any] | None = None,
+) -> Any:
     """Return the config that a command line asks for.
 
     Args:
@@ -178,66 +176,30 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
         positional: the options that arguments without a name fill, in order; the last may be
             a list and takes all that are left.
         program: what a user types to call it, for messages.
+        values: what a Python call gives by name, as a file of `--config_path` would hold it.
 
     Raises:
         UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
     """
     path, nested = _config_file(argv)
     unread = getattr(config_class, "UNREAD", ())
-    nested = {name: value for name, value in nested.items() if name not in unread}
-    read, is_value = list[str](), False
-    for token in argv:
-        name, equals, _ = token[2:].partition("=")
-        if token.startswith("--") and name.partition(".")[0] in unread:
-            is_value = not equals  # the next one, unless it is an option
-        elif is_value and not token.startswith("--"):
-            is_value = False
-        else:
-            is_value = False
-            read.append(token)
-    return _config(config_class, nested, read, positional, program, f"{path}: unknown")
-
-
-def from_values(
-    config_class: type,
-    given: Sequence[str | Path],
-    nested: dict[str, Any],
-    positional: Sequence[str],
-    program: str,
-) -> Any:
-    """Return the config that arguments of a Python call ask for.
-
-    As `parse`; `given` stands without a name, `nested` is the others as a file of `--config_path`
-    would hold them.
-    """
-    return _config(config_class, nested, list(map(str, given)), positional, program, "Unknown")
-
-
-def _config(
-    config_class: type,
-    nested: dict[str, Any],
-    argv: Sequence[str],
-    positional: Sequence[str],
-    program: str,
-    unknown: str,
-) -> Any:
-    """Return the config of nested values and, over them, of a command line."""
-    in_file = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    chosen = {**in_file, **chosen_types(argv)}
+    nested = {n: value for n, value in {**nested, **(values or {})}.items() if n not in unread}
+    chosen = {**_types_in(nested), **chosen_types(argv)}
     options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
             raise UnusableInputError(
-                f"{unknown} option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: {program} --help=all"
+                f"{f'{path}: unknown' if path else 'Unknown'} option '{name}'."
+                f"{nearest(name, options).replace('--', '')} All of them: {program} --help=all"
             )
-    for name, text in _read(argv, options, positional, program):
+    for name, text in _read(argv, options, positional, program, unread):
         holder, (*groups, leaf) = nested, name.split(".")
         for group in groups:
             if not isinstance(holder.get(group), dict):
                 holder[group] = {}
             holder = holder[group]
         holder[leaf] = _value(options[name], text)
+    # Draccus would fall back to the class's own defaults in a group of which anything is given.
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
         beside = _get(nested, group) if group else None
@@ -261,9 +223,11 @@ def chosen_types(argv: Sequence[str]) -> dict[str, str]:
 
 def all_types(argv: Sequence[str]) -> dict[str, str]:
     """Return `chosen_types`, also of the file of `--config_path`."""
-    _, nested = _config_file(argv)
-    in_file = {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
-    return in_file | chosen_types(argv)
+    return _types_in(_config_file(argv)[1]) | chosen_types(argv)
+
+
+def _types_in(nested: Mapping[str, Any]) -> dict[str, str]:
+    return {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
 
 
 def _config_file(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -292,7 +256,11 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _read(
-    argv: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], program: str
+    argv: Sequence[str],
+    options: Mapping[str, Option],
+    positional: Sequence[str],
+    program: str,
+    unread: Collection[str],
 ) -> Iterator[tuple[str, str]]:
     """Yield option and text of a command line; positionals are given their option's name."""
     tokens, loose = list(argv), []
@@ -302,35 +270,34 @@ def _read(
             loose.append(token)
             continue
         name, equals, text = token.lstrip("-").partition("=")
-        option = options.get(name)
+        option, ahead = options.get(name), tokens[0] if tokens else None
+        if name.partition(".")[0] in unread:
+            del tokens[: not equals and ahead is not None and not ahead.startswith("--")]
+            continue
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
                 f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
                 f"All of them: {program} --help=all"
             )
-        if not equals:
-            ahead = tokens[0] if tokens else None
-            if option is not None and option.kind is bool:  # a bare one means true
-                text = tokens.pop(0) if ahead in ("true", "false") else "true"
-            elif ahead is None or ahead.startswith("--"):
-                word = option.metavar if option else "FILE.yaml"
-                raise UnusableInputError(f"--{name} needs a value: --{name}={word}")
-            else:
-                text = tokens.pop(0)
+        if not equals and option is not None and option.kind is bool:  # a bare one means true
+            text = tokens.pop(0) if ahead in ("true", "false") else "true"
+        elif not equals and (ahead is None or ahead.startswith("--")):
+            word = option.metavar if option else "FILE.yaml"
+            raise UnusableInputError(f"--{name} needs a value: --{name}={word}")
+        elif not equals:
+            text = tokens.pop(0)
         if option is not None:
             yield name, text
     names = [name for name in positional if name in options]
-    for place, token in enumerate(loose):
-        if place < len(names) - 1 or (place < len(names) and not options[names[place]].is_list):
-            yield names[place], token
-        elif names and options[names[-1]].is_list:
-            rest = ", ".join(f'"{t}"' for t in loose[place:])
-            yield names[-1], f"[{rest}]" if len(loose) - place > 1 else token
-            return
-        else:
-            raise UnusableInputError(
-                f"Unexpected argument '{token}'. Options are written --name=value: {program} --help"
-            )
+    if names and len(loose) > len(names) and options[names[-1]].is_list:
+        rest = ", ".join(f'"{token}"' for token in loose[len(names) - 1 :])
+        loose[len(names) - 1 :] = [f"[{rest}]"]
+    if len(loose) > len(names):
+        raise UnusableInputError(
+            f"Unexpected argument '{loose[len(names)]}'. Options are written --name=value: "
+            f"{program} --help"
+        )
+    yield from zip(names, loose, strict=False)
 
 
 def _value(option: Option, text: str) -> Any:
@@ -388,34 +355,33 @@ def _readable(
     ours = next((c for c in causes if isinstance(c, GaploopError)), None)
     if ours is not None:
         return ours
-    path = error.key_path if isinstance(error, DecodingError) else ()
-    said = error.message if isinstance(error, DecodingError) else ""
-    fits = next(
-        (o for n in range(len(path), 0, -1) if (o := options.get(".".join(path[:n])))), None
-    )
+    path: Sequence[str] = getattr(error, "key_path", ())
+    said = getattr(error, "message", "")
     missing = re.findall(r"`(\w+)`", said) if "required field" in said else []
-    if fits is not None and (missing or "choice class" in said):
-        # Within an option's value, such as one camera of `--robot.cameras`.
-        entry = ".".join(path[fits.name.count(".") + 1 :])
-        where = f"--{fits.name}"
-        if missing:
-            return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
-        given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
-        known = next((t for t in _choice_types(fits.kind)), None)
-        if known is None:
-            return UnusableInputError(f"{where}: '{entry}': {said}")
-        return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
-    if missing:
+    starts = (".".join(path[:n]) for n in range(len(path), 0, -1))
+    fits = next((options[start] for start in starts if start in options), None)
+    if fits is None and missing:
         names = [".".join((*path, name)) for name in missing]
         shown = (f"--{n}={options[n].metavar}" if n in options else f"--{n}.type" for n in names)
         return UnusableInputError(f"Missing: {', '.join(shown)}")
-    if fits is not None:
+    if fits is None:
+        place = f"--{'.'.join(path)}: " if path else ""
+        return UnusableInputError(f"{place}{causes[-1]}")
+    where = f"--{fits.name}"
+    if not missing and "choice class" not in said:
         value = _get(nested, fits.name)
         return UnusableInputError(
-            f"--{fits.name}={value} doesn't fit. Write it as --{fits.name}={fits.metavar}"
+            f"{where}={value} doesn't fit. Write it as {where}={fits.metavar}"
         )
-    place = f"--{'.'.join(path)}: " if path else ""
-    return UnusableInputError(f"{place}{causes[-1]}")
+    # Within an option's value, such as one camera of `--robot.cameras`.
+    entry = ".".join(path[fits.name.count(".") + 1 :])
+    if missing:
+        return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
+    known = next(_choice_types(fits.kind), None)
+    if known is None:
+        return UnusableInputError(f"{where}: '{entry}': {said}")
+    given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
+    return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
 
 
 def _choice_types(kind: Any) -> Iterator[Any]:

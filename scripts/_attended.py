@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import (
     ArmDevices,
     Arms,
@@ -23,33 +24,31 @@ from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.sounds import SoundPlayer
+from gaploop.collect.publisher import STOPPING, Publisher
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
-from gaploop.scripts import _arms
 from gaploop.scripts._campaign import require_person
-from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._sessions import Recorded, SessionJob, check_targets, embedded
-from gaploop.scripts._signals import stoppable
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.sensors import connect_sensors
-from gaploop.teleop.stopping import disconnect
+from gaploop.teleop.stopping import disconnect, stoppable
 
 log = logging.getLogger(__name__)
 
 FPS: Final = 30.0
 """Frames a second of a real arm, as in lerobot-record [Hz]."""
 TAKEN: Final = {
-    _arms.KEYBOARD: {
+    lerobot_factory.KEYBOARD: {
         "space": "hold to move",
         "tab": "frame",
         "x": "clutch",
         "-": "slower",
         "=": "faster",
     },
-    _arms.GAMEPAD: {
+    lerobot_factory.GAMEPAD: {
         "pad:rightshoulder": "hold to move",
         "pad:b": "emergency stop",
         "pad:start": "clear a trip",
@@ -58,7 +57,7 @@ TAKEN: Final = {
     },
 }
 """Leader to the keys that it needs whether or not its dead-man button is held."""
-HELD: Final = {_arms.KEYBOARD: "Space", _arms.GAMEPAD: "R1"}
+HELD: Final = {lerobot_factory.KEYBOARD: "Space", lerobot_factory.GAMEPAD: "R1"}
 
 
 def record_attended(job: SessionJob) -> Recorded:
@@ -77,10 +76,12 @@ def record_attended(job: SessionJob) -> Recorded:
     with publisher, contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable(STOPPING))
         devices: SessionDevices
-        if config.robot.type == _arms.EMBEDDED:
-            is_led = leads not in ("", _arms.EXPERT)
-            leader_of = functools.partial(_arms.leader_of, config.teleop, inputs=job.leader_inputs)
-            make_rig = functools.partial(embedded, _arms.robot_of(config), job.fps)
+        if config.robot.type == lerobot_factory.EMBEDDED:
+            is_led = leads not in ("", lerobot_factory.EXPERT)
+            leader_of = functools.partial(
+                lerobot_factory.leader_of, config.teleop, inputs=job.leader_inputs
+            )
+            make_rig = functools.partial(embedded, config.robot, job.fps)
             devices = CellDevices(
                 make_rig, shared=job.shared, leader_of=leader_of if is_led else None
             )
@@ -137,7 +138,8 @@ def record_attended(job: SessionJob) -> Recorded:
             attempts=None if driver is None else driver.attempts,
             progress=None if job.campaign is None else job.campaign.progress,
             always=getattr(config.robot, "conditions", {}),
-            by_hand=config.robot.type != _arms.EMBEDDED and not getattr(config, "yes", False),
+            by_hand=config.robot.type != lerobot_factory.EMBEDDED
+            and not getattr(config, "yes", False),
             patience_s=config.reconnect_s,
         )
         cleanup.callback(session.close)
@@ -183,16 +185,18 @@ class ArmConnector(contextlib.ExitStack):
         """
         config, station, driver = self._job.config, self._job.station, self._job.driver
         with contextlib.ExitStack() as undo:
-            follower, clock = _arms.follower_of(config.robot, station, identities=self._identities)
+            follower, clock = lerobot_factory.follower_of(
+                config.robot, station, identities=self._identities
+            )
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock) if self._job.leads else None
             undo.callback(disconnect, leader)
-            cameras = _arms.cameras_of(config.robot, clock, station, self._identities)
+            cameras = lerobot_factory.cameras_of(config.robot, clock, station, self._identities)
             undo.callback(disconnect, *cameras)
             sensors = connect_sensors(config.sensors)
             undo.callback(disconnect, *sensors)
             tracker = None if driver is None else driver.tracker(cameras, station)
-            calibration = _arms.calibration_of(config.station, follower)
+            calibration = lerobot_factory.calibration_of(config.station, follower)
             undo.pop_all()
         window = None if self._kept is None else self._kept[0]
         return Arms(follower, leader, cameras, clock, "", sensors, tracker, calibration, window)
@@ -200,10 +204,10 @@ class ArmConnector(contextlib.ExitStack):
     def _leader(self, follower: Follower, clock: Clock) -> Any:
         """Connect who leads the arm by hand."""
         job, teleop = self._job, self._job.config.teleop
-        if job.leads in _arms.TOOL:
+        if job.leads in lerobot_factory.TOOL:
             if self._kept is None:
                 standing: Any = Standing(follower)
-                kept = _arms.leader_of(
+                kept = lerobot_factory.leader_of(
                     teleop, standing, job.station, clock, inputs=job.leader_inputs
                 )
                 if callable(close := getattr(kept, "close", None)):
@@ -211,7 +215,7 @@ class ArmConnector(contextlib.ExitStack):
                 self._kept = kept, standing
             self._kept[1].now = follower
             return _KeptOpen(self._kept[0])
-        leader = _arms.leader_of(
+        leader = lerobot_factory.leader_of(
             teleop,
             follower,
             job.station,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.collect import lerobot_factory
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, sha256, writable_folder
@@ -16,10 +17,10 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets.telemetry_zarr import read_telemetry
-from gaploop.scripts import _arms, _calibrate_live, options
+from gaploop.scripts import _calibrate_live, options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
-from gaploop.teleop.calibration.drift import CalibrationSighting, check_drift
+from gaploop.teleop.calibration.drift import REST, CalibrationSighting, check_drift
 from gaploop.teleop.calibration.geometry import rotation_vector
 from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye
 from gaploop.teleop.calibration.intrinsics import calibrate_intrinsics
@@ -73,7 +74,7 @@ def from_twin(config: CalibrateConfig) -> int:
     if made.left:
         lines.append(
             f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record takes "
-            "in the twin and fine-tune (gaploop record --env.twin=FILE)."
+            "in the twin and fine-tune (gaploop record --robot.twin=FILE)."
         )
     lines.append(
         "It is valid until something moves: gaploop calibrate drift --store keeps a reference."
@@ -113,7 +114,7 @@ def board(config: CalibrateConfig) -> int:
     """Write a board to print."""
     made = _board(config)
     path = config.path or Path("board.pdf")
-    page = write_sheet(made, path, config.page)
+    page = write_sheet(made, path)
     text = (
         f"{path}: {made.words}, on {page}.\n"
         "Print at 100 % (actual size), check the 100 mm bar, glue to something flat, measure a "
@@ -133,7 +134,7 @@ def intrinsics(config: CalibrateConfig) -> int:
     with options.progress("Looking for boards", len(files)) as advance:
         found = find_boards(made, files, advance)
     with options.progress("Fitting"):
-        result = calibrate_intrinsics(made, found.views, config.lens, config.drop_outliers)
+        result = calibrate_intrinsics(made, found.views, config.lens)
     report = writable_folder(config.output_dir or folder / "report")
     picture = report / "coverage.png"
     coverage_picture(picture, found.views, result)
@@ -143,7 +144,6 @@ def intrinsics(config: CalibrateConfig) -> int:
         "refused": result.refusals(),
         "per_image": [asdict(image) for image in result.images],
         "hurting": [asdict(image) for image in result.hurting],
-        "dropped": result.dropped,
         "not_found": found.missed,
         "missing": result.coverage.missing(),
         "picture": picture,
@@ -157,15 +157,13 @@ def intrinsics(config: CalibrateConfig) -> int:
         f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
         f"  RMS error     {result.rms_px:.3f} px, in held-out pictures {result.held_out_px:.3f} px",
     ]
-    if result.dropped:
-        lines.append(f"  left out      {', '.join(result.dropped)}")
     lines += [
         f"  hurts         {h.name}: {h.held_out_px:.2f} px (others {h.others_px:.2f}), shifts the "
         f"result by {h.shift_px:.2f} px; {h.why}"
         for h in result.hurting
     ]
     if result.hurting:
-        lines.append("                to leave such pictures out: --drop_outliers")
+        lines.append(f"                delete such pictures from {folder}, or retake them")
     lines += [f"  missing       {ask}" for ask in result.coverage.missing()]
     lines.append(f"  coverage      {result.coverage.share:.0%} of the picture: {picture}")
     _refuse(result.refusals(), lines, picture)
@@ -182,7 +180,7 @@ def hand_eye(config: CalibrateConfig) -> int:
     lens = calibration.intrinsics(name)
     arm = _arm_model(config)
     if config.robot is not None:
-        named = f"--robot.type={_arms.kind(config.robot)}"
+        named = f"--robot.type={lerobot_factory.kind(config.robot)}"
         lacks = f"{named} has no kinematic model here. Give --arm_model=FILE.xml."
         arm = options.required(arm, lacks)
         config.camera_name = name
@@ -354,11 +352,11 @@ def drift(config: CalibrateConfig) -> int:
     if config.store:
         _note_arm_file(config)
         lines: list[str] = []
-        saved = _save(config, ("references", config.reference), seen.to_json(), lines)
-        options.emit(config.json, {"stored": config.reference, "calibration": saved.id}, lines[0])
+        saved = _save(config, ("references", REST), seen.to_json(), lines)
+        options.emit(config.json, {"stored": REST, "calibration": saved.id}, lines[0])
         return 0
     calibration = load_calibration(_file(config))
-    found = check_drift(calibration, seen, config.reference, _arm_model(config))
+    found = check_drift(calibration, seen, _arm_model(config))
     figures = [
         f"{value:.1f} {unit}"
         for value, unit in ((found.px, "px"), (found.mm, "mm"), (found.deg, "°"))
@@ -366,10 +364,10 @@ def drift(config: CalibrateConfig) -> int:
     ]
     if found.verdict == "unknown":
         raise UnusableInputError(
-            f"Nothing to compare with '{config.reference}': show what it was stored with (joints "
+            f"Nothing to compare with '{REST}': show what it was stored with (joints "
             "with --robot.type=…, the board with --camera.type=… or a folder)."
         )
-    head = f"Against '{config.reference}': {found.verdict}, at most {', '.join(figures)}."
+    head = f"Against '{REST}': {found.verdict}, at most {', '.join(figures)}."
     options.emit(config.json, asdict(found), "\n".join([head, *found.message]))
     return int(found.verdict == "drifted")
 
@@ -380,7 +378,7 @@ def _board(config: CalibrateConfig) -> Board:
     square_m = b.square_mm * 1e-3
     marker_m = 0.75 * square_m if b.marker_mm is None else b.marker_mm * 1e-3
     dictionary = b.dictionary.removeprefix("DICT_")
-    return Board(b.kind, b.columns, b.rows, square_m, marker_m, dictionary, b.legacy)
+    return Board(b.kind, b.columns, b.rows, square_m, marker_m, dictionary)
 
 
 def _file(config: CalibrateConfig) -> Path:
@@ -406,7 +404,7 @@ def _folder(config: CalibrateConfig) -> Path:
 def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
     robot = config.robot
-    name = config.arm_model or (model_of(_arms.kind(robot)) if robot is not None else "")
+    name = config.arm_model or (model_of(lerobot_factory.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 

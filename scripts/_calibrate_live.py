@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -25,8 +26,7 @@ from gaploop.core.files import append_line, writable_folder
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.types import NO_REPLY, CameraFrame, Tick
-from gaploop.scripts import _arms, options
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.calibration.board import Board
@@ -45,6 +45,7 @@ from gaploop.teleop.leaders.make import make_motion_leader
 from gaploop.teleop.leaders.options import MotionOptions
 from gaploop.teleop.loop import CONTROL_HZ, EndReason, Rates
 from gaploop.teleop.safety import make_safety
+from gaploop.teleop.stopping import stoppable
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ HIGH: Final = 16
 """Characters of the map; a character is about twice as high as wide."""
 LINE_S: Final = 2.0
 """Without a terminal a line is written this often [s], and for every picture."""
+
+JOINT_S: Final = 20.0
+"""How long each joint is moved for latency [s]."""
 
 type Show = Callable[[Advice, int, int], None]
 
@@ -133,7 +137,9 @@ def collect_poses(
 @contextlib.contextmanager
 def limp_arm(config: CalibrateConfig) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off."""
-    follower, _ = _arms.follower_of(config.robot, _arms.station_for(config.robot, config.station))
+    follower, _ = lerobot_factory.follower_of(
+        config.robot, lerobot_factory.station_for(config.robot, config.station)
+    )
     with contextlib.closing(follower):
         follower.torque_off()
         yield follower
@@ -269,18 +275,14 @@ def chirp_motion(config: CalibrateConfig) -> JointMotion:
     """Move every joint of the robot by a chirp, behind the safety filter.
 
     Raises:
-        UnusableInputError: the robot, its station or the time given can't be used.
+        UnusableInputError: the robot or its station can't be used.
         DeviceError: the arm stopped answering, or the safety filter tripped.
     """
-    if not 12.0 <= config.seconds <= 600.0:
-        raise UnusableInputError(
-            f"--seconds={config.seconds:g}: each joint is moved for 12 to 600 s."
-        )
-    station = _arms.station_for(config.robot, config.station)
-    follower, clock = _arms.follower_of(config.robot, station)
+    station = lerobot_factory.station_for(config.robot, config.station)
+    follower, clock = lerobot_factory.follower_of(config.robot, station)
     with contextlib.ExitStack() as on_exit:
         on_exit.callback(follower.close)
-        script = MotionOptions(script="chirp", seconds=config.seconds, amplitude_rad=0.15)
+        script = MotionOptions(script="chirp", seconds=JOINT_S, amplitude_rad=0.15)
         rates = Rates(CONTROL_HZ, CONTROL_HZ)
         leader = make_motion_leader(follower, station, script)
         leader.reset()

@@ -16,7 +16,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
-from gaploop.datasets.labels.query import queried_fields
+from gaploop.datasets.labels.query import queried_values
 from gaploop.datasets.labels.store import LabelStore, history
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
@@ -162,8 +162,7 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
     counted = f"{len(takes)} of {len(store.episodes)} {store.what}s"
     lines = [f"{counted}: {parts}" if parts else f"{counted}."]
     if where and not takes:
-        for name, found in queried_fields(where, store.episodes).items():
-            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)
+        for name, counts in queried_values(where, store.episodes).items():
             shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
             lines.append(f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}")
     for line in lines:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gaploop.scripts import cli
-from gaploop.scripts._arguments import from_values
+from gaploop.scripts._arguments import parse
 
 
 def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., Result]:
@@ -39,7 +39,8 @@ def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., R
         ]
         config_class = cli.config_class_of(module, name, types)
         positional = cli.positional(module)
-        return work(from_values(config_class, given, nested, positional, f"gaploop {name}"))
+        words = [str(value) for value in given]
+        return work(parse(config_class, words, positional, f"gaploop {name}", nested))
 
     return call
 

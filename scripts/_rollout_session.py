@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.campaign import Quota, in_blocks
 from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
@@ -25,7 +26,7 @@ from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.finetune.factors import settings
-from gaploop.scripts import _arms, options
+from gaploop.scripts import options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._sessions import (
     SessionJob,
@@ -56,10 +57,12 @@ def roll_out(config: Any) -> int:
     journal = options.journal_beside(root, config.journal)
     go_on_with(config, root, journal)
     policy, id_ = _policy(config)
-    is_embedded = config.robot.type == _arms.EMBEDDED
+    is_embedded = config.robot.type == lerobot_factory.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     # Nobody is needed in the embedded cell on simulated time, with its expert or without.
-    alone = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
+    alone = (
+        config.take_over == "never" or lerobot_factory.kind(config.teleop) == lerobot_factory.EXPERT
+    )
     by_itself = is_embedded and alone and config.display not in ("window", "terminal")
     watched = watching(config, policy, id_, is_embedded)
     leads = PolicyLeader if by_itself else PatientLeader  # simulated time waits for a policy
@@ -72,7 +75,7 @@ def roll_out(config: Any) -> int:
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
     )
-    station = _arms.station_for(config.robot, config.station)
+    station = lerobot_factory.station_for(config.robot, config.station)
     spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
     quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
     if config.factors:  # as many attempts at each of their levels, in blocks
@@ -87,7 +90,7 @@ def roll_out(config: Any) -> int:
     if job.station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
 
-        if why := missing(journal, Checked(id_, _arms.robot_words(config.robot))):
+        if why := missing(journal, Checked(id_, lerobot_factory.robot_words(config.robot))):
             log.warning(
                 "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
                 f"{why[0].upper()}{why[1:]}",
@@ -116,9 +119,9 @@ def _policy(config: Any) -> tuple[Policy, str]:
         token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
         policy = RemotePolicy(path, token, config.dataset.single_task)
         return policy, policy.card.id
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
-    options.warn_withdrawn(path)
+    warn_withdrawn(path)
     loaded = load_policy(
         path,
         temporal_ensemble_coeff=coefficient,
@@ -180,7 +183,7 @@ def _tell(
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "interrupted": bool(stopped),
-        "evidence": _arms.evidence_of(_arms.robot_of(config), job.station),
+        "evidence": lerobot_factory.evidence_of(config.robot, job.station),
     }
     words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
     text = (

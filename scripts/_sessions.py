@@ -15,7 +15,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.campaign import Quota
+from gaploop.collect.publisher import STOPPING, Publisher
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import MakeRig, SessionSpec, record_takes
 from gaploop.collect.take import Attendant, TakeResult
@@ -26,17 +28,16 @@ from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
-from gaploop.scripts import _arms, options
+from gaploop.scripts import options
 from gaploop.scripts._campaign import Campaign, telling_set_ups
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_publish import STOPPING, Publisher
-from gaploop.scripts._signals import stoppable
 from gaploop.teleop.checks.cameras import MORE_PICTURES
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.sensors import check_sensors
+from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SharedDriver
@@ -78,14 +79,18 @@ class SessionJob:
         """The type of leader by which a person drives; "" where nobody does."""
         teleop = self.config.teleop
         by_nobody = self.driver is not None and not self.driver.has_person
-        return "" if by_nobody or not hasattr(teleop, "get_known_choices") else _arms.kind(teleop)
+        return (
+            ""
+            if by_nobody or not hasattr(teleop, "get_known_choices")
+            else lerobot_factory.kind(teleop)
+        )
 
     @property
-    def leader_inputs(self) -> _arms.LeaderInputs | None:
+    def leader_inputs(self) -> lerobot_factory.LeaderInputs | None:
         """Speeds and forces of a leader."""
         if not hasattr(self.config, "cartesian"):
             return None
-        return _arms.LeaderInputs(
+        return lerobot_factory.LeaderInputs(
             self.config.cartesian, getattr(self.config, "force", ForceOptions())
         )
 
@@ -97,13 +102,12 @@ def check_session(config: Any, *above_0: str) -> None:
     """Refuse options that no session can have; numbers `above_0` are this command's own."""
     if config.display not in DISPLAYS:
         raise unknown_choice("display", config.display, DISPLAYS, "--display")
-    if config.sensors and config.robot.type == _arms.EMBEDDED:
+    if config.sensors and config.robot.type == lerobot_factory.EMBEDDED:
         raise UnusableInputError(
             "--sensors go with an arm; the embedded cell has none. Leave it out, or choose an arm "
             "with --robot.type."
         )
     check_sensors(config.sensors)
-    _arms.robot_of(config)
     if config.publish_every < 1:
         raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
     for name in ("dataset.num_episodes", "dataset.episode_time_s", *above_0):
@@ -254,7 +258,7 @@ def session_figures(
 
 def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
     """Record in the embedded cell as fast as it goes, with nobody who watches."""
-    make_rig = functools.partial(embedded, _arms.robot_of(job.config), job.fps)
+    make_rig = functools.partial(embedded, job.config.robot, job.fps)
     check_targets(make_rig, job.quotas, job.root, job.journal)
     publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
     wanted, set_up = job.config.dataset.num_episodes, lambda _quota, _before: True
@@ -286,7 +290,7 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up."""
     there = {**robot.conditions, **conditions}
-    return embedded_rig(**_arms.robot_arguments(robot), conditions=there, fps=fps)
+    return embedded_rig(**lerobot_factory.robot_arguments(robot), conditions=there, fps=fps)
 
 
 def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:

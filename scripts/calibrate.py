@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 from gaploop.scripts import options
 
 RARE = (
-    "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
-    "drop_outliers", "images", "seconds", "reference", "store", "calibration",
+    "board.kind", "board.marker_mm", "board.dictionary", "lens", "images", "store", "calibration",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
@@ -42,8 +41,6 @@ class BoardOptions:
     """Side of a ChArUco marker [mm]; three quarters of a square unless given."""
     dictionary: str = "4X4_50"
     """The markers' dictionary."""
-    legacy: bool = False
-    """A ChArUco board printed with OpenCV before 4.6."""
 
 
 @dataclass
@@ -71,22 +68,14 @@ class CalibrateConfig:
     arm_name: str = ""
     """The arm's name in the telemetry; the only one unless given."""
     board: BoardOptions = field(default_factory=BoardOptions)
-    page: Literal["", "A4", "A3", "letter"] = ""
-    """Paper for the board; the smallest that it fits on unless given."""
     lens: Literal["standard", "wide"] = "standard"
     """wide: lenses over about 90°."""
-    drop_outliers: bool = False
-    """Leave out pictures that make the intrinsics worse."""
     setup: Literal["eye_in_hand", "eye_to_hand"] = "eye_in_hand"
     """eye_in_hand: camera on the gripper, board on the table; eye_to_hand: the reverse."""
     arm_model: str = ""
     """so101, koch, openmanipulator or an MJCF file; follows from --robot.type where given."""
     images: int = 20
     """How many pictures to take, with a camera."""
-    seconds: float = 20.0
-    """How long to move each joint for latency, with a robot [s]."""
-    reference: str = "rest"
-    """Name of the reference for drift."""
     store: bool = False
     """drift: keep what is seen now as the reference."""
     station: Path | None = None

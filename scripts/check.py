@@ -2,76 +2,151 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.markup import escape
 from rich.table import Table
 
+from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts import options, survey
+from gaploop.core.files import existing_folder
+from gaploop.datasets import layout
+from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.datasets.check.findings import Finding
+    from gaploop.datasets.check.fix import FixReport
 
+POSITIONAL: Final = "roots"
+RARE = ("rename_map", "consents")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
+_ROWS_SHOWN: Final = 20
 
 
 @dataclass
 class CheckConfig:
-    """Check a dataset or a journal and show how to fix what is wrong.
+    """Check a dataset or a journal, show how to fix what is wrong, or fix it.
 
     Compares what a LeRobot v3 dataset declares with what is there: counts, row ranges,
-    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent; and
-    looks for joints and pictures that stand still. Exit code 0 where nothing is wrong or there are
-    only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
+    timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent. Then
+    tests what commands, readings and pictures of any robot show without a reference (docs/
+    my_policy_fails.md): at most seven sentences, what is good, what couldn't be tested. Exit code
+    0 where nothing is wrong or there are only warnings, 1 where there is an error or what --fail_on
+    names, 2 where the folder is neither dataset nor journal.
+
+    --fix keeps every episode that is whole (of a cut-off file the ones before the cut), fixes
+    names, rebuilds metadata and statistics, attaches labels that an edit tool dropped. Intact data
+    files stay as they are, and the old folder stays next to the new one, as DIR.damaged-1. Where
+    an episode or a file would be left out, it lists them and asks; with nobody to ask it changes
+    nothing, unless --drop=true. Of a journal it seals each take that a crash, a kill or a power cut
+    left unsealed, as interrupted, at the longest stretch that all its streams hold. Exit code 1
+    where something is left to fix.
+
+    Of several datasets, folders above datasets or repositories on a Hub it reads the metadata only
+    and shows what they hold and what is wrong.
     """
 
-    dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
     roots: list[str] = field(default_factory=list)
-    """Check the metadata of these many datasets, as gaploop survey does; folders above them, or
-    hf://datasets/OWNER/NAME."""
+    """Folder of the dataset or journal; or several, folders above datasets, or
+    hf://datasets/OWNER/NAME (`gaploop check A B` is short for it)."""
+    fix: bool = False
+    """Fix what is wrong, in place; the folder before is kept next to it."""
+    dry_run: bool = False
+    """--fix: show what would be done, and change nothing."""
+    drop: bool = False
+    """--fix: leave out episodes and files of which nothing whole can be had, without asking."""
+    output_dir: Path | None = None
+    """--fix: write the dataset here instead; the damaged one is left unchanged."""
+    labels_from: Path | None = None
+    """--fix: dataset or journal in which the takes still have their labels; found by gap.take."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """--fix: feature to its new name, such as '{state: observation.state}'."""
     deep: bool = False
     """Decode every picture and check every episode's motion. Otherwise all of a dataset with up
     to 3,000 pictures, and some episodes of a larger one, spread evenly."""
     consents: Path | None = None
-    """The consent register; the usual one unless given. Not with --roots."""
+    """The consent register; the usual one unless given."""
+    fail_on: list[str] = field(default_factory=list)
+    """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
+    joint_delay]', or '[any]'."""
     json: bool = False
-    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}]}."""
+    """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
+    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --fix
+    {"ok", "actions", "lost", "left", "written", "kept"}; of many {"ok", "by_dataset", …}."""
 
 
 EXAMPLE = """
 gaploop check recordings/pick_place
 gaploop check recordings/pick_place --deep
-gaploop check --roots='[recordings]'
+gaploop check recordings/pick_place --fail_on='[any]'
+gaploop check recordings/pick_place --fix --dry_run      what would be done
+gaploop check recordings/pick_place --fix
+gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edited_labelled
+gaploop check recordings hf://datasets/me/pick_place
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
 
 
 def run(config: CheckConfig) -> int:
-    """Check the folder; 1 if there is an error."""
+    """Check the folder or fix it; 1 if there is an error, or something left to fix."""
     from gaploop.datasets.check.findings import ERROR
 
-    root = config.dataset.root
-    if config.roots:
-        if root is not None or config.deep or config.consents is not None:
+    of_fix = ("dry_run", "drop", "output_dir", "labels_from", "rename_map")
+    given = [f"--{name}" for name in of_fix if getattr(config, name)]
+    if given and not config.fix:
+        raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
+    if _are_many(config.roots):
+        if config.fix or config.deep or config.consents is not None:
             raise UnusableInputError(
-                "--roots checks the metadata of many datasets, without --deep or --consents. For "
-                "the data, videos and consents of one: gaploop check DIR"
+                "--fix, --deep and --consents are for the data, videos and consents of one "
+                "dataset: gaploop check DIR"
             )
-        return survey.run(survey.SurveyConfig(config.roots, json=config.json))
+        return _overview(config)
+    if config.fix and not _is_journal(config):
+        return _fix_dataset(config)
+    if config.fix and not config.dry_run:
+        return _seal_takes(config)
+    report = _examined(config)
+    if report is not None and not config.json:
+        emit(False, {}, "\n".join(report.lines()))
     findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
+    failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
-    emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
+    answer |= report.to_json() if report is not None else {}
+    emit(
+        config.json, answer, "" if findings else f"{config.roots[0]}: nothing wrong with the files."
+    )
     if findings and not config.json:
-        _show(findings, str(root))
+        _show(findings, config.roots[0])
     return int(failed)
+
+
+def _examined(config: CheckConfig) -> Report | None:
+    """Return what a dataset shows by itself; None of a journal, or of what can't be read."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.layout import is_dataset
+
+    root = _root(config)
+    Report(root).failing(config.fail_on)  # an unknown kind is refused before any work
+    if not is_dataset(root):
+        return None
+    try:
+        with progress("Looking at motion and pictures"):
+            return examine(root)
+    except UnusableInputError:
+        return None  # the rules say what is wrong with the files
 
 
 @command
@@ -83,9 +158,26 @@ def check(config: CheckConfig) -> list[Finding]:
     """
     from gaploop.datasets.check import dataset
 
-    root = config.dataset.folder("check")
+    root = _root(config)
     with progress("Checking video files") as advance:
         return dataset.check(root, config.deep, consents=config.consents, advance=advance)
+
+
+def _root(config: CheckConfig) -> Path:
+    if len(config.roots) != 1:
+        raise UnusableInputError("Which folder? Name one: gaploop check DIR")
+    return Path(config.roots[0])
+
+
+def _are_many(roots: Sequence[str]) -> bool:
+    """Say whether these are several datasets, one on a Hub, or a folder above datasets."""
+    if len(roots) != 1:
+        return len(roots) > 1
+    path = Path(roots[0])
+    if not path.exists():
+        return True
+    is_one = (path / "meta").exists() or (path / "data").exists() or journal_format.is_journal(path)
+    return not is_one and next(path.glob(f"**/{layout.INFO}"), None) is not None
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:
@@ -111,3 +203,157 @@ def _show(findings: Sequence[Finding], title: str) -> None:
     console.print(table)
     for fix in dict.fromkeys(finding.fix for finding in findings):
         console.print(f"→ {escape(fix)}", soft_wrap=True, highlight=False)
+
+
+def _is_journal(config: CheckConfig) -> bool:
+    """Say whether takes are to be sealed, not a dataset to be fixed."""
+    from gaploop.datasets.check.fix import looks_like_dataset
+
+    root = existing_folder(_root(config), "Folder")
+    if looks_like_dataset(root):
+        return False
+    has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None
+    if not has_streams and not journal_format.is_journal(root):
+        raise UnusableInputError(
+            f"{root} holds neither a dataset nor takes. Name a dataset's folder, or the one that "
+            "record was given with --journal."
+        )
+    of_datasets = ("drop", "output_dir", "labels_from", "rename_map", "deep")
+    if given := [f"--{name}" for name in of_datasets if getattr(config, name)]:
+        raise UnusableInputError(
+            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
+            f"where they are: gaploop check {shlex.quote(str(root))} --fix"
+        )
+    return True
+
+
+def _seal_takes(config: CheckConfig) -> int:
+    from gaploop.collect.recovery import recover
+
+    root = _root(config)
+    with progress("Sealing takes"):
+        report = recover(root)
+    lines = [
+        f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
+        f"{take.telemetry_rows} telemetry rows); {take.cut_s:.2f} s cut off."
+        for take in report.recovered
+    ]
+    lines += [f"{uid}: is being recorded, left alone." for uid in report.open]
+    lines += [f"{uid}: not recovered: {why}" for uid, why in report.failed]
+    lines += [f"{uid}: holds nothing yet; it may be deleted." for uid in report.headless]
+    emit(config.json, report, "\n".join(lines) or f"{root}: every take is sealed.")
+    return int(bool(report.failed))
+
+
+def _fix_dataset(config: CheckConfig) -> int:
+    from gaploop.datasets.check.fix import FixOptions, fix, plan
+
+    root = existing_folder(_root(config), "Folder")
+    how = FixOptions(config.labels_from, config.deep, config.rename_map, config.consents)
+
+    def fixed(drop: bool) -> FixReport:
+        with progress("Finding what to fix" if config.dry_run else "Fixing"):
+            if config.dry_run:
+                return plan(root, how)
+            return fix(root, how, config.output_dir, may_lose=lambda _lost: drop)
+
+    report = fixed(config.drop)
+    may_ask = sys.stdin is not None and sys.stdin.isatty() and not (config.json or config.dry_run)
+    if report.written is None and report.lost and may_ask:
+        text = "".join(f"\n  {what}" for what in report.lost)
+        if input(f"This would be left out:{text}\nLeave it out? [y/N] ").strip().lower() == "y":
+            report = fixed(True)
+    undone = bool(report.actions) and report.written is None
+    ok = not report.left and not undone
+    lines = []
+    if not report.actions and not report.left:
+        lines.append(f"{root}: nothing to fix.")
+    elif not report.actions:
+        lines.append(f"{root}: nothing that --fix can fix.")
+    elif undone:
+        lines.append(f"{root}: what --fix would do (nothing is changed):")
+    lines += [f"  {action.what}" for action in report.actions]
+    if report.left:
+        lines.append("What it can't fix:")
+    for finding in report.left:
+        lines += [f"  {finding.where}: {finding.message}", f"    → {finding.fix}"]
+    again = f"gaploop check {shlex.quote(str(root))} --fix"
+    if report.written is not None:
+        before = f"; before: {report.kept}" if report.kept else ""
+        lines.append(f"Written: {report.written}{before}")
+    elif undone and report.lost:
+        lines.append("It would leave out what may still be had from where the dataset came from:")
+        lines += [f"  {what}" for what in report.lost]
+        lines.append(f"Get it and fix again; or: {again} --drop=true")
+    elif undone:
+        lines.append(f"Do it with: {again}   or with --output_dir=DIR")
+    answer = {
+        "ok": ok,
+        "actions": report.actions,
+        "lost": report.lost,
+        "left": [finding.to_json() for finding in report.left],
+        "written": report.written,
+        "kept": report.kept,
+    }
+    emit(config.json, answer, "\n".join(lines))
+    return int(not ok)
+
+
+def _overview(config: CheckConfig) -> int:
+    from gaploop.datasets.survey.check import overviews, shared_uids
+    from gaploop.datasets.survey.sources import find_datasets
+
+    sources = find_datasets(config.roots)
+    results = []
+    with progress("Reading metadata", len(sources)) as advance:
+        for one in overviews(sources):
+            results.append(one)
+            advance()
+    totals: dict[str, Counter[str]] = {}
+    for one in results:
+        for column, counts in one.counts.items():
+            totals.setdefault(column.removeprefix("gap_"), Counter()).update(counts)
+    answer: dict[str, Any] = {
+        "ok": all(one.ok for one in results),
+        "datasets": len(results),
+        "episodes": sum(one.episodes for one in results),
+        "frames": sum(one.frames for one in results),
+        "shared_takes": shared_uids([one.uids for one in results]),
+        "counts": {name: dict(count.most_common()) for name, count in totals.items()},
+        "fps": dict(Counter(f"{one.fps:g}" for one in results).most_common()),
+        "robot_types": dict(Counter(one.robot_type for one in results).most_common()),
+        "by_dataset": [
+            {
+                "dataset": one.dataset,
+                "episodes": one.episodes,
+                "frames": one.frames,
+                "fps": one.fps,
+                "robot_type": one.robot_type,
+                "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
+                "findings": [finding.to_json() for finding in one.findings],
+            }
+            for one in results
+        ],
+    }
+    lines = [
+        f"{answer['datasets']} datasets, {answer['episodes']} episodes, {answer['frames']} frames."
+    ]
+    for name in ("outcome", "domain", "kind", "dimensions"):
+        if found := answer["counts"].get(name):
+            lines.append(f"{name}: " + ", ".join(f"{n} {word}" for word, n in found.items()))
+    lines.append("fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items()))
+    if answer["shared_takes"]:
+        lines.append(f"{answer['shared_takes']} takes are in more than one of the datasets.")
+    faulty = [one for one in results if one.findings]
+    lines += [
+        f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"
+        for one in faulty[:_ROWS_SHOWN]
+        for finding in one.findings[:3]
+    ]
+    if len(faulty) > _ROWS_SHOWN:
+        more = len(faulty) - _ROWS_SHOWN
+        lines.append(f"… and {more} more datasets with findings; all with --json.")
+    if not faulty:
+        lines.append("Nothing wrong with their metadata.")
+    emit(config.json, answer, "\n".join(lines))
+    return int(not answer["ok"])

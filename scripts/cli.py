@@ -1,10 +1,10 @@
 """The program `gaploop`: finds the command, reads its options, runs it, returns its exit code.
 
-A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
+A command is a module `scripts/<command>.py` with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
   `config_class_for(arguments) -> type` where some of its options need heavy imports;
-- if some of its options are LeRobot's devices, `DEVICES`, as `_devices.with_devices` takes them;
+- if some of its options are LeRobot's devices, `DEVICES`, as `with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
@@ -14,12 +14,11 @@ A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) w
 - if it hands options on to another program, `PASSED_ON: str`, the list that takes whatever
   stands behind a bare `--`.
 
-Nothing heavy is imported until a command is known: `gaploop --help` reads docstrings with `ast`.
+Nothing heavy is imported until a command is known: `gaploop --help` reads the files' text.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import os
@@ -52,15 +51,23 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
-    "takes and datasets": (
-        *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent"),
-    ),
+    "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
     "find out why": ("probe", "identify"),
     "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
+_OF_EVERY_EXTRA: Final = frozenset(
+    ("torch", "torchvision", "lerobot", "mujoco", "so101_nexus", "gymnasium", "datasets", "pandas")
+)
+_EXTRA_OF: Final = {
+    **dict.fromkeys(("mink", "serial", "fastcrc", "websockets", "cryptography"), "robot"),
+    **dict.fromkeys(("segno", "zmq", "pygame", "rerun"), "robot"),
+    **dict.fromkeys(("peft", "transformers", "accelerate", "safetensors", "psutil"), "train"),
+    **dict.fromkeys(("sklearn", "diffusers", "wandb"), "train"),
+    "imagecodecs": "all",
+}
+"""Packages that an installation without extras lacks, and what brings them."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
@@ -69,7 +76,7 @@ _SHORT: Final = " (`gaploop <command> DIR` is short for it)"
 _LONGEST: Final = 1200
 """Characters of an error's line."""
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
-_DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
+_DISCOVER: Final = ".discover_packages_path="
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,13 +151,36 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         raise UnusableInputError(MOVED)
     if command not in known:
         raise unknown_choice("command", command, known)
-    module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
-    return run_module(module, command, arguments[1:], f"gaploop {command}")
+    try:
+        module = importlib.import_module(f"gaploop.scripts.{known[command].stem}")
+        return run_module(module, command, arguments[1:], f"gaploop {command}")
+    except ModuleNotFoundError as error:
+        extra = _extra_with((error.name or "").partition(".")[0], command, arguments)
+        if not extra:
+            raise
+        raise UnusableInputError(
+            f"{error.name} isn't installed: pip install 'gaploop[{extra}]'"
+        ) from error
+
+
+def _extra_with(package: str, command: str, arguments: list[str]) -> str:
+    """Return the extra that brings a package, "" for a package that none brings."""
+    if package in _EXTRA_OF:
+        return _EXTRA_OF[package]
+    if package not in _OF_EVERY_EXTRA:
+        return ""
+    if any("_sim" in argument for argument in arguments):
+        return "sim"
+    return "robot" if command in ("record", *GROUPS["drive"]) else "train"
 
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
     """Run a command's module, or print its help; `program` is what a user types to call it."""
-    own = given = _discover(arguments)
+    if any(_DISCOVER in argument for argument in arguments):
+        from gaploop.collect.lerobot_registry import discover
+
+        arguments = discover(arguments)
+    own = given = arguments
     config_class = config_class_of(module, command, given)
     passes_on = hasattr(module, "PASSED_ON") and "--" in given
     if passes_on:
@@ -159,7 +189,7 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         print(_command_help(program, module, config_class, given))
         return 0
     from gaploop.scripts._arguments import parse
-    from gaploop.scripts.options import setup_logging, stdout_is_json
+    from gaploop.scripts._output import setup_logging, stdout_is_json
 
     setup_logging()
     config = parse(config_class, own, positional(module), program)
@@ -192,37 +222,12 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not hasattr(module, "DEVICES"):
         return made
+    from gaploop.collect.lerobot_registry import with_devices
     from gaploop.scripts._arguments import chosen_types
-    from gaploop.scripts._devices import with_devices
 
     given = {argument.partition("=")[0] for argument in arguments}
     needs_options = chosen_types(arguments) or "--config_path" in given
     return with_devices(made, module.DEVICES, bool(_HELP & given) and not needs_options)
-
-
-def _discover(arguments: list[str]) -> list[str]:
-    """Import the device packages named by `--robot.discover_packages_path=…` and the like."""
-    rest = []
-    for argument in arguments:
-        name, _, package = argument.partition("=")
-        if not name.endswith(f".{_DISCOVER}"):
-            rest.append(argument)
-            continue
-        from lerobot.configs.parser import PluginLoadError, load_plugin
-
-        from gaploop.finetune.lerobot_trust import DISCOVERED
-
-        found = None
-        with contextlib.suppress(ImportError):  # LeRobot has words for that
-            found = importlib.import_module(package)
-        if found is None or hasattr(found, "__path__"):  # else it has no modules to look for
-            try:
-                load_plugin(package)
-            except PluginLoadError as error:
-                raise UnusableInputError(f"{argument}: {error}") from None
-        known = os.environ.get(DISCOVERED, "").split(",")
-        os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
-    return rest
 
 
 def _overview() -> str:
@@ -231,14 +236,9 @@ def _overview() -> str:
     lines += [f"usage: {USAGE}"]
     known = {}
     for name, path in commands().items():  # the first line of each one's help, without importing it
-        tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
-        configs = (
-            ast.get_docstring(node)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef) and node.name.lower() == config
-        )
-        doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
-        known[name] = doc.partition("\n")[0]
+        text, config = path.read_text(), path.stem.replace("_", "")
+        of_config = re.search(rf'(?im)^class {config}Config\b.*:\n    """(.*?)("""|$)', text)
+        known[name] = of_config[1] if of_config else text.partition('"""')[2].partition("\n")[0]
     width = max(map(len, known), default=0) + 2
     rest = known.keys() - {name for names in GROUPS.values() for name in names}
     for group, names in (*GROUPS.items(), ("more", sorted(rest))):

@@ -25,6 +25,7 @@ from gaploop.scripts._library import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
+    from gaploop.datasets.absolute.findings import Report
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.cohort.trials import Trials
     from gaploop.failure_analysis.diagnosis import Diagnosis
@@ -40,7 +41,6 @@ gaploop diagnose ./rollouts --factors
 """
 RARE = (
     "dataset.episodes",
-    "forces",
     "images",
     "labels",
     "n",
@@ -57,6 +57,7 @@ INCONCLUSIVE = 3
 class DiagnoseConfig:
     """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
+    First what commands, readings and pictures of any robot show by themselves, without labels.
     And what all takes show together: what each condition costs, changes over time, groups among the
     failures that nothing explains. With --twin the failures are reproduced in simulation, and the
     policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
@@ -83,9 +84,6 @@ class DiagnoseConfig:
     labels: Path | None = None
     """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what these show about this station."""
-    forces: Path | None = None
-    """Labelled windows of a force sensor, to classify the windows of these takes with: a folder of
-    takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -121,9 +119,36 @@ def run(config: DiagnoseConfig) -> int:
         raise UnusableInputError("--sim and --only say what is compared: add --factors.")
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
+    report = _examined(config)
+    if report is not None and not config.json:
+        options.emit(False, {}, "\n".join([*report.lines(), ""]))
+    first = {"absolute": report.to_json()} if report is not None else {}
+    if report is not None and _no_outcome(config):
+        root = config.dataset.folder()
+        text = "No episode has an outcome, so this is what commands, readings and pictures show by "
+        text += "themselves. To set failures against successes, label them: "
+        options.emit(config.json, first, f"{text}gaploop review {root}")
+        return 0
     found = diagnose(config)
-    options.emit(config.json, found.to_json(), _text(found, _folder(config)))
+    options.emit(config.json, {**found.to_json(), **first}, _text(found, _folder(config)))
     return 0
+
+
+def _examined(config: DiagnoseConfig) -> Report | None:
+    """Return what a dataset shows by itself, without reference or outcome; None of a journal."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.layout import is_dataset
+
+    root = config.dataset.folder()
+    if not is_dataset(root):
+        return None
+    with options.progress("Looking at motion and pictures"):
+        return examine(root, pictures=config.images)
+
+
+def _no_outcome(config: DiagnoseConfig) -> bool:
+    episodes = open_labelled(config.dataset.folder()).episodes
+    return bool(episodes) and all(e.outcome is Outcome.UNLABELLED for e in episodes)
 
 
 @command
@@ -139,7 +164,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.modes.force_classes import learn_force_classes
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
@@ -163,7 +187,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy, cameras, not_asked = _ask_policy(config, takes)
-    forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -177,7 +200,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             cameras=cameras,
             causes=causes,
             cohort=True,
-            force_classes=forces,
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
@@ -392,7 +414,7 @@ def _reference(
 
 def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
     """Return in one line why takes can't say what is usual, and what to do."""
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+    from gaploop.failure_analysis.reference import LEAST_TAKES
 
     silent = [str(n) for n, t in enumerate(takes) if t.outcome is Outcome.UNLABELLED]
     if silent:
@@ -408,8 +430,7 @@ def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-    from gaploop.failure_analysis.reference import build_reference, save_reference
+    from gaploop.failure_analysis.reference import LEAST_TAKES, build_reference, save_reference
     from gaploop.sim.recolour import recoloured_take
 
     source, scene = config.dataset.folder(), _scene(config)

@@ -155,7 +155,7 @@ def _policy(config: DoctorConfig) -> tuple[ActPolicy | None, Checked]:
 
     if config.robot is None:
         return None, Checked("", "")
-    from gaploop.scripts._arms import robot_words
+    from gaploop.collect.lerobot_factory import robot_words
 
     if not config.policy.path:
         return None, Checked("", robot_words(config.robot))
@@ -201,14 +201,14 @@ def _on_robot(
     config: DoctorConfig, policy: ActPolicy | None, checked: Checked
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
+    from gaploop.collect import lerobot_factory
     from gaploop.collect.devices import Arms
     from gaploop.collect.preflight import Terminal, check_speed
     from gaploop.collect.rollout import SpeedRamp
-    from gaploop.scripts import _arms
     from gaploop.sim.follower import CellCamera
     from gaploop.teleop.stopping import disconnect
 
-    station = _arms.station_for(config.robot, config.station)
+    station = lerobot_factory.station_for(config.robot, config.station)
     if policy is not None:
         from gaploop.finetune.lerobot_policy import resolve
         from gaploop.finetune.runs import withdrawn_from
@@ -220,11 +220,15 @@ def _on_robot(
         yield check_speed(SpeedRamp(journal, checked.policy, None), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            cell = _arms.cell_of(config.robot) if config.robot.type == _arms.EMBEDDED else None
-            follower, clock = _arms.follower_of(config.robot, station, cell)
+            cell = (
+                lerobot_factory.cell_of(config.robot)
+                if config.robot.type == lerobot_factory.EMBEDDED
+                else None
+            )
+            follower, clock = lerobot_factory.follower_of(config.robot, station, cell)
             stack.callback(disconnect, follower)  # torque off
             seen = (
-                _arms.cameras_of(config.robot, clock, station)
+                lerobot_factory.cameras_of(config.robot, clock, station)
                 if cell is None
                 else (CellCamera(cell),)
             )
@@ -245,14 +249,14 @@ def _on_robot(
 def _on_the_arm(
     config: DoctorConfig, policy: ActPolicy | None, devices: Any, person: Person
 ) -> Iterator[CheckResult]:
-    from gaploop.scripts import _arms
+    from gaploop.collect import lerobot_factory
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
     from gaploop.teleop.checks.cameras import check_pictures
     from gaploop.teleop.loop import Rates
 
-    station = _arms.station_for(config.robot, config.station)
+    station = lerobot_factory.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
     yield from check_pictures(devices.cameras, devices.clock, is_real)
     used = [camera.name for camera in devices.cameras]

@@ -24,15 +24,32 @@ from gaploop.datasets.labels.transfer import add_events
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
-from gaploop.scripts.options import DatasetFolder, emit, progress
+from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.compose import DatasetPiece, VideosDone
-    from gaploop.scripts.merge import MergeConfig
 
-POSITIONAL: Final = ("action", "dataset.root")
-ACTIONS: Final = ("delete", "keep", "split", "trim", "correct", "retag")
+POSITIONAL: Final = ("action", "roots")
+ACTIONS: Final = (
+    "delete", "keep", "split", "trim", "correct", "retag", "merge", "harmonise",
+)  # fmt: skip
+RARE = (
+    "seed", "shared_sessions", "margin_s", "author", "spec", "rename_map", "duplicates",
+    "reencode", "consents",
+)  # fmt: skip
+_ONLY_FOR: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("splits", "by", "seed", "shared_sessions"), ("split",)),
+    "margin_s": ("trim",),
+    **dict.fromkeys(("subtract", "swap"), ("correct",)),
+    **dict.fromkeys(("set", "author"), ("retag",)),
+    **dict.fromkeys(("to", "spec", "rename_map"), ("harmonise",)),
+    "duplicates": ("merge",),
+    "yes": ("delete", "keep", "trim", "correct", "retag"),
+    **dict.fromkeys(("episodes", "where"), ACTIONS[:6]),
+    **dict.fromkeys(("reencode", "consents"), ACTIONS[:7]),
+}
+"""Option to the actions that heed it."""
 MOST_MORE_S: Final = 1.0
 """Idle time that trim keeps without a refusal where videos can't be cut [s]."""
 UNCHANGED: Final = (
@@ -42,19 +59,22 @@ UNCHANGED: Final = (
 EXAMPLE: Final = """
 gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
 gaploop edit delete recordings/pick --episodes='[3, 7]' --yes
-gaploop edit keep   recordings/pick --where='outcome==success' --output_dir=recordings/good
-gaploop edit split  recordings/pick --fraction=0.8 --seed=1 --output_dir=recordings/parts
+gaploop edit keep   recordings/pick --where=outcome=success --output_dir=recordings/good
+gaploop edit split  recordings/pick --splits='{"train": 0.8, "test": 0.2}' --output_dir=parts
 gaploop edit split  recordings/pick --by=lighting --output_dir=recordings/by_light
 gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
 gaploop edit correct recordings/pick --episodes='0:10' --subtract='{"elbow_flex.pos": 17.0}' --yes
 gaploop edit correct recordings/pick --episodes='[4]' --swap='[top, wrist]' --yes
 gaploop edit retag  recordings/pick --episodes='0:10' --set='{"station": "bench_3"}' --yes
+gaploop edit merge  monday tuesday --output_dir=week
+gaploop edit harmonise sim_takes --to=real_takes --dry_run > spec.yaml    # what differs, and a spec
+gaploop edit harmonise sim_takes --to=real_takes --output_dir=sim_like_real
 """
 
 
 @dataclass
 class EditConfig:
-    """Delete, keep, split, trim, correct or re-tag takes of a dataset; labels and telemetry follow.
+    """Delete, keep, split, trim, correct, re-tag, merge takes; make datasets alike; labels follow.
 
     The result goes to --output_dir, or takes the dataset's place with --yes; --dry_run only shows
     what would change. Killed at any instant, the dataset is the old one or the new one. Rows keep
@@ -63,44 +83,59 @@ class EditConfig:
     from which dataset and episodes the result was made. Works on any LeRobot v3 dataset.
 
     split writes one dataset for each part below --output_dir, and never puts takes of one
-    session into two parts: --fraction draws whole sessions.
+    session into two parts: shares are drawn of whole sessions.
 
     trim leaves out frames at the ends of takes in which neither state nor action moves; pauses in
     between stay. correct subtracts what joints read too much, and swaps cameras whose pictures
     went under each other's names.
+
+    merge puts several datasets of one robot into a new one, in their order. They must agree in
+    robot, rate, features, units and names; harmonise brings them together. A take that several
+    hold is refused, or taken once with the labels of all.
+
+    harmonise renames features; renames, turns and orders joints; converts units (deg, rad,
+    normalised) and between joint and tool space; resamples to another rate; renames, crops and
+    scales cameras; leaves features out; names another robot. What was done with which numbers goes
+    to meta/gap/harmonise.json. It never guesses: what isn't clear is one line with the choices
+    (exit code 1 where a dry run leaves something open). docs/harmonising.md describes the spec.
     """
 
     action: str = ""
-    """delete, keep, split, trim, correct or retag."""
-    dataset: DatasetFolder = field(default_factory=DatasetFolder)
+    """delete, keep, split, trim, correct, retag, merge or harmonise."""
+    roots: list[Path] = field(default_factory=list)
+    """Folder of the dataset; merge: of several (`gaploop edit merge A B` is short for it)."""
     episodes: str = ""
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
-    """Which episodes, by what is known of them, such as 'outcome==failure and lighting==dim'."""
-    fraction: float | None = None
-    """split: share of the takes in the part train; the others are in test."""
+    """Which episodes, by what is known of them, such as 'outcome=failure lighting=dim'."""
     splits: dict[str, Any] = field(default_factory=dict)
     """split: part to share or episodes: '{"train": 0.8, "val": 0.1, "test": 0.1}'."""
     by: str = ""
     """split: one part for each value of outcome, dimension, session, …, or of a condition."""
     seed: int = 0
-    """split: which takes a fraction draws."""
+    """split: which takes shares draw."""
     shared_sessions: bool = False
     """split: let takes of one session be in several parts."""
     margin_s: float = 0.2
     """trim: idle time that stays at each end [s]."""
     subtract: dict[str, Any] = field(default_factory=dict)
-    """correct: entry to what it reads too much, such as '{"elbow_flex.pos": 17.0}'."""
-    feature: str = STATE
-    """correct: whose entries; action shifts what was sent, gap.sent, too."""
+    """correct: entry to what it reads too much, such as '{"elbow_flex.pos": 17.0}' of the
+    state, or '{"action": {"elbow_flex.pos": 17.0}}', which shifts what was sent, gap.sent, too."""
     swap: list[str] = field(default_factory=list)
     """correct: two cameras whose pictures are under each other's names, '[top, wrist]'."""
     set: dict[str, Any] = field(default_factory=dict)
     """retag: tag to value, such as '{"station": "bench_3", "conditions": {"lighting": "lamp"}}'."""
     author: str = ""
     """retag: who sets the tags; your login name unless given."""
-    note: str = ""
-    """retag: why."""
+    to: Path | None = None
+    """harmonise: the dataset that it should match. With --spec: check the result against it."""
+    spec: Path | None = None
+    """harmonise: what to do, as YAML."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """harmonise: feature to its new name, before all else, such as
+    '{state: observation.state, image: observation.images.top}'; alone or with --to or --spec."""
+    duplicates: str = "refuse"
+    """merge: what becomes of a take that several hold: refuse, or first to take it once."""
     reencode: bool = False
     """Decode and encode again the pictures that can't be cut out of a video, with a loss."""
     output_dir: Path | None = None
@@ -108,22 +143,40 @@ class EditConfig:
     yes: bool = False
     """Change the dataset itself."""
     dry_run: bool = False
-    """Show what would change, and change nothing."""
+    """Show what would change, and change nothing; harmonise: the spec goes to stdout."""
     consents: Path | None = None
     """The consent register; $GAPLOOP_CONSENTS or the default one unless given."""
     json: bool = False
-    """Print one JSON object: {"changed", "parts", "left_out", "notes", "videos"}; trim: "ends"."""
+    """Print one JSON object: {"changed", "parts", "left_out", "notes", "videos"}; trim: "ends";
+    harmonise: {"output_dir", "takes", "done"}, or with --dry_run {"differences", "spec", …}."""
 
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.actions import opened, plan_choice, plan_split
+    from gaploop.datasets.edit.actions import opened, plan_choice, plan_merge, plan_split
 
     options.require_action(config.action, ACTIONS, "edit")
+    plain = EditConfig()
+    for name, actions in _ONLY_FOR.items():
+        if config.action not in actions and getattr(config, name) != getattr(plain, name):
+            raise UnusableInputError(f"--{name} is for {', '.join(actions)}. Leave it out.")
+    if config.action == "merge":
+        output = required_output(config)
+        with opened(config.roots) as pieces:
+            plan = plan_merge(pieces, {"duplicates": config.duplicates}, config.duplicates)
+            return finish(config, plan, output, True)
+    if len(config.roots) != 1:
+        raise UnusableInputError(
+            f"Which dataset? Name one folder: gaploop edit {config.action} DIR"
+        )
+    if config.action == "harmonise":
+        from gaploop.scripts._harmonise import harmonise
+
+        return harmonise(config)
     if config.action == "retag":  # as a label, it is written without keeping anybody waiting
         return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
-    with opened([config.dataset.folder()], change) as (piece,):
+    with opened(config.roots, change) as (piece,):
         if config.action == "split":
             parts, named = _parts(config, piece)
             shared = config.shared_sessions
@@ -206,20 +259,20 @@ def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[i
         raise UnusableInputError(
             """Correct what? Give --subtract='{"elbow_flex.pos": 17.0}' or --swap='[top, wrist]'."""
         )
-    changes = correct.changes(piece, chosen, config.subtract, config.feature, config.swap)
+    nested = config.subtract and all(isinstance(v, dict) for v in config.subtract.values())
+    subtract = config.subtract if nested or not config.subtract else {STATE: config.subtract}
+    changes = correct.changes(piece, chosen, subtract, config.swap)
     where, notes = f"in episodes {spans(chosen)}", []
-    if config.subtract:
-        less = ", ".join(f"{value:g} from {name}" for name, value in config.subtract.items())
-        notes.append(
-            f"{config.feature}: subtracts {less}, {where}. Telemetry stays as it was read."
-        )
+    for feature, entries in subtract.items():
+        less = ", ".join(f"{value:g} from {name}" for name, value in entries.items())
+        notes.append(f"{feature}: subtracts {less}, {where}. Telemetry stays as it was read.")
     if config.swap:
         notes.append(f"Swaps the pictures of {' and '.join(config.swap)} {where}.")
     parts = {"": (replace(piece, changes=changes),)}
     return EditPlan("edit correct", parts, _deciding_options(config), notes=tuple(notes))
 
 
-def required_output(config: EditConfig | MergeConfig) -> Path:
+def required_output(config: EditConfig) -> Path:
     """Return the new folder, which has to be given; any name will do where nothing is written."""
     if config.output_dir is None and not config.dry_run:
         raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
@@ -233,7 +286,7 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
-            f"Which takes? Name them with --episodes='[0, 3]' or --where='outcome==failure'; "
+            f"Which takes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
             f"there are {len(piece.held)}."
         )
     chosen = piece.chosen
@@ -251,11 +304,11 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
 def _deciding_options(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
-    names = ["episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode"]
-    names += ["subtract", "swap"] + (["feature"] if config.subtract else [])
+    names = ["episodes", "where", "splits", "by", "set", "shared_sessions", "reencode"]
+    names += ["subtract", "swap"]
     names += ["margin_s"] if config.action == "trim" else []
     given = {name: getattr(config, name) for name in names if getattr(config, name)}
-    return given | ({"seed": config.seed} if config.fraction or config.splits else {})
+    return given | ({"seed": config.seed} if config.splits else {})
 
 
 def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
@@ -264,14 +317,13 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
 
     ways = {
         "episodes or where": bool(config.episodes or config.where),
-        "fraction": config.fraction is not None,
         "splits": bool(config.splits),
         "by": bool(config.by),
     }
     if sum(ways.values()) != 1:
         raise UnusableInputError(
-            'Split how? Give one of --fraction=0.8, --by=FIELD, --splits=\'{"train": 0.8, '
-            "\"val\": 0.2}', --episodes='[0, 3]', --where=QUERY."
+            'Split how? Give one of --splits=\'{"train": 0.8, "test": 0.2}\', --by=FIELD, '
+            "--episodes='[0, 3]', --where=QUERY."
         )
     if config.by:
         return by_field(piece.held, config.by), False
@@ -285,7 +337,6 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
         if folder in shares:
             raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
         shares[folder] = share
-    shares = shares or {"train": config.fraction, "test": 1 - (config.fraction or 0)}
     if all(isinstance(share, int | float) for share in shares.values()):
         return by_share(piece.held, shares, config.seed, not config.shared_sessions), False
     for name, indices in shares.items():
@@ -298,7 +349,7 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
 
 
 def finish(
-    config: EditConfig | MergeConfig,
+    config: EditConfig,
     plan: EditPlan,
     output: Path | None,
     go: bool,
@@ -420,22 +471,21 @@ def retag(config: EditConfig) -> int:
     from gaploop.scripts._label_report import NOT_SHOWN
 
     options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
-    piece = DatasetPiece.whole(config.dataset.folder().resolve())
+    piece = DatasetPiece.whole(config.roots[0].resolve())
     store = open_labelled(piece.info.root)
     if store.lacks_columns:
         raise UnusableInputError(
-            f"{store.root} has no gap columns to set. Add them: gaploop import {store.root} "
-            "--format=lerobot --output_dir=OUT"
+            f"{store.root} has no gap columns to set. Add them: gaploop convert {store.root} "
+            "--output_dir=OUT"
         )
     indices = _chosen(config, piece)
     episodes = [e for e in store.episodes if e.index in indices]
-    events = tag_events(episodes, config.set, named_author(config.author), config.note)
+    events = tag_events(episodes, config.set, named_author(config.author))
     write = bool(events) and not config.dry_run
     shown = True
     told = config.yes or config.output_dir is not None
     if write and config.output_dir is not None:
-        source = [config.dataset.folder()]
-        with opened(source) as (piece,), progress("Writing", len(piece.held)) as advance:
+        with opened(config.roots) as (piece,), progress("Writing", len(piece.held)) as advance:
             plan = plan_choice("edit retag", piece, piece.chosen, _deciding_options(config))
             amend = partial(add_events, episodes=piece.held, events=events)
             rules = (config.reencode, config.consents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
 from gaploop.core.schema import parse_yaml
 from gaploop.scripts import options
-from gaploop.scripts._signals import stoppable
+from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, Fault
@@ -214,7 +215,7 @@ class _Lines:
             time.sleep(duration_s)
             return []
         try:
-            ready = platform_calls.has_input(sys.stdin, duration_s)
+            ready = select.select([sys.stdin], [], [], duration_s)[0]
             chunk = os.read(sys.stdin.fileno(), 4096) if ready else None
         except (OSError, ValueError):  # closed, or no file at all, as under a test runner
             chunk = b""

@@ -90,7 +90,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
-    from gaploop.scripts._devices import with_types
+    from gaploop.collect.lerobot_registry import with_types
 
     return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=PushtEnv))])
 
@@ -174,7 +174,7 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
-    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.lerobot_policy import policy_id, warn_withdrawn
     from gaploop.finetune.recorded import recorded
 
     folder = writable_folder(config.output_dir) if config.output_dir else None
@@ -197,7 +197,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        options.warn_withdrawn(policy)
+        warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:

@@ -9,12 +9,24 @@ from collections.abc import Mapping
 from typing import Final
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "export": ("convert",),
     "factors": ("diagnose", "--factors"),
+    "harmonise": ("edit", "harmonise"),
+    "import": ("convert",),
     "latency": ("doctor", "--policy.path=base"),
+    "merge": ("edit", "merge"),
     "preflight": ("doctor", "--robot.type=so101_sim"),
+    "repair": ("check", "--fix"),
     "studio": ("review",),
+    "survey": ("check",),
 }
 """Former command → the words that run it now, before the arguments that were given."""
+FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "export": {"--format": "--to", "--output": "--output_dir"},
+    "import": {"--format": "--from"},
+    "repair": {"--yes": ""},
+}
+"""Former command → its options that are written otherwise now; "" for what goes without saying."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -22,5 +34,9 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     words = FORMER.get(arguments[0]) if arguments else None
     if words is None:
         return arguments, None
-    now = " ".join(words)
-    return [*words, *arguments[1:]], f"is now: gaploop {now}. The former name ends with 0.1."
+    now, given = " ".join(words), []
+    for argument in arguments[1:]:
+        name, equals, value = argument.partition("=")
+        name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
+        given += [f"{name}{equals}{value}"] if name or not argument else []
+    return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."

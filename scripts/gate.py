@@ -210,11 +210,11 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     if config.outcomes is not None:
         ids = (sha256(config.outcomes),) * 2
     else:
-        from gaploop.finetune.lerobot_policy import policy_id, resolve
+        from gaploop.finetune.lerobot_policy import policy_id, resolve, warn_withdrawn
 
         policies = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
         for place in policies.values():
-            options.warn_withdrawn(place)
+            warn_withdrawn(place)
         ids = policy_id(policies["baseline"]), policy_id(policies["candidate"])
     contest = Contest(*ids, digest)
     short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,20 +15,20 @@ from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.datasets.labels.label_csv import export_events, export_takes, read_labels
 from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.scripts import survey
 from gaploop.scripts.options import TakesFolder, emit, keep, print_error, progress, required
 
+_MOST_DATASETS: Final = 20
 RARE = (
     "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
 )  # fmt: skip
 EXAMPLE: Final = """
 gaploop label recordings/pick
-gaploop label recordings/pick --where='outcome==failure and contact_dynamics>0.5'
+gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'
 gaploop label recordings/pick --episode=3 --outcome=failure --failure_mode=slip \\
     --dimensions='{"contact_dynamics": 0.8}' --author=ana
-gaploop label recordings/pick --where='lighting==dim' --phase=approach --author=ana --dry_run
+gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana --dry_run
 gaploop label recordings/pick --undo --author=ana
-gaploop label --roots='[recordings]' --where='outcome==failure'
+gaploop label --roots='[recordings]' --where=outcome=failure
 gaploop label recordings/pick --episode=3 --history
 gaploop label recordings/pick --agreement
 gaploop label recordings/pick --export=labels.csv      edit it, then: --import=labels.csv
@@ -53,9 +53,9 @@ class LabelConfig:
     uid: list[str] = field(default_factory=list)
     """These takes by their uids, or the beginnings of them."""
     where: str = ""
-    """Those of which this is true, such as 'failure_mode in [slip, drift] and lighting==dim'."""
+    """Those of which this is true, such as 'failure_mode=slip,drift lighting=dim'."""
     roots: list[str] = field(default_factory=list)
-    """With --where: search these many datasets, as gaploop survey does, and label nothing."""
+    """With --where: search these many datasets, named as for gaploop check, and label nothing."""
     outcome: str | None = None
     """Set how it ended: success, failure, discarded, interrupted or unlabelled."""
     failure_mode: str | None = None
@@ -106,7 +106,7 @@ def run(config: LabelConfig) -> int:
                 "--roots searches many datasets: give it --where alone. To set labels name one "
                 "dataset: gaploop label DIR"
             )
-        return survey.run(survey.SurveyConfig(**searched))
+        return _search(config)
     root = config.dataset.folder("label")
     jobs = {
         _set_labels: any(getattr(config, name) is not None for name in FIELDS),
@@ -150,6 +150,40 @@ def run(config: LabelConfig) -> int:
     if not config.json:
         _label_report.print_current(store, takes, config.where)
     return 0 if takes else 1
+
+
+def _search(config: LabelConfig) -> int:
+    """Find episodes in many datasets; 1 where one couldn't be searched."""
+    from gaploop.datasets.check.findings import numbers
+    from gaploop.datasets.survey.sources import find_datasets
+    from gaploop.datasets.survey.stream import find
+
+    sources, results = find_datasets(config.roots), []
+    with progress("Reading metadata", len(sources)) as advance:
+        for one in find(config.where, sources):
+            results.append(one)
+            advance()
+    hits = [one for one in results if len(one.episodes)]
+    skipped = [one for one in results if one.skipped]
+    answer = {
+        "where": config.where,
+        "datasets": len(results),
+        "episodes": sum(one.scanned for one in results),
+        "found": sum(len(one.episodes) for one in results),
+        "frames": sum(one.frames for one in results),
+        "by_dataset": [{**asdict(one), "episodes": one.episodes.tolist()} for one in results],
+    }
+    lines = [f"{one.dataset}: {numbers(one.episodes.tolist())}" for one in hits[:_MOST_DATASETS]]
+    if len(hits) > _MOST_DATASETS:
+        lines.append(f"… and {len(hits) - _MOST_DATASETS} more datasets; all with --json.")
+    lines += [f"Not searched: {one.dataset}: {one.skipped}" for one in skipped[:_MOST_DATASETS]]
+    lines.append(
+        f"{answer['found']} of {answer['episodes']} episodes in {len(hits)} of {len(results)} "
+        f"datasets, {answer['frames']} frames."
+    )
+    keep(config.output_dir, "label.json", answer)
+    emit(config.json, answer, "\n".join(lines))
+    return int(bool(skipped))
 
 
 def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
@@ -205,7 +239,7 @@ def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeR
     if not (config.episode is not None or config.episodes or config.uid or config.where):
         raise UnusableInputError(
             "Which takes? Name them with --episode, --episodes, --uid or --where; "
-            "all of them: --where='episode>=0'"
+            "all of them: --episodes=0:"
         )
     said = _template(config)
     values = {n: v for n in FIELDS if (v := getattr(config, n)) is not None}

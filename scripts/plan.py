@@ -72,8 +72,8 @@ class PlanConfig:
     what brings most success for an operator's hour is chosen; its commands are in the plan and run
     as printed. Takes go where the next one is expected to bring most success for its price, and
     stop where more aren't worth it. Where none of this helps, the plan names what to change,
-    with a cheap test. Where it is unclear whether takes help, a few come first. Results of earlier
-    campaigns (--results) change what is expected.
+    with a cheap test. Results of earlier campaigns
+    (--results) change what is expected.
     """
 
     diagnosis: Path | None = None

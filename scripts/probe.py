@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_factory import EMBEDDED, kind
 from gaploop.collect.operator.keys import keys
 from gaploop.collect.setup_words import sketch_text, words
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -17,12 +19,10 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import TakeKind
-from gaploop.scripts import _arms, options
-from gaploop.scripts._arms import EMBEDDED, kind
-from gaploop.scripts._signals import Stopped, stoppable
+from gaploop.scripts import options
 from gaploop.sim.arms import arm_named
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.stopping import disconnect
+from gaploop.teleop.stopping import Stopped, disconnect, stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
@@ -86,7 +86,7 @@ def run(config: ProbeConfig) -> int:
     from gaploop.collect.probe import LONGEST_S, planned_s, probe_cell
     from gaploop.collect.session import SessionSpec
 
-    station = _arms.session_station(config.robot, config.station)
+    station = lerobot_factory.session_station(config.robot, config.station)
     if config.dry_run:
         name = station.robot_model or model_of(kind(config.robot))
         if not name:
@@ -138,11 +138,11 @@ def _arm(config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Stop
 
     def connect() -> Arms:
         with contextlib.ExitStack() as undo:
-            follower, clock = _arms.follower_of(config.robot, station)
+            follower, clock = lerobot_factory.follower_of(config.robot, station)
             undo.callback(disconnect, follower)
-            cameras = _arms.cameras_of(config.robot, clock, station)
+            cameras = lerobot_factory.cameras_of(config.robot, clock, station)
             undo.callback(disconnect, *cameras)
-            calibration = _arms.calibration_of(config.station, follower)
+            calibration = lerobot_factory.calibration_of(config.station, follower)
             undo.pop_all()
         return Arms(follower, None, cameras, clock, calibration=calibration)
 
@@ -216,7 +216,7 @@ def _say(line: str) -> None:
 
 def _report(config: ProbeConfig, station: Station, end: ProbeEnd, stopped: Sequence[int]) -> int:
     lacking = [now for now in end.parts if not now.done]
-    evidence = _arms.evidence_of(config.robot, station)
+    evidence = lerobot_factory.evidence_of(config.robot, station)
     cameras = config.robot.type == EMBEDDED or bool(getattr(config.robot, "cameras", None))
     untold = list(end.untold)
     if not config.object:

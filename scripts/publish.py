@@ -36,6 +36,7 @@ class PublishConfig:
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
 
 
+RARE = ("dataset.private", "dataset.tags", "consents")
 EXAMPLE = """
 gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
                 --dataset.repo_id=me/pick_place

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.campaign import campaign as in_order
+from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, session_station
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
@@ -20,7 +21,6 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
-from gaploop.scripts._arms import EMBEDDED, EXPERT, evidence_of, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
@@ -48,7 +48,7 @@ gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=m
 
 @dataclass
 class RobotOptions(options.StationCell):
-    """The arm and its cell; twin and randomise mean the same as in --env."""
+    """The arm and its cell."""
 
     type: str = "so101_sim"
     """so101_sim, the embedded cell; or an arm that LeRobot knows, such as so101_follower."""
@@ -111,7 +111,6 @@ class RecordConfig:
     """
 
     robot: RobotOptions = field(default_factory=RobotOptions)
-    env: options.StationCell = field(default_factory=options.StationCell)
     teleop: TeleopOptions = field(default_factory=TeleopOptions)
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     dataset: RecordDataset = field(default_factory=RecordDataset)
@@ -163,7 +162,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
     chosen = all_types(arguments)
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
-    from gaploop.scripts._devices import with_devices
+    from gaploop.collect.lerobot_registry import with_devices
 
     return with_devices(RecordArmConfig, {"robot": EMBEDDED, "teleop": EXPERT})
 
@@ -226,7 +225,7 @@ class RecordResult:
 
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
-    if config.env.show_ranges():
+    if options.show_ranges(config.robot):
         return 0
     if config.status:
         station = load_station(config.station) if config.station else SIM_STATION
@@ -338,7 +337,7 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     result = RecordResult(
         **session_figures(job, end, reports, stopped),
         plan="" if plan is None else plan.id,
-        evidence=evidence_of(robot_of(config), station, as_of_plan=bool(plan and plan.takes)),
+        evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
         counted=end.counted,
         wanted=end.wanted,
         withheld=withheld,

@@ -83,7 +83,6 @@ class RolloutConfig:
 
     robot: Any = None
     """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
-    env: options.StationCell = field(default_factory=options.StationCell)
     teleop: Any = None
     """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
     policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
@@ -153,7 +152,7 @@ class RolloutConfig:
 
 def run(config: RolloutConfig) -> int:
     """Roll out and publish; 128 + the signal where one came."""
-    if config.env.show_ranges():
+    if options.show_ranges(config.robot):
         return 0
     from gaploop.scripts._rollout_session import roll_out
 

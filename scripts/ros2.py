@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gaploop.collect.lerobot_registry import registries
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options, rollout
-from gaploop.scripts._devices import registries
 
 EXAMPLE: Final = """\
 gaploop ros2 --example > arm.yaml

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect import lerobot_factory
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.scripts import _arms, options
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts import options
+from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
@@ -96,8 +97,8 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
     from gaploop.teleop.lerobot_devices import make_leader
     from gaploop.teleop.lerobot_devices.generic import OwnUnits
 
-    kind = _arms.kind(config.teleop)
-    if kind in _arms.OWN:
+    kind = lerobot_factory.kind(config.teleop)
+    if kind in lerobot_factory.OWN:
         raise UnusableInputError(
             f"gaploop serve leader lends a leader arm, such as --teleop.type=so101_leader; {kind} "
             "needs the robot beside it. To drive from elsewhere without a leader arm: "
@@ -119,10 +120,10 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
 
 def _policy(config: ServeConfig, _stack: contextlib.ExitStack) -> Served:
     from gaploop.collect import remote_policy
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
     path = config.policy.required()
-    options.warn_withdrawn(path)
+    warn_withdrawn(path)
     policy = load_policy(path, device=config.device, fps=config.policy.fps)
     card = remote_policy.card_of(policy, policy_id(path))
 

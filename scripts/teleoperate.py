@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_factory import kind
 from gaploop.collect.operator.keys import keys
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick, feature_of
-from gaploop.scripts import _arms, options
-from gaploop.scripts._arms import kind
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts import options
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread
+from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
@@ -102,16 +103,16 @@ def run(config: TeleoperateConfig) -> int:
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
-    station = _arms.station_for(config.robot, config.station)
+    station = lerobot_factory.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
     connect = functools.partial(
-        _arms.connect,
+        lerobot_factory.connect,
         config.robot,
         config.teleop,
         station,
         with_cameras=config.display_data,
-        inputs=_arms.LeaderInputs(config.cartesian, config.force),
+        inputs=lerobot_factory.LeaderInputs(config.cartesian, config.force),
         identities=Identities(),
     )
     with contextlib.ExitStack() as stack:

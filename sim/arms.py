@@ -7,7 +7,6 @@ model's zero is the middle of the calibrated range, so arm angles map one to one
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -36,13 +35,6 @@ def arm_named(name: str, where: str = "--env.robot") -> CellArm:
 def arm_of(robot_type: str) -> CellArm:
     """Return the arm of a recording's robot type; the default for one that the cell hasn't."""
     return next((arm for arm in CELL_ARMS.values() if arm.robot_type == robot_type), SO101)
-
-
-@cache
-def arm_with_joints(joint_names: tuple[str, ...]) -> CellArm | None:
-    """Return the arm that has these joints, or None where none has or its model isn't here."""
-    found = next((arm for arm in CELL_ARMS.values() if arm.joint_names == joint_names), None)
-    return found if found is not None and found.model.is_installed else None
 
 
 def to_degrees(q_rad: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:

@@ -11,14 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.randomisation import Randomisation, Range, around_twin, load_randomisation
 from gaploop.core.twin import load_twin
-from gaploop.sim.gaps import Parameter, all_mechanisms
+from gaploop.sim.gaps import Parameter, add_mechanisms, all_mechanisms
 from gaploop.sim.gaps.mechanism import Values, stream
 
 _DEG: Final = math.pi / 180.0
@@ -90,7 +90,7 @@ def preset(name: str, strength: float = 1.0) -> Randomisation:
     found: dict[str, Range] = {}
     for part in name.split("+"):
         if part not in PRESETS:
-            raise unknown_choice("randomisation", part, PRESETS, "--env.randomise")
+            raise unknown_choice("randomisation", part, PRESETS, "randomise")
         found |= {r.name: r for r in PRESETS[part]}
     return Randomisation(name, tuple(found.values()), strength)
 
@@ -182,8 +182,9 @@ def known_and_drawn(
         return known, None
     if randomise == "twin":
         if station is None:
+            group = option.rpartition(".")[0] or "--env"
             raise UnusableInputError(
-                "--env.randomise=twin draws around a twin: name it with --env.twin=FILE."
+                f"{group}.randomise=twin draws around a twin: name it with {group}.twin=FILE."
             )
         ranges = around_twin(station, strength)
     elif randomise.endswith((".yaml", ".yml")):
@@ -193,6 +194,16 @@ def known_and_drawn(
         ranges = without(preset(randomise, strength), known)
     check(ranges)
     return known, ranges
+
+
+def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
+    """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
+    if given.gaps_module:
+        add_mechanisms(given.gaps_module)
+    strength = given.randomise_strength
+    known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
+    same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
+    return {**same, "robot": arm, "parameters": known, "randomise": drawn}
 
 
 def over(known: Mapping[str, Values], drawn: Mapping[str, Values]) -> dict[str, dict[str, float]]:

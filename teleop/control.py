@@ -20,6 +20,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import Any, Final, Self
 
+from gaploop.core import platform_calls
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
@@ -134,6 +135,7 @@ class ControlThread:
         until_done: bool = True,
         clock: Clock | None = None,
     ) -> None:
+        platform_calls.require_posix("Driving arms")
         self._follower, self._leader, self._safety = follower, leader, safety
         self._rates, self._cameras, self._tracker = rates, tuple(cameras), tracker
         self._max_s, self._until_done = max_s, until_done

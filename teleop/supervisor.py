@@ -116,7 +116,7 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
         quiet: Any = {"stdin": theirs.fileno(), "stdout": subprocess.DEVNULL}
-        return subprocess.Popen(COMMAND, **quiet, **platform_calls.APART), ours
+        return subprocess.Popen(COMMAND, **quiet, start_new_session=True), ours
 
 
 class Supervisor:

@@ -22,7 +22,7 @@ import quick_imports  # noqa: F401  before all else: others are imported with wh
 from patient_wire import loop_time, patient_sdks, patient_serial, until
 
 from gaploop.core import platform_calls
-from gaploop.scripts import options
+from gaploop.scripts import _output
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 
@@ -62,7 +62,7 @@ settings.register_profile("gaploop", deadline=None)
 settings.load_profile("gaploop")
 
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
-options.FIRST_LINE_S = 1e6
+_output.FIRST_LINE_S = 1e6
 
 # A shell has what it starts in the background ignore Ctrl-C and Ctrl-\, and that is inherited: laws
 # of both failed where the tests ran behind an `&`.

@@ -208,8 +208,8 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     A loop goes on to its next turn as soon as all subscribers have had the last one. Who takes
     long isn't slow: not a loop that is given no processor, nor a person with a key to press again.
     """
+    from gaploop.collect import lerobot_factory
     from gaploop.collect.operator import commands
-    from gaploop.scripts import _arms
     from gaploop.teleop import control
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
@@ -218,7 +218,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
 
     clock = LoopTime()
     for module, name in (
-        (_arms, "PacedClock"),
+        (lerobot_factory, "PacedClock"),
         (control, "PacedClock"),
         (bus, "MonotonicClock"),
         (make, "MonotonicClock"),

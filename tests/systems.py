@@ -1,8 +1,8 @@
 """Other operating systems, by taking away from gaploop's modules what those don't have.
 
 Only modules of gaploop miss it: libraries and Python itself have their own ways on each system,
-which aren't here to be run. What behaves otherwise there (folders that can't be opened, locks on
-bytes, open files that can't be renamed by `os.replace` or `os.rename`) is put in its place. Open
+which aren't here to be run. What behaves otherwise there (folders that can't be opened, open
+files that can't be renamed by `os.replace` or `os.rename`) is put in its place. Open
 files that can't be deleted, paths with backslashes and the rest of Windows aren't imitated.
 """
 
@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import stat
-import struct
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -74,32 +73,6 @@ class _Without(types.ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.__dict__["_real"], name, value)
-
-
-class _Msvcrt(types.ModuleType):
-    """Locks on bytes, which belong to the open file, as Windows has them."""
-
-    LK_NBLCK = 2
-
-    @staticmethod
-    def locking(handle: int, mode: int, length: int) -> None:
-        import fcntl
-
-        assert mode == _Msvcrt.LK_NBLCK
-        place = os.lseek(handle, 0, os.SEEK_CUR)
-        assert 0 < place < 2**31, "msvcrt.locking counts in 32 bits"
-        assert place + length <= 2**31
-        is_read_only = fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-        kind = fcntl.F_RDLCK if is_read_only else fcntl.F_WRLCK  # Windows asks for no such right
-        wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, place, length, 0)
-        try:
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, wanted)
-        except BlockingIOError:
-            raise PermissionError(errno.EACCES, "Permission denied") from None
-
-    @staticmethod
-    def kbhit() -> bool:
-        return False
 
 
 def _open(path: Any, flags: int, *given: Any, **named: Any) -> int:
@@ -194,13 +167,12 @@ def windows() -> dict[str, types.ModuleType | None]:
         "rename": _replace,
     }
     return {
-        "os": _Without(os, OS - {"O_BINARY"}, {"name": "nt", "O_BINARY": 0, **calls}),
+        "os": _Without(os, OS, {"name": "nt", **calls}),
         "sys": _Without(sys, set(), {"platform": "win32"}),
         "select": _Without(select, SELECT, {"select": _select}),
         "signal": _Without(signal, SIGNALS - set(few["Signals"].__members__) | SIGNAL_CALLS, few),
         "ctypes": _Without(ctypes, set(), {"CDLL": _no_library}),
-        "msvcrt": _Msvcrt("msvcrt"),
-        **dict.fromkeys(MODULES | (ELSEWHERE - {"msvcrt"})),
+        **dict.fromkeys(MODULES | ELSEWHERE),
     }
 
 

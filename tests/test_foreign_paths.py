@@ -46,7 +46,6 @@ collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path
 collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
-collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._opened | self.folder / name | ours
@@ -94,6 +93,7 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -107,9 +107,10 @@ datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].v
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
-datasets/check/episodes.py:check_folders | info.root / name | ours
-datasets/check/episodes.py:check_folders | info.root / near[0] | listed
-datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
+datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/check/description.py:check_folders | info.root / name | ours
+datasets/check/description.py:check_folders | info.root / near[0] | listed
+datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
 datasets/check/videos.py:check_videos | info.root / 'videos' / key | dataset
 datasets/check/videos.py:check_videos | info.root / info.video_name(key, chunk, file) | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
@@ -148,33 +149,36 @@ datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_erro
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
 datasets/mixing/spec.py:load_mixture | path.parent / Path(r).expanduser() | user
-datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
-datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
-datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/description.py:_repair_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/description.py:_repair_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
-datasets/repair/description.py:_rename | old.rename(new) | listed
-datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
-datasets/repair/description.py:_rename_features | videos / new | paths
-datasets/repair/description.py:_rename_features | videos / old | paths
-datasets/repair/description.py:_rename_near | parent / name | ours
-datasets/repair/description.py:_rename_near | parent / near[0] | listed
-datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/description.py:repair_keys | folder / kept | listed
-datasets/repair/description.py:repair_keys | folder / name | listed
-datasets/repair/folder.py:keep | os.rename(part, kept) | ours
-datasets/repair/videos.py:settled | os.replace(part, path) | listed
-datasets/repair/videos.py:settled | part.unlink(missing_ok=True) | listed
+datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
+datasets/check/fix.py:_point | os.symlink(path, target) | ours
+datasets/check/fix.py:plan | Path(scratch, root.name) | ours
+datasets/check/fix.py:fix | shutil.rmtree(stage) | ours
+datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/check/description.py:_rename | old.rename(new) | listed
+datasets/check/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
+datasets/check/description.py:_rename_features | videos / new | paths
+datasets/check/description.py:_rename_features | videos / old | paths
+datasets/check/description.py:_rename_near | parent / name | ours
+datasets/check/description.py:_rename_near | parent / near[0] | listed
+datasets/check/description.py:fix_keys | (folder / name).rename(folder / kept) | listed
+datasets/check/description.py:fix_keys | folder / kept | listed
+datasets/check/description.py:fix_keys | folder / name | listed
+datasets/check/fix.py:keep | os.rename(part, kept) | ours
+datasets/check/videos.py:settled | os.replace(part, path) | listed
+datasets/check/videos.py:settled | part.unlink(missing_ok=True) | listed
 datasets/whole_stats.py:_with_pictures | shutil.rmtree(info.root / layout.EPISODES) | ours
-datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
-datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
-datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
-datasets/repair/rows.py:salvage_files | path.unlink() | dataset
-datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
-datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
-datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
+datasets/check/fix.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
+datasets/check/fix.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/check/fix.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
+datasets/check/frames.py:rewrite_files | path.unlink() | dataset
+datasets/check/frames.py:salvage_files | path.unlink() | dataset
+datasets/check/episodes.py:fix_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/check/videos.py:read_cameras | draft.root / 'videos' / key | dataset
+datasets/check/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:sibling | root.parent / f'.{root.name}.{what}' | ours
 datasets/staging.py:clone | (here / path.name).symlink_to(path.readlink()) | dataset
 datasets/staging.py:clone | Path(folder, n) | dataset
@@ -202,7 +206,6 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
-datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
@@ -289,10 +292,19 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
+collect/lerobot_registry.py:named_registries | Path(home) / folder | ours
+collect/lerobot_registry.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+collect/lerobot_registry.py:registries | Path(folder).glob(name) | ours
+scripts/_project.py:_add_run | folder / name | ours
+scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
+scripts/_project.py:read_project | Path(here, name, HEADER) | listed
+scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
-scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
-scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
+collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
+collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
+scripts/check.py:_are_many | Path(roots[0]) | user
+scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
@@ -303,7 +315,7 @@ scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
-scripts/options.py:keep | writable_folder(output_dir) / name | ours
+scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours

@@ -14,8 +14,8 @@ import pytest
 import gaploop
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts._library import command
-from gaploop.scripts.check import CheckConfig
-from gaploop.scripts.options import TakesFolder
+from gaploop.scripts.options import DatasetTarget
+from gaploop.scripts.publish import PublishConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -48,15 +48,16 @@ def test_finetune_is_a_function_and_a_folder() -> None:
 
 def test_options_by_name_are_those_of_the_dataclass(tmp_path: Path) -> None:
     seen: list[Any] = []
-    by_name = command(_named("check", "gaploop.scripts.check", seen.append))
-    by_name(tmp_path, deep=True, dataset={})
-    by_name(dataset={"root": tmp_path}, deep=True)
-    by_name(CheckConfig(TakesFolder(tmp_path), deep=True))
-    assert seen == [CheckConfig(TakesFolder(tmp_path), deep=True)] * 3
+    by_name = command(_named("publish", "gaploop.scripts.publish", seen.append))
+    by_name(tmp_path, journal="journal", dataset={})
+    by_name(dataset={"root": tmp_path}, journal=Path("journal"))
+    config = PublishConfig(Path("journal"), DatasetTarget(tmp_path))
+    by_name(config)
+    assert seen == [config] * 3
 
 
 def _named(name: str, module: str, work: Any) -> Any:
-    def function(config: CheckConfig) -> None:
+    def function(config: PublishConfig) -> None:
         work(config)
 
     function.__name__, function.__module__ = name, module
@@ -69,7 +70,7 @@ def _named(name: str, module: str, work: Any) -> Any:
         (lambda: gaploop.diagnose("x", trainedon="y"), "Unknown option 'trainedon'. Did you mean"),
         (lambda: gaploop.diagnose("nowhere"), "nowhere"),
         (lambda: gaploop.plan(budget={"takes": "many"}), "budget.takes"),
-        (lambda: gaploop.check("a", "b"), "Unexpected argument 'b'"),
+        (lambda: gaploop.publish("a", "b"), "Unexpected argument 'b'"),
     ],
 )
 def test_what_the_command_line_refuses_is_refused_in_its_words(call: Any, message: str) -> None:

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import filelock
+
 from benchmarks.board import contest, programs
 from benchmarks.board.contest import Attempt, Tried
 from benchmarks.board.entries import (
@@ -31,7 +33,7 @@ from benchmarks.board.page import board_page
 from benchmarks.board.ranking import ranked
 from benchmarks.board.signing import Server, is_signed
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import locked_file, read_json, write_atomically, write_json
+from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.core.paths import inside
 from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
@@ -171,8 +173,8 @@ def serve(
     server, measure = opened(how.private, how.board, wanted)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked_file(how.private / ".lock", wait=False))
-        except BlockingIOError:
+            stack.enter_context(filelock.FileLock(how.private / ".lock", timeout=0))
+        except filelock.Timeout:
             raise UnusableInputError(f"Another server is at work in {how.private}.") from None
         stack.callback(contest.close)
         # What is entered and has no result, by track; what is left out, and why.

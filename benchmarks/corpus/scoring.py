@@ -76,28 +76,11 @@ def cross_table(diagnosis: Diagnosis, truth: Mapping[str, Mapping[str, Any]]) ->
         if injected:
             worst = max(injected, key=lambda gap: float(gap["severity"]))
             pairs.append((str(worst["dimension"]), take.top or ABSTAINED))
-    return _table(pairs)
+    return count_pairs(pairs)
 
 
-def mode_table(
-    diagnosis: Diagnosis, truth: Mapping[str, Mapping[str, Any]], key: str = "label"
-) -> CrossTable:
-    """Set diagnosed modes against the source's own labels of an imported log.
-
-    Args:
-        diagnosis: what was found.
-        truth: from `read_truth`.
-        key: the field of a truth record that holds the label.
-    """
-    pairs = [
-        (str(truth[take.uid][key]), take.mode)
-        for take in diagnosis.takes
-        if key in truth.get(take.uid, {})
-    ]
-    return _table(pairs)
-
-
-def _table(pairs: Iterable[tuple[str, str]]) -> CrossTable:
+def count_pairs(pairs: Iterable[tuple[str, str]]) -> CrossTable:
+    """Return how often each truth was told as what."""
     counts = Counter(pairs)
     rows = sorted({row for row, _ in counts})
     columns = sorted({column for _, column in counts}, key=lambda name: (name == ABSTAINED, name))

@@ -159,7 +159,7 @@ def _measure(job: _Job) -> tuple[str, list[MeasuredTake]]:
         view = TakeView(take, job.reference.background, True, job.reference.start_pose_rad)
         measured = measure(view)
         failed = take.outcome is Outcome.FAILURE
-        mode = failure_mode(view, measured, job.reference).mode if failed else None
+        mode = failure_mode(view, measured).mode if failed else None
         s = job.station
         found.append(
             MeasuredTake(

@@ -37,12 +37,11 @@ def takes_of(arm: StudyArm, site: Site, budget: int, plan: Plan | None) -> Takes
 
 
 def planned(plan: Plan) -> Takes:
-    """Return the takes of a plan by dimension, with those that may follow a pilot."""
+    """Return the takes of a plan by dimension."""
     found: dict[GapDimension, int] = {}
     for item in plan.items:
         if item.takes:
-            total = found.get(item.dimension, 0) + item.takes + item.may_follow
-            found[item.dimension] = total
+            found[item.dimension] = found.get(item.dimension, 0) + item.takes
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.recorded.force_classes import ForceClasses
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.modes.force_classes import ForceClasses
 
 FOLDS: Final = 5
 DRAWS: Final = 1000

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from gaploop.core.arm import ASSEMBLED_TICKS, Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
+from gaploop.core.arm import (
+    ASSEMBLED_TICKS,
+    Arm,
+    ArmSpec,
+    GuardedPoint,
+    ModelFile,
+    ServoChain,
+    half_ranges,
+)
 
 SETTINGS: Final = {"Baud_Rate": 3, "Return_Delay_Time": 0}
 
@@ -22,6 +30,7 @@ ARM: Final = Arm(
         ),
         workspace_m=((-0.15, 0.32), (-0.28, 0.28), (-0.005, 0.36)),
         gripper_percent_rad=(-0.032, 1.6),
+        half_range_rad=half_ranges(2.2, 1.085, 1.51, 2.0, 3.14, 0.816),
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=frozenset({"shoulder_pan", "wrist_roll"}),

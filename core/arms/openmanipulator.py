@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import pi
 from typing import Final
 
-from gaploop.core.arm import Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
+from gaploop.core.arm import Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain, half_ranges
 
 SETTINGS: Final = {"Baud_Rate": 3, "Return_Delay_Time": 0}
 
@@ -23,6 +23,7 @@ ARM: Final = Arm(
         ),
         workspace_m=((-0.20, 0.40), (-0.35, 0.35), (-0.005, 0.45)),
         gripper_percent_rad=(-pi, pi),
+        half_range_rad=half_ranges(3.1416, 1.763, 1.623, 1.92, 3.1416, 0.5),
     ),
     stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
     full_turn=None,

@@ -10,23 +10,29 @@ import numpy as np
 
 from gaploop.core.arm import (
     ASSEMBLED_TICKS,
+    PAN_AXIS_X_M,
     SIX_JOINTS,
     Arm,
     ArmSpec,
     CellArm,
     Grip,
     GuardedPoint,
+    Link,
     ModelFile,
     Paint,
     ServoChain,
     Servos,
+    half_ranges,
 )
 
 # The MuJoCo Menagerie model that so101-nexus ships (Apache-2.0).
 MODEL: Final = ModelFile(
-    "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install so101-nexus"
+    "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install 'gaploop[sim]'"
 )
 GRIPPER_RAD: Final = (-0.174533, 1.7453292)  # of the model's joint
+# Turns of its links, as so101.xml has them.
+_HALF: Final = 0.7071067811865475
+_TILT, _UPRIGHT = 0.017209108230571014, 0.7068973380865913
 STALL_NM: Final = 2.94
 """Of an STS3215 at 12 V (C018), by Feetech's sheet: 30 kg cm; the model's force limit."""
 
@@ -99,6 +105,14 @@ CELL: Final = CellArm(
         gripper_nm=0.5 * STALL_NM,
         stalls_a=2.5,
     ),
+    links=(
+        Link((PAN_AXIS_X_M, 0.0, 0.0624), quat=(0.0, 0.0, -1.0, 0.0)),
+        Link((-0.0303992, -0.0182778, -0.0542), quat=(0.5, -0.5, -0.5, -0.5)),
+        Link((-0.11257, -0.028, 0.0), quat=(_HALF, 0.0, 0.0, _HALF)),
+        Link((-0.1349, 0.0052, 0.0), quat=(_HALF, 0.0, 0.0, -_HALF)),
+        Link((0.0, -0.0611, 0.0181), quat=(_TILT, -_TILT, _UPRIGHT, _UPRIGHT)),
+    ),
+    tool_m=(0.012, -0.000218, -0.098127),
     spawn_centre_m=(0.15, 0.0),
     camera_pos_m=(0.20, 0.0, 0.62),
     camera_fovy_deg=36.0,
@@ -125,6 +139,7 @@ ARM: Final = Arm(
         ),
         workspace_m=((-0.15, 0.45), (-0.40, 0.40), (-0.005, 0.50)),
         gripper_percent_rad=GRIPPER_RAD,
+        half_range_rad=half_ranges(1.91986, 1.7453293, 1.69, 1.658063, 2.7438473, 0.9599311),
     ),
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),

@@ -7,13 +7,13 @@ the SO-101's in its model, so that faults of the same size mean the same.
 
 from __future__ import annotations
 
+from html import escape  # xml.sax would bring the whole of urllib
 from pathlib import Path
 from typing import Any, Final
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from gaploop.core.arm import PAN_AXIS_X_M, Arm, CellArm, Grip, ModelFile, Paint, Servos
+from gaploop.core.arm import PAN_AXIS_X_M, Arm, CellArm, Grip, Link, ModelFile, Paint, Servos
 
 MODEL: Final = ModelFile(
     "gym_aloha",
@@ -54,10 +54,10 @@ def load(at: Path, paint: Paint) -> Any:
     """Return the arm alone, as a `mujoco.MjSpec`, from the folder of the meshes."""
     import mujoco
 
-    links, arm = (quoteattr(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
+    links, arm = (escape(str(at / f"vx300s_{part}.xml")) for part in ("dependencies", "left"))
     spec = mujoco.MjSpec.from_string(
-        f'<mujoco model="vx300s"><compiler meshdir={quoteattr(str(at))} fitaabb="true"/>'
-        f"<include file={links}/><worldbody><include file={arm}/></worldbody></mujoco>"
+        f'<mujoco model="vx300s"><compiler meshdir="{escape(str(at))}" fitaabb="true"/>'
+        f'<include file="{links}"/><worldbody><include file="{arm}"/></worldbody></mujoco>'
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
     for part in (*spec.cameras, *spec.sites):
@@ -160,6 +160,15 @@ ARM: Final = Arm(
             gripper_nm=GRIPPER_NM,
             stalls_a=4.0,
         ),
+        links=(
+            Link((PAN_AXIS_X_M, 0.0, 0.079)),
+            Link((0.0, 0.0, 0.04805), axis=(0.0, 1.0, 0.0)),
+            Link((0.05955, 0.0, 0.3), axis=(0.0, 1.0, 0.0)),
+            Link((0.2, 0.0, 0.0), axis=(1.0, 0.0, 0.0)),
+            Link((0.1, 0.0, 0.0), axis=(0.0, 1.0, 0.0)),
+            Link((0.069744, 0.0, 0.0), axis=(1.0, 0.0, 0.0)),
+        ),
+        tool_m=(TCP_X_M, 0.0, 0.0),
         spawn_centre_m=(0.30, 0.0),
         camera_pos_m=(0.35, 0.0, 1.10),
         camera_fovy_deg=20.76,  # the same 0.40 m of table as above the SO-101

@@ -27,7 +27,7 @@ from gaploop.core import platform_calls
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import locked_file, read_json, write_atomically
+from gaploop.core.files import read_json, write_atomically
 from gaploop.datasets.cache.packs import INDEX, PACK, PRIVATE, private
 
 log = logging.getLogger(__name__)
@@ -151,8 +151,8 @@ class CacheFolder:
         A file is read only where its size or time of change differs from when it was last read.
         What is cached of a content that no video has any more is removed.
         """
-        (self.path / _LOCK).touch(PRIVATE)
-        with locked_file(self.path / _LOCK):  # two trainings may begin with different takes
+        lock = filelock.FileLock(self.path / _LOCK, mode=PRIVATE)
+        with lock:  # two trainings may begin with different takes
             path = self.path / _VIDEOS
             before = read_json(path)["files"] if path.exists() else {}
             known = {name: value for name, value in before.items() if (self._root / name).exists()}

@@ -22,7 +22,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from gaploop.core import platform_calls
 from gaploop.core.files import append_line, parse_json
 from gaploop.core.types import Image
 
@@ -222,7 +221,7 @@ class PictureStore:
                         stream = self._open.setdefault(pack, opened)
                     # Not a memory map: page faults cost more than the copy that they save.
                     at = int(self._offset[row])
-                    read = platform_calls.read_at(int(stream.fileno()), data.data, at)
+                    read = os.preadv(stream.fileno(), [data.data], at)
                 except OSError:
                     continue
                 if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):

@@ -1,11 +1,11 @@
-"""Rules of `check` for `meta/`: folders, features, tasks and the table of episodes."""
+"""The table of episodes, `meta/episodes`: kept row by row where it is right."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
-import shlex
-from collections.abc import Mapping
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,19 +16,25 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json
-from gaploop.datasets import columns, layout
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
+from gaploop.datasets import layout
+from gaploop.datasets.check.description import read_object
+from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, numbers, reason
+from gaploop.datasets.check.frames import Scan, WholeEpisode, matrix
+from gaploop.datasets.check.stats import differing_episodes
+from gaploop.datasets.check.videos import Camera, Place, numbers_of
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.v3_files import write_episodes
+from gaploop.datasets.whole_stats import of_pictures, of_rows
 
 NEEDED: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
-NUMBERS: Final = frozenset(
-    {"float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"}
-    | {"uint8", "uint16", "uint32", "uint64"}
-)
-"""Number types a feature may have; beside them there are video, image, string and language."""
-_OTHER: Final = frozenset(("video", "image", "string", "language"))
 _BATCH: Final = 1000
+SAME_S: Final = 1e-5
+"""Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
+_SAYS: Final = {
+    "frame_index": "frame_index doesn't count 0, 1, 2 …",
+    "timestamp": "timestamps are not frame_index / fps",
+    "index": "index doesn't count all rows of the dataset",
+}
 
 
 @dataclass(frozen=True)
@@ -52,91 +58,6 @@ class EpisodeTable:
         with contextlib.suppress(KeyError, pa.ArrowException):
             return np.asarray(self.table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
         return np.full(len(self), np.nan)
-
-
-def feature_fault(spec: object) -> str:
-    """Say why LeRobot can't use a feature's description; "" where it can."""
-    if not isinstance(spec, Mapping):
-        return "is no table"
-    kind, shape = spec.get("dtype"), spec.get("shape")
-    if kind not in NUMBERS | _OTHER:
-        return f"has dtype {kind!r}"
-    if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 5:
-        return f"has shape {shape!r}"
-    whole = all(type(n) is int and n > 0 for n in shape)
-    return "" if whole else f"has shape {shape!r}"
-
-
-def check_folders(info: DatasetInfo, findings: Findings) -> None:
-    """Find folders under a misspelt name, such as `video` for `videos`."""
-    needed = ["data", "meta"] + (["videos"] if info.video_keys else [])
-    present = {p.name for p in info.root.iterdir() if p.is_dir()}
-    for name in needed:
-        near = difflib.get_close_matches(name, sorted(present - set(needed)), n=1, cutoff=0.7)
-        if name not in present and near:
-            text = f"There is a folder {near[0]} where LeRobot looks for {name}."
-            fix = shlex.join(["mv", str(info.root / near[0]), str(info.root / name)])
-            findings.error("misnamed_folder", near[0], text, fix)
-
-
-def check_features(info: DatasetInfo, findings: Findings) -> None:
-    """Check that features are described as LeRobot needs it, and that the usual ones are there."""
-    for name, spec in info.features.items():
-        fault = feature_fault(spec)
-        if "/" in name:
-            fault = "has a '/' in its name"
-        if fault:
-            findings.error("bad_info", layout.INFO, f"Feature {name} {fault}.")
-    for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
-        if name in info.features:
-            continue
-        known = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
-        other = [n for n in info.features if n not in (*known, *info.video_keys)]
-        near = difflib.get_close_matches(name, other, n=1, cutoff=0.6)
-        hint = f" Did the writer call it {near[0]}?" if near else ""
-        fix = ""
-        if not near and name not in columns.AUTOMATIC:
-            short = name.rpartition(".")[2]
-            theirs = short if short in info.features else "THEIRS"
-            fix = findings.repair(f"--rename_map='{{{theirs}: {name}}}'")
-            fix += "" if theirs == short else "  # THEIRS: the feature that holds it"
-        # Sets of pictures and actions alone train, too; a near name says that it was meant.
-        say = findings.warn if name == columns.STATE and not near else findings.error
-        say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}", fix)
-
-
-def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
-    """Check `meta/tasks.parquet` and return the tasks by index; None where it can't be used."""
-    path = info.root / layout.TASKS
-    if not info.total_episodes:
-        return None
-    if not path.is_file():
-        findings.error("missing_tasks", layout.TASKS, "The table of tasks is missing.")
-        return None
-    try:
-        return read_tasks(path)
-    except DAMAGE as error:
-        findings.error("unreadable", layout.TASKS, f"It can't be used: {reason(error)}")
-        return None
-
-
-def read_tasks(path: Path) -> list[str]:
-    """Return the tasks by index: LeRobot takes row i for task i, its name from pandas' index.
-
-    Raises:
-        UnusableInputError: rows out of order, or without a name.
-    """
-    table = layout.read_parquet(path)
-    pandas = (table.schema.pandas_metadata or {}).get("index_columns") or []
-    names = [c for c in pandas if isinstance(c, str) and c in table.column_names]
-    if len(names) != 1 or "task_index" not in table.column_names:
-        raise UnusableInputError(f"{path} has no index of task names next to task_index.")
-    if table["task_index"].to_pylist() != list(range(len(table))):
-        raise UnusableInputError(f"{path}: task_index doesn't count 0, 1, 2 …")
-    tasks = table[names[0]].to_pylist()
-    if not all(isinstance(task, str) for task in tasks) or len(set(tasks)) != len(tasks):
-        raise UnusableInputError(f"{path}: a task has no name, or the name of another task.")
-    return [str(task) for task in tasks]
 
 
 def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None:
@@ -196,30 +117,234 @@ def _read_episode_table(root: Path) -> EpisodeTable:
     return EpisodeTable(table, *needed)
 
 
-def is_json_object(text: object) -> bool:
-    """Say whether conditions are what they should be; "" stands for none."""
-    if not isinstance(text, str):
-        return False
+def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings: Findings) -> None:
+    """Compare the row ranges that the episode table claims with the rows that are there."""
+    runs = {run.start: run for run in scan.runs}
+    wrong = defaultdict[str, list[int]](list)
+    chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
+    homes = []
+    if np.isfinite(chunk + file).all():
+        homes = [info.root / info.data_name(c, f) for c, f in zip(chunk, file, strict=True)]
+    claims = np.stack([episodes.index, episodes.length, episodes.first, episodes.last], axis=1)
+    paths = layout.data_files(info.root)
+    for at, (index, length, first, last) in enumerate(claims.tolist()):
+        run = runs.get(first)
+        if run is None or run.episode != index or not run.rows == last - first == length:
+            wrong["rows"].append(index)
+            continue
+        for name in run.odd:
+            wrong[name].append(index)
+        if homes and paths[run.file] != homes[at]:
+            wrong["file"].append(index)
+    text = "the row range in the episode table doesn't match their rows."
+    findings.about(wrong["rows"], "bad_rows", layout.EPISODES, text)
+    for name, says in _SAYS.items():
+        findings.about(wrong[name], f"bad_{name}", "data", f"{says}.")
+    text = "they are not in the data file that the table names."
+    findings.about(wrong["file"], "bad_file_index", layout.EPISODES, text)
+    orphans = sorted({run.episode for run in scan.runs} - set(episodes.index.tolist()))
+    findings.about(orphans, "orphan_rows", "data", "the episode table doesn't list them.")
+
+
+@dataclass(frozen=True)
+class OldTable:
+    """`meta/episodes` as far as it can be read.
+
+    Attributes:
+        table: all readable rows, with statistics.
+        row_of: episode to its row.
+        whole: whether every file could be read, and all have the same columns.
+    """
+
+    table: pa.Table
+    row_of: Mapping[int, int]
+    whole: bool
+
+    def column(self, name: str) -> dict[int, Any]:
+        """Return episode to value of a column; {} without that column."""
+        if name not in self.table.column_names:
+            return {}
+        values = self.table[name].to_pylist()
+        return {e: values[i] for e, i in self.row_of.items() if values[i] is not None}
+
+
+def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
+    """Read the episode table that there is.
+
+    `runs`, (first row, rows) to the episode that stands there, find that of a row without a number.
+    """
+    tables = []
+    files = layout.episode_files(root)
+    for path in files:
+        try:
+            table = pq.read_table(path, partitioning=None)
+            table.validate(full=True)
+        except DAMAGE:
+            continue
+        if "episode_index" in table.column_names:
+            tables.append(table)
+    if not tables:
+        return OldTable(pa.table({"episode_index": pa.array([], pa.int64())}), {}, whole=False)
     try:
-        return text == "" or isinstance(parse_json(text), dict)
-    except ValueError:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        table = tables[0]
+    row_of: dict[int, int] = {}
+    spare = []
+    known = set(runs.values())
+    for i, episode in enumerate(table["episode_index"].to_pylist()):
+        if isinstance(episode, int) and episode in known and episode not in row_of:
+            row_of[episode] = i
+        else:
+            spare.append(i)
+    if {"dataset_from_index", "length"} <= set(table.column_names):
+        first, length = table["dataset_from_index"].to_pylist(), table["length"].to_pylist()
+        for i in spare:
+            meant = runs.get((first[i], length[i]))
+            if meant is not None:
+                row_of.setdefault(meant, i)
+    alike = len({t.schema.remove_metadata() for t in tables}) == 1
+    return OldTable(table, row_of, alike and len(tables) == len(files))
+
+
+def read_table(root: Path) -> pa.Table | None:
+    """Return the episode table with its statistics; None where it can't be read."""
+    try:
+        files = layout.episode_files(root)
+        return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files])
+    except DAMAGE:
+        return None
+
+
+def fix_episodes(
+    draft: FixDraft,
+    info: DatasetInfo,
+    scan: Scan | None,
+    old: OldTable,
+    episodes: Sequence[WholeEpisode],
+    cameras: Sequence[Camera],
+) -> None:
+    """Write the episode table anew where it isn't right; data files are in order already."""
+    n, lengths = len(episodes), np.array([len(e) for e in episodes], dtype=np.int64)
+    stops = np.cumsum(lengths)
+    homes = np.array([numbers_of(e.home) for e in episodes], dtype=np.int64).reshape(n, 2)
+    columns = {  # every one that isn't a statistic, in LeRobot's order and types
+        "episode_index": pa.array(np.arange(n)),
+        "tasks": pa.array([list(e.tasks) for e in episodes], pa.list_(pa.string())),
+        "length": pa.array(lengths),
+        "data/chunk_index": pa.array(homes[:, 0]),
+        "data/file_index": pa.array(homes[:, 1]),
+        "dataset_from_index": pa.array(stops - lengths),
+        "dataset_to_index": pa.array(stops),
+    }
+    for camera in cameras:
+        here = [camera.places[e.old] for e in episodes if e.old in camera.places]
+        if len(here) < n:
+            continue  # a camera without videos: what the table says of it stays
+        chunk, file, start = zip(*here, strict=True)
+        name = f"videos/{camera.key}"
+        columns |= {
+            f"{name}/chunk_index": pa.array(chunk, pa.int64()),
+            f"{name}/file_index": pa.array(file, pa.int64()),
+            f"{name}/from_timestamp": pa.array(start, pa.float64()),
+            f"{name}/to_timestamp": pa.array(np.array(start) + lengths / info.fps, pa.float64()),
+        }
+    kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
+    wrong = set(range(n))
+    if kept and "stats/action/mean" in old.table.column_names:
+        rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
+        moments = scan.moments if scan is not None else {}
+        differing = differing_episodes(rows, info, moments, lengths.astype(np.float64), kept)
+        wrong = wrong - set(kept) | {kept[i] for i in differing}
+    if not wrong and _is_right(old, episodes, columns):
+        return
+    parts = []
+    right = [i for i in range(n) if i not in wrong]
+    if right:
+        parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
+    if wrong:
+        parts.append(_fresh_rows(info, old, episodes, cameras, sorted(wrong)))
+    table = pa.concat_tables(parts, promote_options="permissive")
+    table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
+    order = list(dict.fromkeys([*old.table.column_names, *columns, *table.column_names]))
+    shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
+    whole = pa.table({c: columns[c] if c in columns else table[c] for c in order})
+    write_episodes(draft.root, whole.combine_chunks())
+    more = f", statistics of {len(wrong)} computed anew" if wrong else ""
+    draft.did("rebuilt_episodes", f"{layout.EPISODES}: {len(whole)} episodes{more}")
+
+
+def known_places(old: OldTable, key: str) -> dict[int, Place]:
+    """Return episode to where the table says its pictures of a camera are."""
+    names = ("chunk_index", "file_index", "from_timestamp")
+    chunk, file, start = (old.column(f"videos/{key}/{name}") for name in names)
+    return {
+        e: (int(chunk[e]), int(file[e]), float(start[e]))
+        for e in chunk
+        if e in file and e in start and np.isfinite(float(start[e]))
+    }
+
+
+def _is_right(
+    old: OldTable, episodes: Sequence[WholeEpisode], columns: Mapping[str, pa.Array]
+) -> bool:
+    """Say whether the table that there is says what it should."""
+    table = old.table
+    if not old.whole or len(table) != len(episodes):
         return False
+    if any(old.row_of.get(e.old) != i for i, e in enumerate(episodes)):
+        return False
+    for name, column in columns.items():
+        if name not in table.column_names:
+            return False
+        if pa.types.is_floating(column.type):
+            close = np.abs(table[name].to_numpy() - column.to_numpy()) < SAME_S
+            if not close.all():
+                return False
+        elif table[name].to_pylist() != column.to_pylist():
+            return False
+    return True
 
 
-def check_episode_tasks(
-    episodes: EpisodeTable, tasks: list[str], findings: Findings
-) -> dict[int, set[str]]:
-    """Check that each episode names tasks of the table; return episode to its tasks."""
-    if "tasks" not in episodes.table.column_names:
-        findings.error("bad_tasks", layout.EPISODES, "Column tasks is missing.")
-        return {}
-    known, named, bad = set(tasks), {}, []
-    for index, words in zip(episodes.index.tolist(), episodes.table["tasks"], strict=True):
-        listed: Any = words.as_py()
-        said = {listed} if isinstance(listed, str) else set(listed or ())
-        named[index] = said
-        if not said <= known:
-            bad.append(index)
-    text = f"they name tasks that {layout.TASKS} doesn't hold."
-    findings.about(bad, "bad_tasks", layout.EPISODES, text)
-    return named
+def _fresh_rows(
+    info: DatasetInfo,
+    old: OldTable,
+    episodes: Sequence[WholeEpisode],
+    cameras: Sequence[Camera],
+    wanted: Sequence[int],
+) -> pa.Table:
+    """Return rows with statistics computed from the frames, for these episodes, in order.
+
+    Statistics of pictures are added where a row has none: from the video, else of the dataset.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    whole = read_object(info.root / layout.STATS)
+    for home in sorted({episodes[i].home for i in wanted}):
+        table = pq.read_table(home, partitioning=None)
+        index = matrix(table["episode_index"], 1)[:, 0]
+        for i in (i for i in wanted if episodes[i].home == home):
+            part = table.filter(pa.array(index == i))
+            row: dict[str, Any] = {}
+            if episodes[i].old in old.row_of:
+                row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
+            for name, stats in of_rows(part, info).items():
+                row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
+            for camera in cameras:
+                key, place = camera.key, camera.places.get(episodes[i].old)
+                if row.get(f"stats/{key}/mean") is not None:
+                    continue
+                if place is not None:
+                    stats = of_pictures(camera.paths[place[:2]], place[2], len(part), info.fps)
+                    row |= {f"stats/{key}/{k}": v.tolist() for k, v in stats.items()}
+                elif isinstance(whole.get(key), dict):
+                    row |= {f"stats/{key}/{k}": v for k, v in whole[key].items()}
+            rows[i] = row
+    arrays = {}
+    for name in dict.fromkeys(name for i in wanted for name in rows[i]):
+        values = [rows[i].get(name) for i in wanted]
+        known = name in old.table.column_names
+        try:
+            arrays[name] = pa.array(values, old.table.schema.field(name).type if known else None)
+        except pa.ArrowException:
+            arrays[name] = pa.array(values)
+    return pa.table(arrays)

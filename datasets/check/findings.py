@@ -1,4 +1,4 @@
-"""What `check` says: findings, each with a code that scripts may rely on."""
+"""What `check` says and `--fix` does: findings with codes that scripts may rely on, and actions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import av
 import pyarrow as pa
 
 from gaploop.core import errors
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
+from gaploop.datasets import layout
 
 ERROR: Final = "error"
 """Training on it fails or teaches something wrong."""
@@ -68,12 +70,12 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
 
     def error(self, code: str, where: object, message: str, fix: str = "") -> None:
-        """Add an error; `gaploop repair` fixes it unless `fix` says otherwise."""
-        self.items.append(Finding(code, ERROR, str(where), message, fix or self.repair()))
+        """Add an error; `gaploop check --fix` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, ERROR, str(where), message, fix or self.command()))
 
     def warn(self, code: str, where: object, message: str, fix: str = "") -> None:
-        """Add a warning; `gaploop repair` fixes it unless `fix` says otherwise."""
-        self.items.append(Finding(code, WARNING, str(where), message, fix or self.repair()))
+        """Add a warning; `gaploop check --fix` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, WARNING, str(where), message, fix or self.command()))
 
     def about(
         self,
@@ -87,12 +89,11 @@ class Findings:
         """Add what is wrong with some episodes, if there are any."""
         if episodes:
             text = f"Episodes {numbers(episodes)}: {message}"
-            self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
+            self.items.append(Finding(code, severity, str(where), text, fix or self.command()))
 
-    def repair(self, options: str = "") -> str:
-        """Return the command that repairs the folder."""
-        words = ("gaploop repair", shlex.quote(str(self.root)), options, "--yes")
-        return " ".join(word for word in words if word)
+    def command(self, options: str = "") -> str:
+        """Return the command that fixes the folder."""
+        return f"gaploop check {shlex.quote(str(self.root))} --fix {options}".rstrip()
 
     def delete(self, episodes: Sequence[int]) -> str:
         """Return the command that writes the dataset anew without some episodes, if any stay."""
@@ -122,3 +123,40 @@ def numbers(values: Sequence[object], at_most: int = 8) -> str:
     shown = ", ".join(str(v) for v in values[:at_most])
     more = len(values) - at_most
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+@dataclass(frozen=True)
+class FixAction:
+    """One thing that `--fix` does: a stable name, such as `renamed`, and what, in words."""
+
+    code: str
+    what: str
+
+
+@dataclass
+class FixDraft:
+    """A dataset being fixed, in a folder of its own whose files are links or copies.
+
+    Files are only ever replaced there, never written in place. `info` is what `meta/info.json`
+    holds, `actions` what has been done so far, `lost` what that leaves out.
+    """
+
+    root: Path
+    info: dict[str, Any] = field(default_factory=dict)
+    actions: list[FixAction] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def did(self, code: str, what: str) -> None:
+        """Note what was done."""
+        self.actions.append(FixAction(code, what))
+
+    def left_out(self, code: str, what: str) -> None:
+        """Note what was done, and that something was given up by it."""
+        self.did(code, what)
+        self.lost.append(what)
+
+    def save(self) -> None:
+        """Write the description."""
+        path = self.root / layout.INFO
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, self.info)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.findings import WARNING, Findings
+from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft
 from gaploop.datasets.check.frames import INDICES, RunMoments, Scan, batches, matrix
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.whole_stats import QUANTILES, complete_stats
 
 NAMES: Final = ("mean", "std", "min", "max")
 ABSURD: Final = 1e6
@@ -36,10 +37,8 @@ _FLOAT32: Final = 1e-5
 """Error of LeRobot's float32 mean of squares, as a share of the largest square."""
 _FLOAT64: Final = 1e-11
 """The same of our own sums."""
-QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 RANK: Final = 0.005
 """Share of the frames by which a quantile's rank may be off, beside `RELATIVE` of the range."""
-
 type Floats = NDArray[np.float64]
 type Summary = Mapping[str, Floats]
 """Name of a statistic to its values, shape (width,)."""
@@ -353,3 +352,12 @@ def _rows(column: pa.ChunkedArray) -> Floats:
         flat = flat.flatten()
     values = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64)
     return values.reshape(len(column), -1) if len(column) else np.empty((0, 1))
+
+
+def fix_stats(draft: FixDraft, info: DatasetInfo, scan: Scan | None) -> None:
+    """Write `stats.json`, and statistics of pictures per episode, anew where something is amiss."""
+    findings = Findings()
+    check_stats(info, scan, findings)
+    with contextlib.suppress(*DAMAGE):  # what can't be computed is left as it is
+        if findings.items and complete_stats(info):
+            draft.did("rebuilt_stats", f"{layout.STATS}: computed anew from the frames")

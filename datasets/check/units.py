@@ -35,14 +35,16 @@ def check_units(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -
         others = sorted(e for unit, found in said.items() if unit != most for e in found)
         listed = "; ".join(f"{unit}: episodes {numbers(found)}" for unit, found in said.items())
         text = f"State and action are in several units ({listed}): no policy can learn from both."
-        fix = f"{findings.delete(others)}  # keeps {most}; or convert a part: gaploop harmonise"
+        fix = (
+            f"{findings.delete(others)}  # keeps {most}; or convert a part: gaploop edit harmonise"
+        )
         findings.error("mixed_units", f"{layout.EPISODES}: gap_units", text, fix)
     moments = scan.moments.get(STATE) if scan is not None else None
     if said or scan is None or moments is None or len(moments.low) != len(scan.runs):
         return
     odd = [scan.runs[i].episode for i in plainly_radians(moments.low, moments.high)]
     text = "they look like radians, the others like degrees: no policy can learn from both."
-    fix = f"{findings.delete(odd)}  # or convert a part: gaploop edit split, gaploop harmonise"
+    fix = f"{findings.delete(odd)}  # or convert a part: gaploop edit split, gaploop edit harmonise"
     findings.about(odd, "mixed_units", f"data: {STATE}", text, fix)
 
 

@@ -130,7 +130,7 @@ def plan_split(
     if common and not shared and not decided:
         raise UnusableInputError(
             f"Session {names} would be in several parts: a policy would be tested on a session "
-            f"that it was trained on. Split by --by=session or --fraction, or {splits.ALLOW}."
+            f"that it was trained on. Split by --by=session or by shares, or {splits.ALLOW}."
         )
     notes = []
     if common:
@@ -224,7 +224,7 @@ def _changed(piece: DatasetPiece) -> dict[str, Any]:
 
 
 DUPLICATES: Final = ("refuse", "first")
-HARMONISE: Final = "Make them alike first: gaploop harmonise {b} --to={a} --output_dir=OUT"
+HARMONISE: Final = "Make them alike first: gaploop edit harmonise {b} --to={a} --output_dir=OUT"
 
 
 def plan_merge(
@@ -242,14 +242,14 @@ def plan_merge(
     if duplicates not in DUPLICATES:
         raise unknown_choice("choice", duplicates, DUPLICATES, "--duplicates")
     if len(pieces) < 2:
-        raise UnusableInputError("Merge what? Name two or more: --roots='[A, B]'.")
+        raise UnusableInputError("Merge what? Name two or more: gaploop edit merge A B")
     a = pieces[0]
     for b in pieces[1:]:
         if a.tagged != b.tagged:
             bare = b if a.tagged else a
             raise UnusableInputError(
                 f"{bare.info.root} has no gap columns, the other has. Add them, with what its "
-                f"takes are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
+                f"takes are: gaploop convert {bare.info.root} --set='{{kind: …, domain: …}}' "
                 "--output_dir=OUT"
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)
@@ -270,7 +270,7 @@ def plan_merge(
         seen |= {e.info.uid: piece for e in new}
         chosen.append(piece.only([e.index for e in new]))
     notes = (f"{twice} takes are in several datasets; each is kept once.",) if twice else ()
-    return EditPlan("merge", {"": tuple(chosen)}, config, notes=notes)
+    return EditPlan("edit merge", {"": tuple(chosen)}, config, notes=notes)
 
 
 def delete_takes(

@@ -29,7 +29,7 @@ from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
-from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.episodes_table import gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.labels.transfer import copy_events
@@ -402,8 +402,7 @@ def _write_videos(
                     if not path.exists():
                         raise UnusableInputError(
                             f"{path} is missing. Restore it, or go on without pictures: gaploop "
-                            f"import {piece.info.root} --format=lerobot --drop_videos=true "
-                            "--output_dir=OUT"
+                            f"convert {piece.info.root} --drop_videos=true --output_dir=OUT"
                         )
                     files.setdefault(path, []).append((new, episode, start_s))
                     new += 1

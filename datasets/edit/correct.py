@@ -20,14 +20,13 @@ from gaploop.datasets.layout import DatasetInfo
 def changes(
     piece: DatasetPiece,
     chosen: Collection[int],
-    subtract: Mapping[str, Any],
-    feature: str = columns.STATE,
+    subtract: Mapping[str, Mapping[str, Any]],
     swap: Sequence[str] = (),
 ) -> dict[int, EpisodeChange]:
     """Return what becomes of the chosen episodes.
 
     Args:
-        subtract: entry of `feature` to what it reads too much, in its units. What was sent
+        subtract: feature to its entries and what each reads too much, in its units. What was sent
             (`gap.sent`) is shifted as the action is.
         swap: two cameras whose pictures are under each other's names.
 
@@ -36,8 +35,8 @@ def changes(
     """
     info = piece.info
     vectors: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
-    if subtract:
-        by = _subtracted(info, feature, subtract)
+    for feature, entries in subtract.items():
+        by = _subtracted(info, feature, entries)
         vectors[feature] = by
         if feature == columns.ACTION and info.width(columns.SENT) == len(by):
             vectors[columns.SENT] = by
@@ -57,7 +56,7 @@ def _subtracted(
         and n not in columns.AUTOMATIC
     ]  # fmt: skip
     if feature not in numbers:
-        raise unknown_choice("feature", feature, numbers, "--feature")
+        raise unknown_choice("feature", feature, numbers, "--subtract")
     names = info.names(feature)
     by = np.zeros(len(names))
     for name, value in values.items():

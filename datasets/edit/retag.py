@@ -26,7 +26,7 @@ _NOT_TAGS: Final = {
 
 
 def tag_events(
-    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str, note: str = ""
+    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str
 ) -> list[LabelEvent]:
     """Return the events that give episodes tags that they don't have yet.
 
@@ -63,8 +63,8 @@ def tag_events(
                 if name == "domain" and new == Domain.REAL and simulated:
                     raise UnusableInputError(
                         f"--set: episode {episode.index} is tagged as simulated ({info.domain}); "
-                        "it can't be tagged as real. Was it imported wrongly? Import it again with "
-                        "--domain=real."
+                        "it can't be tagged as real. Was it converted wrongly? Do it again with "
+                        "--set='{domain: real}'."
                     )
-                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at, note=note))
+                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at))
     return events

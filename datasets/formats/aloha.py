@@ -9,13 +9,12 @@ returns as RGB, so that is done here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
 import h5py
 import numpy as np
 
@@ -36,8 +35,6 @@ from gaploop.datasets.formats.model import (
 QPOS: Final = "observations/qpos"
 QVEL: Final = "observations/qvel"
 PICTURES: Final = "observations/images"
-JPEG_QUALITY: Final = 95
-"""act-plus-plus compresses to 50; this keeps more."""
 SUFFIXES: Final = (".hdf5", ".h5")
 _STANDARD: Final = {
     columns.ACTION: "action",
@@ -49,7 +46,7 @@ _FOUND: Final = {**_STANDARD, "extra.base_action": "base_action"}
 """Feature to where recordings of others have it."""
 
 
-def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool = False) -> None:
+def write_aloha(out: Outgoing, path: Path, advance: Advance) -> None:
     """Write a dataset as a folder of episodes.
 
     Where the dataset has no joint velocities, `qvel` is the gradient of `qpos` [its units / s]:
@@ -57,8 +54,8 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
     """
     if columns.STATE not in out.about.features:
         raise UnusableInputError(
-            f"{out.root} has no {columns.STATE}; ALOHA's readers need it as qpos. Export it with "
-            "--format=diffusion_policy."
+            f"{out.root} has no {columns.STATE}; ALOHA's readers need it as qpos. Convert it with "
+            "--to=diffusion_policy."
         )
     keys = {n: _STANDARD.get(n, f"lerobot/{n}") for n in out.about.numbers}
     keys |= {name: f"{PICTURES}/{camera}" for name, camera in out.about.pictures.items()}
@@ -81,32 +78,9 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
                 file[QVEL].attrs["made_from"] = "gradient of qpos"
             written()
             file.create_group(PICTURES)
-            if compress:
-                _write_jpegs(file, keys, episode, written)
-            else:
-                hdf5.write_pictures(file, out.about, keys, episode, written)
+            hdf5.write_pictures(file, out.about, keys, episode, written)
             hdf5.keep_telemetry(file, episode)
         advance()
-
-
-def _write_jpegs(
-    file: Any, keys: Mapping[str, str], episode: Recording, written: hdf5.Written
-) -> None:
-    file.attrs["compress"] = True
-    lengths = []
-    for name in sorted(episode.pictures, key=keys.__getitem__):  # so do HDF5 and readers list them
-        packed = []
-        for picture in episode.pictures[name]():
-            _, content = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-            packed.append(np.asarray(content, dtype=np.uint8).reshape(-1))
-        widest = max(map(len, packed), default=1)
-        shape = (len(packed), widest)
-        stored = file.create_dataset(keys[name], shape, dtype="uint8", chunks=(1, widest))
-        for k, jpeg in enumerate(packed):
-            stored[k, : len(jpeg)] = jpeg
-        written()
-        lengths.append([len(jpeg) for jpeg in packed])
-    file["compress_len"] = np.array(lengths, dtype=np.float32).reshape(len(lengths), episode.length)
 
 
 def episode_paths(path: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gaploop.core import labels
 from gaploop.core.consent import Place, Use, require_consent
 from gaploop.core.consent_store import load_register, note_places
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
@@ -34,6 +34,7 @@ from gaploop.datasets.formats.model import About, Advance, ForeignRecording, Out
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, video_of
+from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import (
     DamagedVideoError,
@@ -96,7 +97,7 @@ def open_dataset(
         index, reason = next(iter(left_out.items()))
         raise UnusableInputError(
             f"{info.root}, episode {index}: {reason}. Get what is missing; leave the episode out "
-            f"with --episodes; or drop pictures first: gaploop import {info.root} --format=lerobot "
+            f"with --episodes; or drop pictures first: gaploop convert {info.root} "
             f"--drop_videos=true --output_dir=OUT. More with: gaploop check {info.root}"
         )
     episodes = [e for e in episodes if e.index not in left_out]
@@ -107,7 +108,7 @@ def open_dataset(
     twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
     if twice is not None:
         raise UnusableInputError(
-            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop repair {root}"
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop check {root} --fix"
         )
 
     def check() -> None:
@@ -209,17 +210,13 @@ def recordings(
 _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
 """Key frames stand every tenth frame, as in recordings, and no frame is reordered, so that packets
 can be copied."""
-VIDEOS: Final[dict[str, Encoding]] = {
-    "lossless": ("libx264rgb", {**_X264, "qp": "0"}, "rgb24"),
-    "small": ("libx264", {**_X264, "crf": "20"}, "yuv420p"),
-}
+LOSSLESS: Final[Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
 """How pictures are kept."""
 
 
 def write_dataset(
     incoming: ForeignRecording,
     target: Path,
-    video: str = "lossless",
     on_episode: Advance = lambda: None,
     consents: Path | None = None,
     *,
@@ -233,21 +230,16 @@ def write_dataset(
         incoming: what to write. Pictures that stand in a video as they shall be are cut out of it
             without decoding, where they can be. Without gap columns in their rows, the dataset
             gets none.
-        video: one of `VIDEOS`.
         consents: the consent register, which notes where takes of people go.
         sources: datasets that it is made of.
-        encoding: how pictures are encoded, other than `video` says.
+        encoding: how pictures are encoded; without loss where None.
         amend: adds to the new dataset before anybody sees it.
 
     Raises:
         UnusableInputError: the target isn't empty or can't be written, or an episode can't be
             kept. Nothing is left at the target then.
     """
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
     target = Path(target).absolute()
-    if video not in VIDEOS:
-        raise unknown_choice("video", video, VIDEOS, "--video")
     for name, spec in incoming.about.features.items():
         plain_name(name, "feature", "the source")
         if "image" in name and spec["dtype"] not in PICTURES:
@@ -263,8 +255,7 @@ def write_dataset(
     with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
         try:
-            repo_id = f"local/{target.name}"
-            writer = open_writer(stage, repo_id, about.fps, about.robot_type, features)
+            writer = NewDataset(stage, about.fps, about.robot_type, features)
             for episode in incoming.episodes():
                 for name in about.numbers:
                     if (n := len(episode.columns[name])) != episode.length:
@@ -276,8 +267,8 @@ def write_dataset(
                 videos: dict[str, Path] = {}
                 for key, images in episode.pictures.items():
                     path = videos[key] = pictures / f"{len(videos)}.mp4"
-                    _encode(images, path, about, key, episode, encoding or VIDEOS[video])
-                writer.save_take(episode.task, episode.columns, videos, {})
+                    _encode(images, path, about, key, episode, encoding or LOSSLESS)
+                writer.append(episode.task, episode.columns, videos)
                 shutil.rmtree(pictures)
                 if episode.telemetry is not None:
                     path = telemetry_path(stage, episode.uid)
@@ -285,7 +276,7 @@ def write_dataset(
                     path.write_bytes(episode.telemetry)
                 rows.append(dict(episode.row))
                 on_episode()
-            writer.finalize()
+            writer.finish()
             uids = {row.get("gap_uid") for row in rows}
             lines = [f"{line}\n" for line in incoming.labels if json.loads(line)["uid"] in uids]
             if lines:
@@ -319,7 +310,7 @@ def _encode(
             path.unlink(missing_ok=True)
     if encoding[2] == "yuv420p" and (height % 2 or width % 2):
         raise UnusableInputError(
-            f"{camera}: pictures of {width}×{height} need even sizes. Use --video=lossless."
+            f"{camera}: pictures of {width}×{height} need even sizes. Scale or crop them."
         )
 
     def frames() -> Iterator[Any]:

@@ -73,11 +73,11 @@ def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 def taken(
     keys: Mapping[str, tuple[str, ...]], feature: str, found: Collection[str], where: Path
 ) -> tuple[str, ...]:
-    """Return the keys that `--keys` gives for a feature, or (); UnusableInputError: not there."""
+    """Return the keys that `--rename_map` gives a feature, or (); UnusableInputError: not there."""
     for key in keys.get(feature, ()):
         if key not in found:
             raise UnusableInputError(
-                f"{where} has no {key} for {feature}. --keys may name: {', '.join(found)}."
+                f"{where} has no {key} for {feature}. --rename_map may name: {', '.join(found)}."
             )
     return tuple(keys.get(feature, ()))
 
@@ -95,8 +95,8 @@ def chosen_key(
     if only and len(found) == 1:
         return tuple(found)
     raise UnusableInputError(
-        f"{where}: which of {', '.join(found) or 'no arrays'} is {feature}? Say it with "
-        f'--keys=\'{{"{feature}": "KEY"}}\'; several keys in brackets are joined end to end.'
+        f"{where}: which of {', '.join(found) or 'no arrays'} is {feature}? Name it with "
+        f"--rename_map='{{KEY: {feature}}}'; several keys are joined end to end."
     )
 
 

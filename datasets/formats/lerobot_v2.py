@@ -41,7 +41,7 @@ from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import RATES_DIFFER, SAME_S
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import complete_stats, of_images, of_pictures, of_rows
 
 DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -152,15 +152,13 @@ def upgrade(
     Raises:
         UnusableInputError: no episode is whole, or what was written isn't what was read.
     """
-    from lerobot.datasets.feature_utils import get_hf_features_from_features
-
     old = read_v2(root)
     features = {
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
     }
     fix = f"Set them right in {layout.INFO}."
     with layout.explained(f"{root}: LeRobot can't use its features", fix):
-        schema = get_hf_features_from_features(features).arrow_schema
+        schema = v3_files.arrow_schema(features)
     wanted = old.episodes if only is None else list(only)
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []
@@ -308,8 +306,6 @@ def _episode_stats(
     old: OldDataset, episode: int, table: pa.Table, cameras: Sequence[str]
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """Return an episode's statistics, of numbers in float64."""
-    from gaploop.datasets.lerobot_stats import of_images, of_pictures, of_rows
-
     found = of_rows(table, old.info)
     for key, spec in old.info.features.items():
         if spec.get("dtype") == "image":
@@ -356,11 +352,9 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
     Raises:
         UnusableInputError: a video can't be cut, or what was written isn't what was read.
     """
-    from lerobot.datasets.feature_utils import DEFAULT_FEATURES, get_hf_features_from_features
-
     about, fps = out.about, out.about.fps
-    features: dict[str, Any] = {**about.features, **DEFAULT_FEATURES}
-    schema = get_hf_features_from_features(features).arrow_schema
+    features: dict[str, Any] = {**about.features, **v3_files.AUTOMATIC_FEATURES}
+    schema = v3_files.arrow_schema(features)
     tasks = {task: i for i, task in enumerate(dict.fromkeys(out.tasks))}
     cameras = [k for k, f in features.items() if f["dtype"] == "video"]
     info = {k: {**f, "shape": list(f["shape"])} for k, f in features.items()}

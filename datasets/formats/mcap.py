@@ -97,8 +97,8 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
     for feature in (columns.STATE, columns.ACTION):
         if feature not in parts:
             raise UnusableInputError(
-                f'{path}: which topic is {feature}? Say it with --keys=\'{{"{feature}": '
-                f'"TOPIC"}}\'. There are: {listed}.'
+                f"{path}: which topic is {feature}? Name it with --rename_map="
+                f"'{{TOPIC: {feature}}}'. There are: {listed}."
             )
     with_pictures = [name for name, topic in topics.items() if topic.holds == "pictures"]
     camera_topics = {n: keys[0] for n, keys in settings.keys.items() if n.startswith(IMAGES)}
@@ -202,13 +202,13 @@ def _episode(
     known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
     if not all(map(len, known)):
         raise UnusableInputError(
-            f"{files[0]}: a topic never has all of its numbers. Leave it out of --keys."
+            f"{files[0]}: a topic never has all of its numbers. Leave it out of --rename_map."
         )
     spans = [*known, *seen.values()]
     first, last = max(int(t[0]) for t in spans), min(int(t[-1]) for t in spans)
     if last < first:
         raise UnusableInputError(
-            f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
+            f"{files[0]}: its topics don't overlap in time. Leave one out with --rename_map."
         )
     count = int((last - first) * 1e-9 * about.fps + 1e-6) + 1
     if count > MOST_FRAMES:
@@ -349,7 +349,7 @@ def message_of(path: Path, topic: Topic) -> Iterator[None]:
         reason = " ".join(f"{type(error).__name__} {error}".split())[:160]
         raise UnusableInputError(
             f"{path}: a message of {topic.name} can't be used ({reason}). Leave the topic out by "
-            "naming the others with --keys."
+            "naming the others with --rename_map."
         ) from None
 
 
@@ -357,7 +357,7 @@ def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
     """Return what decodes a topic's messages; UnusableInputError where its schema can't be used."""
     if topic.encoding == "json":
         return parse_json
-    problem, fix = f"{topic.name}: its schema can't be used", "Leave it out of --keys."
+    problem, fix = f"{topic.name}: its schema can't be used", "Leave it out of --rename_map."
     with explained(problem, fix, MCAP_DAMAGE):
         found = DecoderFactory().decoder_for(topic.encoding, schema)
     if found is None:
@@ -415,7 +415,7 @@ def picture(topic: Topic, message: Any, where: str) -> Image:
     if message.encoding not in _RAW:
         raise UnusableInputError(
             f"{where}: pictures are {message.encoding}; {', '.join(_RAW)} can be read. Leave the "
-            "topic out by naming the others with --keys."
+            "topic out by naming the others with --rename_map."
         )
     channels, conversion = _RAW[message.encoding]
     rows = np.frombuffer(bytes(message.data), np.uint8).reshape(message.height, message.step)
@@ -428,7 +428,7 @@ def _unpacked(content: bytes, where: str) -> NDArray[np.uint8]:
     if found is None:
         raise UnusableInputError(
             f"{where}: a picture is neither JPEG nor PNG. Compressed video can't be read; leave "
-            "the topic out by naming the others with --keys."
+            "the topic out by naming the others with --rename_map."
         )
     return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
 
@@ -451,7 +451,8 @@ def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stre
     for name, rows in seen.items():
         if not any(values for _, values, _ in rows):
             raise UnusableInputError(
-                f"{files[0]}: topic {name} has no messages with numbers. Leave it out of --keys."
+                f"{files[0]}: topic {name} has no messages with numbers. Leave it "
+                "out of --rename_map."
             )
     result = {}
     for topic_name, rows in seen.items():

@@ -7,7 +7,6 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -76,7 +75,6 @@ def export_dataset(
     output: Path,
     *,
     episodes: Sequence[int] | None = None,
-    compress: bool = False,
     advance: Advance = lambda: None,
     consents: Path | None = None,
 ) -> Outgoing:
@@ -84,7 +82,6 @@ def export_dataset(
 
     Args:
         name: one of `WRITTEN`.
-        compress: ALOHA: pictures as JPEG.
 
     Raises:
         UnusableInputError: an unknown layout, an output that exists or is being written by another
@@ -92,18 +89,14 @@ def export_dataset(
             withdrawn meanwhile. Nothing is left at the output then.
     """
     if name not in WRITTEN:
-        raise unknown_choice("format", name, WRITTEN, "--format")
-    write: Write | None = LAYOUTS[name].write
-    if compress and name != "aloha":
-        raise UnusableInputError(f"--compress is for --format=aloha, not {name}. Leave it out.")
-    if name == "aloha":
-        write = partial(write_aloha, compress=compress)
+        raise unknown_choice("format", name, WRITTEN, "--to")
+    write = LAYOUTS[name].write
     assert write is not None
     _check_output(root, output, LAYOUTS[name].ending)
     whole_only = name == "lerobot_v21"
     out = open_dataset(root, output, episodes, consents, whole_only=whole_only)
     part = output.parent / f".{output.name}.part"
-    with staging.locked(output.absolute(), "--output"):
+    with staging.locked(output.absolute(), "--output_dir"):
         try:
             _check_output(root, output, LAYOUTS[name].ending)  # who held the lock may have made it
             _remove(part)
@@ -123,15 +116,17 @@ def export_dataset(
 
 def _check_output(root: Path, output: Path, ending: str) -> None:
     if output.exists():
-        raise UnusableInputError(f"{output} exists. Name another with --output, or remove it.")
+        raise UnusableInputError(f"{output} exists. Name another with --output_dir, or remove it.")
     if ending and not output.name.endswith(ending):
         raise UnusableInputError(
             f"{output}: readers of this layout expect a name that ends with {ending}. "
-            f"Use --output={output}{ending}"
+            f"Use --output_dir={output}{ending}"
         )
     if output.absolute().is_relative_to(root.absolute()):
-        raise UnusableInputError(f"{output} lies inside the dataset. Name another with --output.")
-    writable_folder(output.absolute().parent, "Folder of the output", "--output")
+        raise UnusableInputError(
+            f"{output} lies inside the dataset. Name another with --output_dir."
+        )
+    writable_folder(output.absolute().parent, "Folder of the output", "--output_dir")
 
 
 def _remove(path: Path) -> None:

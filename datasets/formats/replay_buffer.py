@@ -14,6 +14,7 @@ and `_demo_end_pose` (n, 6), the same in every row of an episode. `action` is ab
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -199,12 +200,14 @@ def open_buffer(path: Path) -> Iterator[Any]:
     Raises:
         UnusableInputError: it isn't one, and what is missing; a chunk is damaged.
     """
-    from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
-
-    register_codecs(verbose=False)
+    fix = "Check the path, or restore it."
+    if importlib.util.find_spec("imagecodecs"):  # UMI stores pictures as JPEG XL
+        importlib.import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
+    else:
+        fix += " Pictures in JPEG XL need: pip install 'gaploop[all]'"
     problem = f"{path} can't be read as a Zarr group"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(explained(problem, "Check the path, or restore it.", ZARR_DAMAGE))
+        stack.enter_context(explained(problem, fix, ZARR_DAMAGE))
         store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
         root = zarr.open_group(stack.enter_context(contextlib.closing(store)), mode="r")
         for name in ("data", "meta/episode_ends"):
@@ -329,7 +332,7 @@ def _umi_about(
     if missing:
         raise UnusableInputError(
             f"{path} has no data/{missing[0]}: not a UMI buffer. It holds "
-            f"{', '.join([*numbers, *pictures])}. Try --format=diffusion_policy."
+            f"{', '.join([*numbers, *pictures])}. Try --from=diffusion_policy."
         )
     action = ("action",) if "action" in numbers else tuple(state)
     if action != ("action",):
@@ -339,7 +342,7 @@ def _umi_about(
     if action == ("action",) and _width(numbers["action"]) != len(names):
         raise UnusableInputError(
             f"{path}: data/action has width {_width(numbers['action'])}, {robots} robots have "
-            f"{len(names)} numbers. Try --format=diffusion_policy."
+            f"{len(names)} numbers. Try --from=diffusion_policy."
         )
     vectors = dict.fromkeys(parts, names)
     for key in sorted(set(numbers) - set(state) - {"action"}):

@@ -81,7 +81,7 @@ def _foreign_about(
     keys = settings.keys
     if columns.ACTION in keys:
         raise UnusableInputError(
-            f"{path}: the action is data/demo_<i>/actions. Leave action out of --keys."
+            f"{path}: the action is data/demo_<i>/actions. Leave action out of --rename_map."
         )
     state = taken(keys, columns.STATE, numbers, path)
     if not state and all(k in numbers for k in DEFAULT_STATE):

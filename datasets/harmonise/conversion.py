@@ -12,6 +12,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
+from gaploop.datasets.check.description import checked_rename
 from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
@@ -23,7 +24,6 @@ from gaploop.datasets.harmonise.steps import (
     Order,
     Step,
     Suffix,
-    ToJoints,
     ToTool,
     Units,
     Vector,
@@ -32,7 +32,6 @@ from gaploop.datasets.harmonise.steps import (
     joint,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.repair.description import checked_rename
 
 FILLED: Final = (
     columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
@@ -58,7 +57,6 @@ class Conversion:
         fill: gap columns to add: time from the frame's number, the take's hash, the requested
             action as what was sent, no intervention, no safety event, ages unknown.
         rename: feature to the name that it is given first.
-        called: feature to the name that it gets in the end, where a rename is undone.
     """
 
     info: DatasetInfo
@@ -71,12 +69,12 @@ class Conversion:
     units: str
     fill: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What can't be undone, in words."""
-        lost = [f"joints left out by step {s.kind}" for s in self.steps if s.inverse() is None]
+        """What the result no longer holds, in words."""
+        left_out = (s.left_out for s in self.steps if isinstance(s, JointMapping))
+        lost = [f"joint {name}" for names in left_out for name in names]
         if self.fps != self.info.fps:
             lost.append(f"frames at {self.info.fps:g} fps")
         for name, change in self.cameras.items():
@@ -86,11 +84,11 @@ class Conversion:
                 lost.append(f"the pictures of camera {name} as they were")
         return (*lost, *(f"feature {name}" for name in self.drop))
 
-    def vectors(self, values: Vectors, uid: str) -> dict[str, Vector]:
+    def vectors(self, values: Vectors) -> dict[str, Vector]:
         """Return a take's joint vectors, converted."""
         done = dict(values)
         for step in self.steps:
-            done = step.apply(done, uid)
+            done = step.apply(done)
         return done
 
     def camera(self, feature: str) -> tuple[str, CameraSpec] | None:
@@ -99,7 +97,7 @@ class Conversion:
         if change is None:
             return None
         new = f"{columns.IMAGES}{change.name}" if change.name else feature
-        return self.called.get(new, new), change
+        return new, change
 
     def name_of(self, feature: str) -> str | None:
         """Return a feature's name afterwards; None where it is left out."""
@@ -113,11 +111,11 @@ class Conversion:
         elif self.info.features[feature].get("dtype") in PICTURES:
             found = self.camera(feature)
             return None if found is None else found[0]
-        return self.called.get(feature, feature)
+        return feature
 
     def features(self) -> dict[str, dict[str, Any]]:
         """Return LeRobot's feature table afterwards, without those that LeRobot adds."""
-        joints = self.vectors(empty_vectors(self.info), "")
+        joints = self.vectors(empty_vectors(self.info))
         table: dict[str, dict[str, Any]] = {}
         for name, spec in self.info.features.items():
             new = self.name_of(name)
@@ -212,9 +210,8 @@ def resolve(
 
     def add(step: Step) -> None:
         nonlocal vectors
-        before = {name: v.names for name, v in vectors.items()}
-        vectors = step.apply(vectors, "")
-        steps.append(replace(step, before=before) if isinstance(step, Order) else step)
+        vectors = step.apply(vectors)
+        steps.append(step)
 
     if spec.joints:
         add(JointMapping(spec.joints))
@@ -277,9 +274,6 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
     return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)
 
 
-# What was done to a dataset, and how it is undone.
-
-
 def history_of(root: Path) -> list[Mapping[str, Any]]:
     """Return what was done to a dataset, oldest first; empty where nothing was.
 
@@ -291,39 +285,5 @@ def history_of(root: Path) -> list[Mapping[str, Any]]:
         return []
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
-        raise UnusableInputError(f"{path} is not a record of gaploop harmonise. Restore it.")
+        raise UnusableInputError(f"{path} is not a record of gaploop edit harmonise. Restore it.")
     return list(value["history"])
-
-
-def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
-    """Return the conversion that undoes what a record says was done.
-
-    Raises:
-        UnusableInputError: something was lost by it.
-    """
-    if entry["lost"]:
-        raise UnusableInputError(
-            f"{info.root}: this can't be undone, because these are gone: "
-            f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
-        )
-    from pydantic import TypeAdapter  # here: it takes a while
-
-    made: tuple[Any, ...] = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
-    kinds = {kind.kind: kind for kind in made}
-    steps: list[Step] = []
-    for value in reversed(entry["steps"]):
-        if value["kind"] not in kinds:
-            raise UnusableInputError(
-                f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
-            )
-        step: Step = TypeAdapter(kinds[value["kind"]]).validate_python(value)
-        if (back := step.inverse()) is not None:
-            steps.append(back)
-    changes = entry["cameras"].items()
-    cameras = {change["name"]: CameraSpec(old) for old, change in changes if change["name"]}
-    units, robot = entry["units"]["from"], entry["robot_type"]["from"]
-    added = tuple(entry.get("filled", ()))
-    called = {new: old for old, new in entry.get("renamed", {}).items()}
-    return Conversion(
-        info, tuple(steps), info.fps, "hold", cameras, added, robot, units, called=called
-    )

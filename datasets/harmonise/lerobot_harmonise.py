@@ -156,7 +156,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
     write_json(stage / RECORD, {"schema": SCHEMA, "history": [*history_of(stage), entry]})
     frames = int(read_json(stage / layout.INFO)["total_frames"])
     result = {"takes": len(rows), "frames": frames, "record": RECORD}
-    write_record(stage, lineage.SCHEMA, "harmonise", {}, [source], result)
+    write_record(stage, lineage.SCHEMA, "edit harmonise", {}, [source], result)
 
 
 def _values(
@@ -167,7 +167,7 @@ def _values(
     if count != episode.length or not count:
         raise UnusableInputError(
             f"{table.info.root}: episode {episode.index} has {count} rows, its table says "
-            f"{episode.length}. Fix it with gaploop repair."
+            f"{episode.length}. Fix it: gaploop check DIR --fix"
         )
     source_fps, fps = table.info.fps, conversion.fps
     index = chosen_rows(count, source_fps, fps, conversion.rule)
@@ -190,8 +190,8 @@ def _values(
             result[new] = aged_s.astype(np.float32)
         elif new is not None:
             result[new] = own[index]
-    done = conversion.vectors(joints, episode.info.uid)
-    result |= {conversion.called.get(n, n): v.values.astype(np.float32) for n, v in done.items()}
+    done = conversion.vectors(joints)
+    result |= {n: v.values.astype(np.float32) for n, v in done.items()}
     if conversion.fill:
         ages = (columns.camera_of_age(n) for n in conversion.fill)
         made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)

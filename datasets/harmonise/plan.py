@@ -100,8 +100,8 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
     if piece.tagged != reference.tagged:
         bare = a if reference.tagged else b
         draft.impossible.append(
-            f"{bare.root} has no gap columns. Add them first: gaploop import {bare.root} "
-            "--format=lerobot --kind=… --domain=… --output_dir=…"
+            f"{bare.root} has no gap columns. Add them first: gaploop convert {bare.root} "
+            "--set='{kind: …, domain: …}' --output_dir=OUT"
         )
     return draft
 

@@ -1,4 +1,4 @@
-"""What a conversion is asked to do: the file that `gaploop harmonise --spec` reads."""
+"""What a conversion is asked to do: the file that `gaploop edit harmonise --spec` reads."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _space(value: Any, where: str) -> ToTool | ToJoints | None:
     positions = [number(v, f"{where}, start", -1e6, 1e6) for v in start]
     if value["to"] == EE:
         return ToTool(str(value["arm"]), "")
-    return ToJoints(str(value["arm"]), units, {"": positions} if positions else {})
+    return ToJoints(str(value["arm"]), units, positions)
 
 
 def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:

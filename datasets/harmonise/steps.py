@@ -1,7 +1,7 @@
 """What is done to a dataset's numbers to make them like another's: steps, each exact and recorded.
 
-A step changes the joint vectors of a take (`observation.state`, `action`, `gap.sent`), says in
-words and numbers what it did, and knows its inverse.
+A step changes the joint vectors of a take (`observation.state`, `action`, `gap.sent`), and says in
+words and numbers what it did.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class JointMapping:
     changes: Mapping[str, JointChange]
     kind: str = "joints"
 
-    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors with every joint that is named changed."""
         result = {}
         for feature, vector in vectors.items():
@@ -100,15 +100,10 @@ class JointMapping:
             result[feature] = Vector(tuple(names), _columns(parts, len(vector.values)))
         return result
 
-    def inverse(self) -> JointMapping | None:
-        """Return the change back; None where a joint was left out."""
-        if any(not c.name for c in self.changes.values()):
-            return None
-        back = {
-            joint(c.name): JointChange(old, c.sign, -c.sign * c.offset)
-            for old, c in self.changes.items()
-        }
-        return JointMapping(back)
+    @property
+    def left_out(self) -> list[str]:
+        """The joints that are left out."""
+        return [old for old, change in self.changes.items() if not change.name]
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class Suffix:
     present: bool
     kind: str = "suffix"
 
-    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors with other names."""
         end = SUFFIX if self.present else ""
         return {
@@ -126,20 +121,15 @@ class Suffix:
             for name, v in vectors.items()
         }
 
-    def inverse(self) -> Suffix:
-        """Return the change back."""
-        return Suffix(not self.present)
-
 
 @dataclass(frozen=True)
 class Order:
-    """Entries put in another order: feature to its names in the new one, and in the old one."""
+    """Entries put in another order: feature to its names in the new one."""
 
     after: Mapping[str, tuple[str, ...]]
-    before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kind: str = "order"
 
-    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors in the new order."""
         result = dict(vectors)
         for name, wanted in self.after.items():
@@ -154,10 +144,6 @@ class Order:
             place = [have.index(n) for n in wanted]
             result[name] = Vector(tuple(wanted), vectors[name].values[:, place])
         return result
-
-    def inverse(self) -> Order | None:
-        """Return the change back."""
-        return Order(self.before, self.after) if self.before else None
 
 
 @dataclass(frozen=True)
@@ -181,7 +167,7 @@ class Units:
             if name not in UNITS:
                 raise unknown_choice("units", name, UNITS, "units")
 
-    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
         result = {}
         needs_ranges = (self.source == "m100_100") != (self.target == "m100_100")
@@ -218,10 +204,6 @@ class Units:
             return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
         return degrees
 
-    def inverse(self) -> Units:
-        """Return the conversion back."""
-        return Units(self.target, self.source, self.ranges_deg, self.gripper_rad)
-
 
 def _columns(parts: Sequence[Numbers], rows: int) -> Numbers:
     return np.stack(parts, axis=1) if parts else np.empty((rows, 0))
@@ -239,17 +221,13 @@ class ToTool:
     Attributes:
         arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
         units: of the joints, `deg` or `rad`.
-        starts: uid of a take to its first joint positions, noted while converting.
-        names: feature to its joints, in the order before; noted while converting.
     """
 
     arm: str
     units: str
-    starts: dict[str, list[float]] = field(default_factory=dict)
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kind: str = "to_tool"
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors as poses and grippers."""
         model = ArmModel.load(self.arm)
         result = {}
@@ -263,10 +241,6 @@ class ToTool:
                     f"{model.name} has {', '.join(wanted)}. Rename them with joints: {{old: new}}."
                 )
             places = [None if is_gripper(n) else have.index(n) for n in wanted]
-            self.names[feature] = vector.names
-            if feature == columns.STATE and len(vector.values):
-                first = vector.values[0, [k for k in places if k is not None]]
-                self.starts[uid] = [float(v) for v in first]
             absent = np.zeros(len(vector.values))
             joints = [absent if k is None else vector.values[:, k] for k in places]
             q_rad = np.stack(joints, axis=1)
@@ -282,10 +256,6 @@ class ToTool:
             result[feature] = Vector(names, values)
         return result
 
-    def inverse(self) -> ToJoints:
-        """Return the conversion back, from where each take began."""
-        return ToJoints(self.arm, self.units, self.starts, self.names)
-
 
 @dataclass(frozen=True)
 class ToJoints:
@@ -294,17 +264,15 @@ class ToJoints:
     Attributes:
         arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
         units: of the joints, `deg` or `rad`.
-        starts: uid of a take to its first joint positions; under "" those of any other take.
-        names: feature to its names afterwards.
+        start: joint positions of a take's first frame, in its units.
     """
 
     arm: str
     units: str
-    starts: Mapping[str, list[float]]
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    start: Sequence[float]
     kind: str = "to_joints"
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
         """Return the vectors as joint positions and grippers.
 
         Raises:
@@ -314,13 +282,12 @@ class ToJoints:
         moved = [k for k, n in enumerate(model.joint_names) if not is_gripper(n)]
         start: Numbers = np.zeros(len(moved))
         if any(len(v.values) for v in vectors.values()):
-            given = self.starts.get(uid, self.starts.get(""))
-            if given is None or len(given) != len(moved):
+            if len(self.start) != len(moved):
                 raise UnusableInputError(
                     "action_space: joint positions of the first frame are needed, "
                     f"{len(moved)} of them [{self.units}] without the gripper: start: [...]"
                 )
-            start = np.asarray(given, dtype=np.float64)
+            start = np.asarray(self.start, dtype=np.float64)
             start = np.asarray(np.radians(start) if self.units == "deg" else start)
         result: dict[str, Vector] = {}
         seeds: Numbers | None = None
@@ -346,13 +313,9 @@ class ToJoints:
             fingers = [n for n in model.joint_names if is_gripper(n)]
             if fingers and TOOL_GRIPPER in vector.names:
                 own[joint(fingers[0])] = vector.values[:, vector.names.index(TOOL_GRIPPER)]
-            names = tuple(self.names.get(feature, [n + SUFFIX for n in own]))
+            names = tuple(n + SUFFIX for n in own)
             result[feature] = Vector(names, np.stack([own[joint(n)] for n in names], axis=1))
         return result
-
-    def inverse(self) -> ToTool:
-        """Return the conversion back."""
-        return ToTool(self.arm, self.units)
 
 
 def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:

@@ -23,7 +23,7 @@ from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
-from gaploop.datasets.lerobot_read import require_loads
+from gaploop.datasets.lerobot_writer import require_loads
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""

@@ -82,18 +82,13 @@ def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreeme
             ends = (interval.low, interval.high)
             kappa, kappa_interval = math.nan, (math.nan, math.nan)
             if len(every) > 1:  # else chance alone would agree
-                # Imported here: it takes a second.
-                from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
-
+                # By chance: of two people, as often as each says a word (Cohen 1960); of more, as
+                # often as all of them do (Fleiss 1971).
+                shares = [(codes[:, [k]] == np.arange(len(every))).mean(axis=0) for k in (0, -1)]
                 if len(authors) > 2:
-                    kappa = float(fleiss_kappa(counts, method="fleiss"))
-                else:
-                    table = np.zeros((len(every), len(every)))
-                    np.add.at(table, (codes[:, 0], codes[:, 1]), 1)
-                    kappa = float(cohens_kappa(table, return_results=False))
-            if not math.isnan(kappa):
-                share = np.bincount(codes[:, 0]) / len(codes)  # of those who always agreed
-                chance = (raw - kappa) / (1 - kappa) if kappa < 1 else float((share**2).sum())
+                    shares = [counts.sum(axis=0) / codes.size] * 2
+                chance = float(shares[0] @ shares[1])
+                kappa = (raw - chance) / (1 - chance)
                 low, high = (max(-1.0, (end - chance) / (1 - chance)) for end in ends)
                 kappa_interval = low, min(high, 1.0)
             found.append(

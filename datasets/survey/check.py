@@ -6,6 +6,7 @@ files that episodes name are there. Codes are those of `check`, which opens the 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -131,8 +131,9 @@ def _overview(source: Metadata, rows: int) -> Overview:
                     flat = pc.list_flatten(flat) if pa.types.is_list(flat.type) else flat
                     for entry in flat.value_counts().to_pylist():
                         counts[name][str(entry["values"])] += int(entry["counts"])
-                uids = pd.Series([uid for uid in block["gap_uid"].to_pylist() if uid], dtype=str)
-                hashes.append(np.asarray(pd.util.hash_pandas_object(uids, index=False)))
+                uids = (str(uid).encode() for uid in block["gap_uid"].to_pylist() if uid)
+                digests = b"".join(hashlib.blake2b(uid, digest_size=8).digest() for uid in uids)
+                hashes.append(np.frombuffer(digests, np.uint64))
             elif not episodes:
                 text = "No gap columns: outcome, domain and gap dimension of its episodes are "
                 say("no_gap_columns", layout.EPISODES, text + "unknown.", WARNING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
-from gaploop.core.vocabulary import CONDITIONS
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.columns import EPISODE_COLUMNS
-from gaploop.datasets.labels.query import Facts, matching
+from gaploop.datasets.labels.query import Condition, parse_query
 from gaploop.datasets.survey.sources import HubMetadata, Metadata, read_info
 
 BLOCK_ROWS: Final = 20_000
@@ -50,37 +48,7 @@ class QueryMatch:
     skipped: str = ""
 
 
-class _ColumnProbe:
-    """Stands for a table without rows and notes which columns are asked for."""
-
-    column_names: Final = (INDEX, "tasks", "length", *EPISODE_COLUMNS)
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-
-    def __getitem__(self, name: str) -> pa.Array:
-        self.names[name] = None
-        return pa.array([], type=pa.string())
-
-    def __len__(self) -> int:
-        return 0
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query that was understood: the columns that it needs, the conditions that it may use."""
-
-    text: str
-    columns: tuple[str, ...]
-    conditions: frozenset[str]
-
-    def rows(self, block: pa.Table, fps: float, robot_type: str) -> NDArray[np.bool_]:
-        """Return for each row of a block whether the query chooses it."""
-        facts = replace(Facts.of_table(block, fps, robot_type), known=self.conditions)
-        return np.array(matching(self.text, facts), dtype=bool)
-
-
-def understand(text: str, sources: Sequence[Metadata]) -> Query:
+def understand(text: str, sources: Sequence[Metadata]) -> tuple[Condition, ...]:
     """Read a query once, before anything is searched.
 
     Names of conditions that aren't in the vocabulary are looked up in the datasets.
@@ -88,11 +56,10 @@ def understand(text: str, sources: Sequence[Metadata]) -> Query:
     Raises:
         UnusableInputError: it can't be understood.
     """
-    known = frozenset(CONDITIONS)
     try:
-        return Query(text, _columns(text, known), known)
+        return parse_query(text, ())
     except UnusableInputError:
-        names = set(known)
+        names = set[str]()
     for source in sources:
         try:
             for block in blocks(source, ["gap_conditions"]):
@@ -102,14 +69,7 @@ def understand(text: str, sources: Sequence[Metadata]) -> Query:
                         names |= set(value) if isinstance(value, dict) else set()
         except DAMAGE:
             continue  # what can't be read is reported by the search itself
-    known = frozenset(names)
-    return Query(text, _columns(text, known), known)
-
-
-def _columns(text: str, known: frozenset[str]) -> tuple[str, ...]:
-    asked = _ColumnProbe()
-    matching(text, replace(Facts.of_table(asked, 1.0), known=known))
-    return tuple(asked.names)
+    return parse_query(text, names)
 
 
 def blocks(
@@ -152,14 +112,20 @@ def find(text: str, sources: Sequence[Metadata], rows: int = BLOCK_ROWS) -> Iter
     yield from in_order(lambda source: _search(query, source, rows), sources)
 
 
-def _search(query: Query, source: Metadata, rows: int) -> QueryMatch:
+def _search(query: Sequence[Condition], source: Metadata, rows: int) -> QueryMatch:
     scanned = frames = 0
     parts: list[NDArray[np.int64]] = []
     reason = ""
     try:
         info = read_info(source)
-        for block in blocks(source, {INDEX, "length", *query.columns}, rows):
-            chosen = query.rows(block, info.fps, info.robot_type)
+        for block in blocks(source, {INDEX, "length", *(part.column for part in query)}, rows):
+            chosen = np.array(
+                [
+                    all(part.allows(part.of_row(row, info.robot_type)) for part in query)
+                    for row in block.to_pylist()
+                ],
+                dtype=bool,
+            )
             scanned += len(block)
             parts.append(block[INDEX].to_numpy()[chosen].astype(np.int64))
             frames += int(block["length"].to_numpy()[chosen].sum())

@@ -133,16 +133,21 @@ def _split(values: FloatArray) -> Labels:
 def _tightest(values: FloatArray) -> tuple[float, Labels]:
     """Return the best mean silhouette over numbers of groups (Rousseeuw 1987), and the groups."""
     from scipy.cluster.hierarchy import fcluster, linkage
-    from sklearn.metrics import silhouette_score
+    from scipy.spatial.distance import pdist, squareform
 
-    tree = linkage(values, method="ward")
+    apart = pdist(values)
+    tree, square = linkage(apart, method="ward"), squareform(apart)
     best, label = -1.0, np.zeros(len(values), dtype=np.int64)
     for k in range(2, min(MOST_GROUPS, len(values) // SMALLEST) + 1):
         tried = fcluster(tree, k, criterion="maxclust").astype(np.int64)
         counts = np.bincount(tried)[1:]
         if len(counts) < 2 or counts.min() < SMALLEST:
             continue
-        score = float(silhouette_score(values, tried))
+        mine = tried[:, None] == np.arange(1, len(counts) + 1)
+        total = square @ mine
+        own = total[mine] / (counts[tried - 1] - 1)
+        other = np.where(mine, np.inf, total / counts).min(axis=1)
+        score = float(np.mean((other - own) / np.maximum(np.maximum(own, other), 1e-300)))
         if score > best:
             best, label = score, tried
     return best, label

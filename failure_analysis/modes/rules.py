@@ -2,7 +2,7 @@
 
 The mode is the first event, in time, that the attempt didn't recover from: of `arm_events` in
 commands, readings and loads, or `grasp_events` in jaws and tracked object. Definitions are in
-docs/diagnosis.md. A force window or motor currents alone still tell a collision.
+docs/diagnosis.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from gaploop.failure_analysis.modes.arm_events import (
     shaking,
     standing,
 )
-from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
 from gaploop.failure_analysis.modes.grasp_events import grasp_events
-from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
@@ -56,15 +54,9 @@ class ModeCall:
     evidence: tuple[Evidence, ...] = ()
 
 
-def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
+def failure_mode(view: TakeView, measured: TakeSignals) -> ModeCall:
     """Return the failure mode of a take that failed, or may have."""
     motions = tuple(m for m in arms(view) if moves(m))
-    if not motions and view.wrench is not None:
-        mode, evidence = force_mode(view, reference.force, reference.force_classes)
-        return ModeCall(mode, None, evidence)
-    if not motions and view.currents_a is not None:
-        mode, evidence = current_mode(view, reference.currents)
-        return ModeCall(mode, None, evidence)
     if not motions:
         return ModeCall(None, None)
     # The first event of any arm that the attempt didn't recover from.

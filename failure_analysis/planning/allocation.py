@@ -19,21 +19,13 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve, fixed_shares
+from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve
 
 LEAST_GAIN: Final = 0.1
 """Percentage points of success that a take must be expected to bring: assumed. Fifty takes for
 five points are hardly worth an afternoon."""
-PILOT_TAKES: Final = (5, 10)
-"""Takes that may be recorded first, to find out."""
-PILOT_ROLLOUTS: Final = 10
-"""Rollouts that then say whether they helped."""
-ROLLOUT_PRICE: Final = 0.2
-"""Of a take: nobody demonstrates, nobody tries again. Assumed."""
 OPEN_RESPONSE: Final = 0.8
-"""Probability that demonstrations help, from which on there is nothing to find out first."""
-PILOT_HORIZON: Final = 200
-"""Takes that a pilot that helps may lead to."""
+"""Probability that demonstrations help, below which the plan says that it is open."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +50,6 @@ class Decision(StrEnum):
 
     RECORD = "record"
     """Its takes are worth their time."""
-    PILOT = "pilot"
-    """It is open whether demonstrations help: a few are recorded first."""
     UNCLEAR = "unclear"
     """Too few failures have a named cause."""
     NO_BUDGET = "no_budget"
@@ -79,14 +69,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True)
 class DimensionQuota:
-    """Takes of one dimension: all of them, and those to record first, which differ for a pilot.
-
-    `next_gain` is what one more is expected to bring [points].
-    """
+    """Takes of one dimension; `next_gain` is what one more is expected to bring [points]."""
 
     decision: Decision
     takes: int = 0
-    first: int = 0
     next_gain: float = 0.0
 
 
@@ -163,32 +149,3 @@ def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
         best = max(range(len(masses)), key=lambda c: (masses[c] * gains[got[c]], -c))
         got[best] += 1
     return got
-
-
-def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain: float) -> int:
-    """Return how many takes to record first to find out whether the rest is worth it; 0 for none.
-
-    Value of information (Raiffa and Schlaifer 1961): going on as far as the pilot's rollouts say
-    that it pays, up to `most` takes, is compared with recording all `takes` at once, at
-    `least_gain` a take of the `points` that the dimension's failures cost.
-    """
-    if curve.responds >= OPEN_RESPONSE:
-        return 0
-    from scipy.stats import binom  # here: `--help` needs no statistics
-
-    steps = np.arange(most + 1, dtype=float)
-    fixed = fixed_shares(steps) * points  # (most + 1, grid)
-    belief = curve.probability.ravel()
-    best, chosen = float(fixed[takes] @ belief - least_gain * takes), 0
-    seen = np.arange(PILOT_ROLLOUTS + 1)
-    for pilot in (n for n in PILOT_TAKES if n < takes):
-        # The value of recording so many, looking, and then choosing freely.
-        rate = np.clip(1.0 - points / 100.0 + fixed[pilot] / 100.0, 0.0, 1.0)
-        joint = binom.pmf(seen[:, None], PILOT_ROLLOUTS, rate[None, :]) * belief  # (seen, grid)
-        going_on = joint @ fixed[pilot:].T  # (seen, further takes), weighted by P(seen)
-        spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, most + 1)
-        looking = least_gain * ROLLOUT_PRICE * PILOT_ROLLOUTS
-        value = float((going_on - spent).max(axis=1).sum() - looking)
-        if value > best:
-            best, chosen = value, pilot
-    return chosen

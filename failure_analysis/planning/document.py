@@ -61,7 +61,7 @@ def _short(hours: float) -> str:
 def doing(item: PlanItem) -> str:
     """Return what an item asks for, in a word or two."""
     if item.takes:
-        return "find out" if item.may_follow else "record"
+        return "record"
     return "not now" if item.remedy == "collect" else words(item.remedy)
 
 
@@ -80,9 +80,7 @@ def headline(plan: Plan) -> str:
     spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
     sentence = f"Record {plan.takes} takes, about {spent}."
     sentence += brings or f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
-    following = any(item.may_follow for item in plan.items)
-    sentence += ", including all takes that may follow." if following else "."
-    sentence += f" Time: {time_words(plan.hours)}."
+    sentence += f". Time: {time_words(plan.hours)}."
     if plan.machine_hours:
         sentence += f" Then adapting and evaluating: {_short(plan.machine_hours)} of the machine"
         sentence += f", {_short(plan.rollout_hours)} of rollouts at the station."
@@ -139,8 +137,6 @@ def summary_cells(item: PlanItem) -> tuple[str, ...]:
     """Return an item's row: dimension, share, what to do, takes, gain, time."""
     suffix = item.id.partition(f":{item.dimension.value}:")[2]
     takes = str(item.takes) if item.takes else "don't collect"
-    if item.may_follow:
-        takes = f"{item.takes} first, then up to {item.may_follow}"
     return (
         words(item.dimension.value) + (f" ({suffix})" if suffix else ""),
         f"{item.share:.0%}",
@@ -202,11 +198,10 @@ def plan_section(plan: Plan) -> Section:
     rows = []
     for item in plan.items:
         test = f" Cheap test first: {item.test}" if item.test else ""
-        follow = f" (+{item.may_follow} if they help)" if item.may_follow else ""
         gain = f"{_span(item.gain_points)} points" if item.gain_points else "–"
         rows.append((
             words(item.dimension.value), f"{item.share:.0%}", item.remedy,
-            f"{item.takes}{follow}" if item.takes else "none", gain,
+            str(item.takes or "none"), gain,
             f"{item.why} {item.protocol}{test}",
         ))  # fmt: skip
     head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")

@@ -233,14 +233,13 @@ def commands(
     here = [] if about.arm == "so101" else [f"--env.robot={about.arm}"]
     if about.task != "pick_place":
         here.append(f"--env.task={about.task}")
-    cell = [option.replace("--env.robot", "--robot.model").replace("--env.", "--robot.")
-            for option in here]  # fmt: skip
     policy = f"--policy.path={about.policy}"
 
     def record(name: str, takes: int, *options: str) -> list[str]:
         where = [f"--dataset.root={about.folder / name}", f"--dataset.num_episodes={takes}"]
-        return ["record", "--robot.type=so101_sim", "--teleop.type=scripted", *cell, *options,
-                *where]  # fmt: skip
+        cell = [option.replace("--env.robot", "--robot.model").replace("--env.", "--robot.")
+                for option in (*here, *options)]  # fmt: skip
+        return ["record", "--robot.type=so101_sim", "--teleop.type=scripted", *cell, *where]
 
     def train(name: str, out: str, *options: str) -> Iterator[list[str]]:
         mixed = f"--sim_takes={MIXED}"
@@ -266,7 +265,7 @@ def commands(
             ]
         case "randomise" if dimension in RANGES:
             name = f"randomised_{dimension.value}"
-            ranges = f"--env.randomise={RANGES[dimension]}"
+            ranges = f"--robot.randomise={RANGES[dimension]}"
             lines = [record(name, RANDOMISED_TAKES, *twin, ranges), *train(name, f"{name}_policy")]
         case "collect" if about.record_with:
             plan = f"--plan={about.folder / 'plan.yaml'}"

@@ -21,8 +21,7 @@ from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
-    PILOT_HORIZON,
-    PILOT_ROLLOUTS,
+    OPEN_RESPONSE,
     Budget,
     Decision,
     DimensionQuota,
@@ -30,7 +29,6 @@ from gaploop.failure_analysis.planning.allocation import (
     best_order,
     next_gains,
     split_takes,
-    worth_a_pilot,
 )
 from gaploop.failure_analysis.planning.curves import Curve, learn, no_response
 from gaploop.failure_analysis.planning.effort import (
@@ -100,7 +98,7 @@ class Planned:
         """Return what to expect of more takes, for each dimension in the plan's order."""
         planned = Counter[GapDimension]()
         for item in self.plan.items:
-            planned[item.dimension] += item.takes + item.may_follow
+            planned[item.dimension] += item.takes
         return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
 
 
@@ -109,8 +107,8 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
 
     A dimension gets an item if it was named, and has a fair share of the failures: nothing is
     bought against what a diagnosis only leans to; what to measure is said instead. Takes go where
-    the next one brings most for its price, until the budget or the gain is used up; where it is
-    open whether they help, a few are recorded first. What demonstrations don't fix is done instead.
+    the next one brings most for its price, until the budget or the gain is used up. What
+    demonstrations don't fix is done instead.
     """
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
@@ -132,8 +130,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
     hours = ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
     hours += sum({o.remedy: o.hours.mean for o in instead.values()}.values())
-    now_h = sum(item.hours.mean * item.takes / (item.takes + item.may_follow)
-                for item in items if item.hours and item.takes)  # fmt: skip
+    now_h = sum(item.hours.mean for item in items if item.hours and item.takes)
     known, rate = failures.rate_known, ask.effort.rate_per_hour
     machine_h, rollout_h = sum(o.machine_hours for o in instead.values()), 0.0
     if any(takes.values()):
@@ -303,10 +300,7 @@ def _by_gain(
             decision = Decision.NO_BUDGET if worth else Decision.NOT_WORTH
             quotas[d] = DimensionQuota(decision, next_gain=left)
             continue
-        most = max(takes, min(ask.budget.takes or PILOT_HORIZON, PILOT_HORIZON))
-        first = worth_a_pilot(ask.curves[d], points[d], takes, most, ask.least_gain)
-        decision = Decision.PILOT if first else Decision.RECORD
-        quotas[d] = DimensionQuota(decision, takes, first or takes, left)
+        quotas[d] = DimensionQuota(Decision.RECORD, takes, left)
     return quotas
 
 
@@ -363,20 +357,18 @@ def _items(
         return [base]
     parts = setups_for(dimension, failures, ask.conditions, ask.station)
     masses = [part.mass for part in parts]
-    all_takes = split_takes(quota.takes, masses, curve)
-    first = split_takes(quota.first, masses, curve)
+    split = split_takes(quota.takes, masses, curve)
     gain = outlook.gain(dimension, quota.takes)
     found = []
-    for part, total, now in zip(parts, all_takes, first, strict=True):
-        if total:
-            changes = setup_changes(total, part.every())
+    for part, takes in zip(parts, split, strict=True):
+        if takes:
+            changes = setup_changes(takes, part.every())
             rng = np.random.default_rng(4)
-            hours = ask.effort.draw_hours({dimension: total}, changes, rng, DRAWS)
+            hours = ask.effort.draw_hours({dimension: takes}, changes, rng, DRAWS)
             item = replace(
                 base,
                 id=base.id + part.suffix,
-                takes=now,
-                may_follow=total - now,
+                takes=takes,
                 conditions=part.conditions,
                 vary=part.vary,
                 gain_points=estimate(part.mass * gain, 1),
@@ -413,20 +405,15 @@ def _verdict_words(
         case Decision.NO_BUDGET:
             return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
         case Decision.RECORD:
-            return f"{quota.takes} takes are expected to fix {part}."
-        case Decision.PILOT:
-            return (
-                f"Unsure whether demonstrations fix this (chance {chance}): record {quota.first}, "
-                f"adapt, roll out {PILOT_ROLLOUTS}, and plan again with gaploop plan --results: up "
-                f"to {quota.takes - quota.first} more if they helped, none if not. All "
-                f"{quota.takes} are expected to fix {part}."
-            )
+            sure = curve.responds >= OPEN_RESPONSE
+            doubt = "" if sure else f" Whether demonstrations fix this is open (chance {chance})."
+            return f"{quota.takes} takes are expected to fix {part}.{doubt}"
 
 
 def _stop_words(
     quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
 ) -> str:
-    may_go_on = (Decision.RECORD, Decision.PILOT, Decision.NO_BUDGET)
+    may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -23,7 +23,9 @@ from gaploop.failure_analysis.report.page import (
 )
 from gaploop.failure_analysis.report.report import SIM_TO_SIM
 from gaploop.failure_analysis.station import words
-from gaploop.sim.identification.drives import OpenLoopCurve
+
+if TYPE_CHECKING:
+    from gaploop.sim.identification.drives import OpenLoopCurve
 
 LONGEST_S: Final = 15.0
 """Of a longer piece, so much is drawn [s]."""

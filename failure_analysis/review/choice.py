@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from gaploop.core.vocabulary import Outcome, set_up
-from gaploop.datasets.labels.query import Facts, matching
+from gaploop.datasets.labels.query import where
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
 
@@ -34,7 +34,7 @@ class Filter:
 
     A dimension is one that they are tagged with, or that is suggested first; a condition is as
     `lighting=dim`. The text is words that stand in uid, task, conditions, operator, session or
-    policy, or a query such as `lighting==dim and duration_s>10`.
+    policy, or a query such as `lighting=dim phase=grasp`.
     """
 
     outcome: str = ANY
@@ -95,14 +95,15 @@ def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:
     Raises:
         UnusableInputError: its text is a query that can't be understood.
     """
-    text, found, words = by.text.strip(), [True] * len(takes), list[str]()
-    if any(sign in text for sign in ("==", "!=", "<", ">", " in ")):
-        found = matching(text, Facts.of_episodes([t.episode for t in takes]), "Search")
+    found, words = {t.episode.index for t in takes}, list[str]()
+    if "=" in by.text:
+        found = set(where(by.text, [t.episode for t in takes], "Search"))
     else:
-        words = text.casefold().split()
+        words = by.text.casefold().split()
     chosen = []
-    for take, yes in zip(takes, found, strict=True):
+    for take in takes:
         info = take.episode.info
+        yes = take.episode.index in found
         if words:
             known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
             searched = (*known, *_conditions(info.conditions), f"#{take.episode.index}")

@@ -388,7 +388,7 @@ class ReviewPage:
             with ui.element("nav"):
                 with ui.element("div").classes("filters"):
                     self._search = ui.input(
-                        placeholder="Search, or lighting==dim  (/)",
+                        placeholder="Search, or lighting=dim  (/)",
                         validation=lambda _: self._refused,
                     )
                     self._search.props("dense outlined clearable debounce=250").classes("search")

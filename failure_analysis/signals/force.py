@@ -1,8 +1,4 @@
-"""Signals of a force/torque window, for logs that hold little else.
-
-The sensor's rest reading is not known, so it comes from the reference (the quiet part of the
-set's windows) where there is one, else from the window's own quietest stretch.
-"""
+"""Signals of a force/torque sensor, whose rest reading is the take's own quietest stretch."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def quiet_stretch(wrench: FloatArray) -> tuple[FloatArray, float]:
 def _deviation(view: TakeView, axes: slice) -> FloatArray:
     """Return how far three axes are from their rest reading, shape (n,), where they were read."""
     wrench = known(view.wrench)
-    rest = view.force_rest if view.force_rest is not None else quiet_stretch(wrench)[0]
+    rest = quiet_stretch(wrench)[0]
     values = np.linalg.norm(wrench[:, axes] - rest[axes], axis=1)
     return np.asarray(values[np.isfinite(values)])
 

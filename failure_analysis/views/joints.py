@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -124,7 +123,7 @@ def remember_units(root: Path, stated: str) -> None:
 
 def _require_one_unit(takes: Sequence[Take]) -> None:
     """Refuse takes of one folder in several units: what is usual of one isn't of the others."""
-    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop harmonise."
+    fix = "Diagnose them apart, with --episodes, or convert a part: gaploop edit harmonise."
     stated: dict[str, list[str]] = {}
     for take in takes:
         name = take.info.uid if take.episode is None else f"episode {take.episode}"
@@ -164,32 +163,20 @@ def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
     if len(names) != values.shape[1]:  # another arm's commands: only its gripper is known
         names = ("",) * (values.shape[1] - 1) + names[-1:]
     plain = [name.removeprefix("left_").removeprefix("right_") for name in names]
+    model, cells = model_of(info.robot_type), CELL_ARMS.values()
     if info.units.startswith("deg"):
         angles = np.radians(values)
     elif info.units == "m100_100":
-        halves = _half_ranges_rad(info.robot_type)
+        halves = ARM_MODELS[model].half_range_rad if model is not None else {}
         angles = values / CLAMP * np.array([halves.get(n, math.radians(CLAMP)) for n in plain])
     else:
         return values if info.units == "rad" else None
-    model, cells = model_of(info.robot_type), CELL_ARMS.values()
     travels = (arm.grip.travel_rad for arm in cells if arm.robot_type == info.robot_type)
     travel = ARM_MODELS[model].gripper_percent_rad if model is not None else next(travels, None)
     for k, name in enumerate(plain):
         if "gripper" in name and travel is not None:
             angles[:, k] = travel[0] + (travel[1] - travel[0]) * values[:, k] / 100.0
     return np.asarray(angles)
-
-
-@cache
-def _half_ranges_rad(robot_type: str) -> dict[str, float]:
-    from gaploop.core.kinematics import ArmModel  # here: it loads MuJoCo
-
-    name = model_of(robot_type)
-    if name is None or not ARM_MODELS[name].model.is_installed:
-        return {}
-    arm = ArmModel.load(name)
-    halves = np.ptp(arm.joint_limits_rad, axis=1) / 2.0
-    return {joint: float(half) for joint, half in zip(arm.joint_names, halves, strict=True)}
 
 
 def answering(sent: FloatArray, read: FloatArray) -> tuple[list[int], list[int]] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import PAN_AXIS_X_M
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath, runs
@@ -164,7 +165,6 @@ def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bo
 
     Places are on the table [m], each shape (n, 2).
     """
-    from gaploop.sim.kinematics import PAN_AXIS_X_M
 
     def place(azimuth: FloatArray, radius: FloatArray) -> FloatArray:
         return np.stack([PAN_AXIS_X_M + radius * np.cos(azimuth), radius * np.sin(azimuth)], axis=1)

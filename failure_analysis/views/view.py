@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.failure_analysis.views.joints import angles_rad, answering
@@ -17,9 +18,7 @@ from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
-    from gaploop.core.arm import CellArm
     from gaploop.failure_analysis.views.headway import Headway
-    from gaploop.sim.kinematics import ArmIk
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
@@ -137,25 +136,17 @@ def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
 
     In the base frame. Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
     """
-    from gaploop.sim.arms import arm_with_joints  # here: MuJoCo takes a moment to import
-
-    known = arm_with_joints(tuple(joints))
+    known = next((arm for arm in CELL_ARMS.values() if arm.joint_names == tuple(joints)), None)
     if known is None:
         return None
+    if not known.mounted:
+        return known.tool_centre_m(q_rad)
     places = []
     for row in q_rad:
-        side = known.at_work(row) if known.mounted else known.arms[0]
-        tool_m, _ = _kinematics(side.arm).tcp(row[known.columns(side)])
+        side = known.at_work(row)
+        (tool_m,) = side.arm.tool_centre_m(row[None, known.columns(side)])
         places.append(tool_m + np.array([*side.at_m, 0.0]))
     return np.array(places).reshape(-1, 3)
-
-
-@cache
-def _kinematics(arm: CellArm) -> ArmIk:
-    from gaploop.sim.kinematics import ArmIk
-    from gaploop.sim.scene import SceneOptions, build_model
-
-    return ArmIk(build_model(SceneOptions(arm=arm)), arm)
 
 
 class TakeView:
@@ -176,8 +167,6 @@ class TakeView:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
-        self.force_rest: FloatArray | None = None
-        """What the force sensor reads at rest [N, N m], shape (6,), where its set tells."""
         self.policy = policy
         self._images = images
 

@@ -28,7 +28,7 @@ from gaploop.core.files import json_lines, write_json
 from gaploop.core.suite import CanaryRules, Suite
 from gaploop.finetune.gate.evidence import Wealth, rate_wealth
 from gaploop.finetune.gate.folder import GateFolder
-from gaploop.finetune.gate.judge import CANARY, FULL, StageAnswer, StageResult
+from gaploop.finetune.gate.judge import CANARY, StageAnswer, StageResult
 
 SAFETY_TARGET: Final = 0.05
 """Rate of safety events that the stake on "unsafe" is best for, per episode."""
@@ -254,29 +254,18 @@ def _read(path: Path, names: Sequence[str]) -> list[Report]:
     return list(json_lines(path, "a robot's report", read))
 
 
-def canary_stage(canary: Canary) -> StageResult:
-    """Return how the canary stands."""
-    answer = {
-        CanaryPhase.CANARY: StageAnswer.OPEN,
-        CanaryPhase.UNDECIDED: StageAnswer.UNDECIDED,
-        CanaryPhase.ROLLED_BACK: StageAnswer.PASSED if canary.widened else StageAnswer.FAILED,
-    }.get(canary.phase, StageAnswer.PASSED)
-    message = canary.widened if answer is StageAnswer.PASSED else _words(canary)
-    return StageResult(CANARY, answer, message, canary.episodes)
-
-
-def full_stage(canary: Canary) -> StageResult:
-    """Return how the whole fleet stands."""
+def fleet_stage(canary: Canary, stage: str) -> StageResult:
+    """Return how the canary stands, or, after it, the whole fleet."""
+    if stage == CANARY and canary.widened:
+        return StageResult(stage, StageAnswer.PASSED, canary.widened, canary.episodes)
     answer = {
         CanaryPhase.PROMOTED: StageAnswer.PASSED,
         CanaryPhase.ROLLED_BACK: StageAnswer.FAILED,
+        CanaryPhase.UNDECIDED: StageAnswer.UNDECIDED,
     }.get(canary.phase, StageAnswer.OPEN)
-    return StageResult(FULL, answer, _words(canary), canary.episodes)
-
-
-def _words(canary: Canary) -> str:
-    if canary.phase in (CanaryPhase.CANARY, CanaryPhase.FULL):
-        return f"{canary.episodes} episodes so far; run the gate again as reports come in"
-    if canary.phase is CanaryPhase.ROLLED_BACK:
-        return f"rolled back: {canary.message}"
-    return canary.message
+    message = canary.message
+    if answer is StageAnswer.OPEN:
+        message = f"{canary.episodes} episodes so far; run the gate again as reports come in"
+    elif answer is StageAnswer.FAILED:
+        message = f"rolled back: {message}"
+    return StageResult(stage, answer, message, canary.episodes)

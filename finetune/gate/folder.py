@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import filelock
 import numpy as np
 
 from gaploop.core import files
@@ -167,8 +168,8 @@ def only_gate(path: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(files.locked_file(path / LOCK, wait=False))
-        except BlockingIOError:
+            stack.enter_context(filelock.FileLock(path / LOCK, timeout=0))
+        except filelock.Timeout:
             raise UnusableInputError(
                 f"Another gate is running in {path}. Wait for it, or stop it: the same command "
                 "then goes on where it was."

@@ -16,7 +16,7 @@ from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
-from gaploop.finetune.gate.canary import Canary, canary_stage, full_stage, reported
+from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
 from gaploop.finetune.gate.design import GateDesign, make_design
 from gaploop.finetune.gate.folder import (
     RESULT,
@@ -205,9 +205,9 @@ def run_gate(
             )
         elif name == CANARY and gate.reports is not None:
             canary = reported(suite, gate.reports, folder)
-            stages.append(canary_stage(canary))
+            stages.append(fleet_stage(canary, name))
         elif canary is not None:
-            stages.append(full_stage(canary))
+            stages.append(fleet_stage(canary, name))
     gate.unchanged()
 
     last = stages[-1]

@@ -139,7 +139,7 @@ def check_fits(
         if held != width and not padded:
             raise UnusableInputError(
                 f"{info.root}: {key} has {held} entries, policy {folder} was trained on {width}. "
-                "Use takes of the arm it was trained with, or gaploop harmonise."
+                "Use takes of the arm it was trained with, or gaploop edit harmonise."
             )
     path = folder / SIDECAR
     if not path.exists():
@@ -150,12 +150,13 @@ def check_fits(
         if theirs and theirs != ours:
             raise UnusableInputError(
                 f"{info.root}: {feature} is [{', '.join(ours)}], policy {folder} was trained on "
-                f"[{', '.join(theirs)}]. Name, order and convert them alike with gaploop harmonise."
+                f"[{', '.join(theirs)}]. Name, order and convert them alike with "
+                "gaploop edit harmonise."
             )
     if own.get("fps") and float(own["fps"]) != info.fps:
         raise UnusableInputError(
             f"{info.root}: {info.fps:g} frames a second, policy {folder} was trained on "
-            f"{float(own['fps']):g}. Resample with gaploop harmonise."
+            f"{float(own['fps']):g}. Resample with gaploop edit harmonise."
         )
 
 

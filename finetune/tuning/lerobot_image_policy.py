@@ -77,7 +77,7 @@ class ImagePolicyWork:
             if units and own and units != own:
                 raise UnusableInputError(
                     f"{whole.datasets[take.dataset].root}: joints in {units}, policy {base} was "
-                    f"trained in {own}. Convert with gaploop harmonise."
+                    f"trained in {own}. Convert with gaploop edit harmonise."
                 )
         used = {**(config.input_features or {}), **(config.output_features or {})}
         numbers = {

@@ -110,7 +110,7 @@ def weights_of(plan: Plan) -> dict[str, float]:
     Raises:
         UnusableInputError: the plan collects nothing.
     """
-    items = [i for i in plan.items if i.remedy == COLLECT and i.takes + i.may_follow > 0]
+    items = [i for i in plan.items if i.remedy == COLLECT and i.takes]
     if not items:
         raise UnusableInputError(
             f"Plan {plan.id} collects no takes, so it gives no weights for them. Leave --plan out."

@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
@@ -32,12 +35,11 @@ MIN_CORNERS: Final = 8
 
 PAGES_MM: Final = {"A4": (210.0, 297.0), "A3": (297.0, 420.0), "letter": (215.9, 279.4)}
 """Short and long side; ISO 216 and ANSI/ASME Y14.1."""
-SUFFIXES: Final = (".pdf", ".png", ".svg")
+SUFFIXES: Final = (".pdf", ".png")
 QUIET_MM: Final = 8.0
 """White about the board; printers also leave some 5 mm of the page blank."""
 RULER_MM: Final = 100.0
-DPI: Final = 300
-_MM: Final = 1 / 25.4
+DPI: Final = 600
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,6 @@ class Board:
 
     Attributes:
         kind: `charuco` (may be partly out of the picture) or `chessboard`.
-        legacy: ChArUco layout of OpenCV before 4.6, where the first square is white if the
-            number of rows is even.
     """
 
     kind: str = "charuco"
@@ -56,7 +56,6 @@ class Board:
     square_m: float = 0.028
     marker_m: float = 0.021
     dictionary: str = "4X4_50"
-    legacy: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -93,10 +92,8 @@ class Board:
         squares = f"{self.columns} x {self.rows} squares of {self.square_m * 1e3:g} mm"
         if self.kind == "chessboard":
             return f"chessboard of {squares}"
-        old = ", legacy layout" if self.legacy else ""
         return (
-            f"ChArUco board of {squares}, markers {self.dictionary} of "
-            f"{self.marker_m * 1e3:g} mm{old}"
+            f"ChArUco board of {squares}, markers {self.dictionary} of {self.marker_m * 1e3:g} mm"
         )
 
     @property
@@ -109,7 +106,7 @@ class Board:
         if self.kind == "charuco":
             words += f" --board.marker_mm={self.marker_m * 1e3:g} "
             words += f"--board.dictionary={self.dictionary}"
-        return words + (" --board.legacy" if self.legacy else "")
+        return words
 
     @property
     def corners_m(self) -> FloatArray:
@@ -204,11 +201,9 @@ def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
 @functools.lru_cache(maxsize=32)
 def charuco(board: Board) -> Any:
     """Return OpenCV's object for a ChArUco board."""
-    made = cv2.aruco.CharucoBoard(
+    return cv2.aruco.CharucoBoard(
         (board.columns, board.rows), board.square_m, board.marker_m, dictionary(board.dictionary)
     )
-    made.setLegacyPattern(board.legacy)
-    return made
 
 
 def dictionary(name: str) -> Any:
@@ -254,9 +249,8 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
                 f"{end}: the board has more squares. Count them again."
             )
         turned = replace(board, columns=board.rows, rows=board.columns)
-        for other in (replace(board, legacy=not board.legacy), turned):
-            if find_board(other, grey) is not None:
-                return f"The board has another layout: {other.options}"
+        if find_board(turned, grey) is not None:
+            return f"The board has another layout: {turned.options}"
         return (
             f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count "
             "the squares again: --board.columns and --board.rows."
@@ -278,76 +272,51 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
     )
 
 
-def write_sheet(board: Board, path: Path, page: str = "") -> str:
+def write_sheet(board: Board, path: Path) -> str:
     """Draw a board in true size with a ruler to check the printer by; return the page's name.
 
     Args:
-        path: ends in .pdf, .png (300 dpi) or .svg.
-        page: a name in `PAGES_MM`; the first that the board fits on unless given.
+        path: ends in .pdf or .png (600 dpi). The page is the first of `PAGES_MM` that it fits on.
 
     Raises:
-        UnusableInputError: another kind of file, or the board doesn't fit on the page.
+        UnusableInputError: another kind of file, or the board fits on no page.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UnusableInputError(f"{path} must end in {', '.join(SUFFIXES)}, such as board.pdf.")
-    size = board.square_m * 1e3
-    wide_mm, high_mm = board.columns * size, board.rows * size
-    names = [page] if page else list(PAGES_MM)
+    wide_mm, high_mm = board.columns * board.square_m * 1e3, board.rows * board.square_m * 1e3
     fitting = [
         (name, across, down)
-        for name in names
+        for name in PAGES_MM
         for across, down in (PAGES_MM[name][::-1], PAGES_MM[name])
         if wide_mm + 2 * QUIET_MM <= across and high_mm + 4 * QUIET_MM <= down
     ]
     if not fitting:
         raise UnusableInputError(
-            f"A board of {wide_mm:g} x {high_mm:g} mm doesn't fit on {' or '.join(names)} with its "
-            "white edge. Choose smaller squares with --board.square_mm, or fewer of them."
+            f"A board of {wide_mm:g} x {high_mm:g} mm doesn't fit on {' or '.join(PAGES_MM)} with "
+            "its white edge. Choose smaller squares with --board.square_mm, or fewer of them."
         )
     page, across, down = fitting[0]
     writable_folder(path.parent, "Folder", "--path")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(across * _MM, down * _MM), facecolor="white")
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set(xlim=(0, across), ylim=(down, 0))  # millimetres from the upper left
-    axes.axis("off")
+    def px(mm: float) -> int:
+        return round(mm * DPI / 25.4)
 
-    def fill(x: float, y: float, w: float, h: float, colour: str = "black") -> None:
-        axes.add_patch(Rectangle((x, y), w, h, fc=colour, ec="none", lw=0, antialiased=False))
-
-    left, top = (across - wide_mm) / 2, (down - high_mm) / 2
-    # OpenCV's legacy ChArUco boards with an even number of rows start with a white square.
-    first = 1 if board.kind == "charuco" and board.legacy and board.rows % 2 == 0 else 0
-    for row, column in np.ndindex(board.rows, board.columns):
-        if (row + column) % 2 == first:
-            fill(left + column * size, top + row * size, size, size)
+    size = px(wide_mm), px(high_mm)
     if board.kind == "charuco":
-        words = dictionary(board.dictionary)
-        bits = words.markerSize + 2  # with the black border
-        side, bit = board.marker_m * 1e3, board.marker_m * 1e3 / bits
-        printed = charuco(board)
-        for number, points in zip(printed.getIds().ravel(), printed.getObjPoints(), strict=True):
-            x, y = np.asarray(points)[:, :2].min(axis=0) * 1e3 + (left, top)
-            fill(x, y, side, side)
-            white = words.generateImageMarker(int(number), bits) > 127
-            for row in range(bits):  # runs of white bits
-                edges = np.flatnonzero(np.diff(np.concatenate([[False], white[row], [False]])))
-                for begin, end in edges.reshape(-1, 2):
-                    fill(x + begin * bit, y + row * bit, (end - begin) * bit, bit, "white")
-
-    y, left = down - 9.0, max((across - RULER_MM) / 2 - across * 0.22, 10.0)
-    fill(left, y, RULER_MM, 0.3)
+        drawn = charuco(board).generateImage(size, marginSize=0, borderBits=1)
+    else:
+        squares = np.indices((board.rows, board.columns)).sum(axis=0) % 2
+        drawn = cv2.resize((squares * 255).astype(np.uint8), size, interpolation=cv2.INTER_NEAREST)
+    sheet = PIL.Image.new("L", (px(across), px(down)), 255)
+    corner = (sheet.width - size[0]) // 2, (sheet.height - size[1]) // 2
+    sheet.paste(PIL.Image.fromarray(drawn), corner)
+    pen, font = PIL.ImageDraw.Draw(sheet), PIL.ImageFont.load_default(px(2.1))
     for mm in range(0, int(RULER_MM) + 1, 10):
-        fill(left + mm - 0.1, y - (1.6 if mm % 50 == 0 else 0.9), 0.2, 1.6)
-    check = (
-        f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size), glue to something flat."
-    )
-    axes.text(left, y + 3.4, check, fontsize=6, va="center")
-    named = board.options.replace(" --board.square_mm", "\n--board.square_mm")
-    axes.text(across - 10, y + 0.6, named, fontsize=6, ha="right", va="center", family="monospace")
-    with rc_context({"svg.fonttype": "none"}):
-        figure.savefig(path, dpi=DPI)
+        high = 1.6 if mm % 50 == 0 else 0.9
+        pen.rectangle([px(10 + mm), px(down - 9 - high), px(10 + mm), px(down - 9)], fill=0)
+    pen.rectangle([px(10), px(down - 9), px(10 + RULER_MM), px(down - 8.7)], fill=0)
+    check = f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size)."
+    pen.text((px(10), px(down - 8)), f"{check}\n{board.options}", fill=0, font=font)
+    # One bit a pixel: a PDF then holds it without loss.
+    sheet.convert("1", dither=PIL.Image.Dither.NONE).save(path, dpi=(DPI, DPI), resolution=DPI)
     return page

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray
@@ -33,6 +33,10 @@ MAX_DEG: Final = 2.0
 ELSEWHERE_DEG: Final = 45.0
 """An arm that is farther from the reference isn't there; drift of 17° has been seen [deg]."""
 MIN_COMMON: Final = 4
+
+
+REST: Final = "rest"
+"""The reference's name in the calibration file."""
 
 
 @dataclass(frozen=True)
@@ -111,40 +115,36 @@ class Drift:
 def check_drift(
     calibration: CellCalibration,
     observation: CalibrationSighting,
-    reference: str = "rest",
     arm: ArmModel | None = None,
 ) -> Drift:
-    """Compare what is seen now with a stored reference.
+    """Compare what is seen now with the stored reference.
 
     Joints are compared as they are: the arm must stand where it stood. A camera on the gripper
     may look from anywhere if its hand-eye calibration and `arm`, its kinematics, are known.
 
     Raises:
-        UnusableInputError: no such reference, other joints, or the arm is somewhere else.
+        UnusableInputError: no reference, other joints, or the arm is somewhere else.
     """
-    value = calibration.get("references", reference)
+    value = calibration.get("references", REST)
     if value is None:
-        known = tuple(calibration.content.get("references", {}))
-        if not known:
-            raise UnusableInputError(
-                f"{calibration.path} has no reference to compare with. With the arm at rest and "
-                "all well, store one: gaploop calibrate drift --store"
-            )
-        raise unknown_choice("reference", reference, known, str(calibration.path))
-    before = CalibrationSighting.from_json(value, f"{calibration.path}: references.{reference}")
+        raise UnusableInputError(
+            f"{calibration.path} has no reference to compare with. With the arm at rest and "
+            "all well, store one: gaploop calibrate drift --store"
+        )
+    before = CalibrationSighting.from_json(value, f"{calibration.path}: references.{REST}")
     found: list[tuple[FloatArray, str]] = [(np.full(3, np.nan), "")]
     if before.q_rad is not None and observation.q_rad is not None:
         if before.joint_names != observation.joint_names:
             raise UnusableInputError(
-                f"Reference '{reference}' is of joints {', '.join(before.joint_names)}; the arm "
-                f"has {', '.join(observation.joint_names)}. Name another with --reference, or "
-                "store it again."
+                f"Reference '{REST}' is of joints {', '.join(before.joint_names)}; the arm "
+                f"has {', '.join(observation.joint_names)}. Store it again: "
+                "gaploop calibrate drift --store"
             )
         names, degrees = before.joint_names, np.degrees(observation.q_rad - before.q_rad)
         most = int(np.argmax(np.abs(degrees)))
         if abs(degrees[most]) > ELSEWHERE_DEG:
             raise UnusableInputError(
-                f"The arm is not at '{reference}': {names[most]} is {degrees[most]:+.0f}° away. "
+                f"The arm is not at '{REST}': {names[most]} is {degrees[most]:+.0f}° away. "
                 "Put it there and repeat this."
             )
         mm, where = np.nan, ""
@@ -158,7 +158,7 @@ def check_drift(
             if abs(by) > MAX_DEG
         ]
         words = (
-            f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
+            f"Joints are off against '{REST}': {', '.join(off)}{where}. If the arm stands "
             "there, calibrate it again (lerobot-calibrate) before recording."
         )
         figures = np.array([np.nan, mm, np.abs(degrees).max()])
@@ -195,9 +195,9 @@ def before_recording(
             f"The arm was calibrated again ({file}) after its cameras were. Repeat: gaploop "
             "calibrate hand_eye, and drift --store"
         )
-    if calibration.get("references", "rest") is not None:
+    if calibration.get("references", REST) is not None:
         try:
-            said += check_drift(calibration, observation, arm=arm).message
+            said += check_drift(calibration, observation, arm).message
         except UnusableInputError as error:
             said.append(str(error))
     return tuple(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import cv2
@@ -185,7 +185,6 @@ class IntrinsicsResult:
     hurting: tuple[HurtingImage, ...]
     coverage: Coverage
     focal_std_px: float
-    dropped: tuple[str, ...] = ()
 
     def refusals(self) -> tuple[str, ...]:
         """Return why these intrinsics must not be used, each with its fix; empty where fine."""
@@ -198,7 +197,7 @@ class IntrinsicsResult:
             )
             if self.hurting:
                 worst = ", ".join(h.name for h in self.hurting)
-                fix = f"Remove or retake {worst} (--drop_outliers leaves them out)."
+                fix = f"Remove or retake {worst}."
             said.append(
                 f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. {fix}"
             )
@@ -226,11 +225,12 @@ class IntrinsicsResult:
 
 
 def calibrate_intrinsics(
-    board: Board, views: Sequence[BoardView], lens: str = "standard", drop_outliers: bool = False
+    board: Board, views: Sequence[BoardView], lens: str = "standard"
 ) -> IntrinsicsResult:
-    """Fit a camera to `MIN_VIEWS` or more views of a board, of one size; else UnusableInputError.
+    """Fit a camera to views of a board, of one size.
 
-    With `drop_outliers` it is fitted again without the pictures that hurt, until none does.
+    Raises:
+        UnusableInputError: fewer than `MIN_VIEWS`, or of several sizes.
     """
     if len(views) < MIN_VIEWS:
         raise UnusableInputError(
@@ -247,22 +247,6 @@ def calibrate_intrinsics(
             f"The pictures are not all {width}x{height} px: {listed}{more}. Intrinsics hold for "
             "one size: remove the others."
         )
-    result = _calibrate_once(board, views, lens)
-    dropped: tuple[str, ...] = ()
-    while drop_outliers and result.hurting:
-        names = {h.name for h in result.hurting}
-        left = [view for view in views if view.name not in names]
-        if len(left) < MIN_VIEWS:
-            raise UnusableInputError(
-                f"Without {', '.join(sorted(names))} only {len(left)} pictures are left, "
-                f"{MIN_VIEWS} are needed. Take more."
-            )
-        views, dropped = left, (*dropped, *sorted(names))
-        result = replace(_calibrate_once(board, views, lens), dropped=dropped)
-    return result
-
-
-def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> IntrinsicsResult:
     intrinsics, std, errors = _fit(board, views, lens)
     held_out, focal_px = [0.0] * len(views), []
     for fold in range(FOLDS):

@@ -23,7 +23,7 @@ SHOWN_BARS: Final = 30
 def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsResult) -> None:
     """Write a PNG of where corners fell, how boards were tilted and how well pictures fit.
 
-    `views` are those that `result` was made of, and those dropped from it.
+    `views` are those that `result` was made of.
     """
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
     from matplotlib.patches import Rectangle
@@ -32,7 +32,7 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
     grid = figure.add_gridspec(2, 2, width_ratios=(1.55, 1.0), hspace=0.55, wspace=0.22)
     axes = figure.add_subplot(grid[:, 0])
     width, height = result.intrinsics.width, result.intrinsics.height
-    bad = {h.name for h in result.hurting} | set(result.dropped)
+    bad = {h.name for h in result.hurting}
     counts = result.coverage.counts
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(np.log1p(counts), extent=extent, cmap="Blues", alpha=0.45, vmin=0, aspect="equal")

@@ -16,10 +16,7 @@ class PseudoTerminal:
 
     def __init__(self, link: Path | None = None) -> None:
         """Open a terminal and point `link` to it; UnusableInputError where that can't be done."""
-        if not platform_calls.HAS_PSEUDO_TERMINALS:
-            raise UnusableInputError(
-                "Emulated arms need pseudo-terminals, which this system doesn't have. Use Linux."
-            )
+        platform_calls.require_posix("Emulated arms")
         # Our own hold on the host's end keeps the terminal alive between hosts.
         self.fd, self._host_fd, self.name = platform_calls.open_terminals()
         self._link = link

@@ -65,11 +65,7 @@ class SerialPort:
         """Open and lock the port, if it isn't open; DeviceError says what is wrong and the fix."""
         if self._serial is not None:
             return
-        if not platform_calls.HAS_SERIAL_HANDLES:
-            raise DeviceError(
-                "gaploop doesn't drive arms on this system, whose serial ports can't be waited "
-                "for. Use Linux or macOS."
-            )
+        platform_calls.require_posix(f"An arm on {self.path}")
         give_up_s, said = time.monotonic() + LOWERING_S, False
         while True:
             try:

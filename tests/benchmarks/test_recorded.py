@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import main as bench
 from benchmarks.recorded import figures, stops
+from benchmarks.recorded.force_classes import ForceClasses
 from benchmarks.recorded.transfer import every_transfer, force_energy, transfer
-from gaploop.collect.imports.uci_failures import labelled_windows
-from gaploop.core.journal_format import TRUTH
-from gaploop.failure_analysis.attribution.scores import read_truth
-from gaploop.failure_analysis.modes.force_classes import ELSEWHERE, ForceClasses
-from gaploop.scripts.cli import main as gaploop
+from benchmarks.recorded.uci_failures import labelled_windows
 
 SAMPLES = 15
 
@@ -210,43 +207,6 @@ def test_the_bench_scores_every_set_there_is(
         methods = found["methods"]
         assert methods[figures.OURS]["accuracy"]["value"] > methods["majority"]["accuracy"]["value"]
     assert set(result["transfer"]) == {"lp1 → lp3", "lp3 → lp1"}
-
-
-def test_force_windows_are_told_by_labelled_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It took a snippet of Python from a checkout; labels of a file or of takes do."""
-    for name, seed in (("lp1", 1), ("lp2", 2)):
-        write_set(tmp_path / f"{name}.data", seed)
-    journals = {name: tmp_path / f"{name}_journal" for name in ("lp1", "lp2")}
-    for name, folder in journals.items():
-        source = str(tmp_path / f"{name}.data")
-        assert gaploop(["import", source, "--format=uci_failures", f"--output_dir={folder}"]) == 0
-    capsys.readouterr()
-    out = tmp_path / "out"
-    told = ["diagnose", str(journals["lp2"]), "--json", f"--output_dir={out}", "--images=false"]
-    assert gaploop([*told, f"--forces={tmp_path / 'lp1.data'}"]) == 0
-    told_it = json.loads(capsys.readouterr().out)
-    takes = told_it["takes"]
-    # By another set's labels 62 of LP1's 88 windows were called a collision, without a word.
-    assert told_it["summary"]["evidence"]["says"][-1] == ELSEWHERE
-    truth = read_truth(journals["lp2"] / TRUTH)
-    right = sum(repr(truth[t["uid"]]["label"]) in t["evidence"][0]["says"] for t in takes)
-    assert right >= 0.9 * len(takes) == 0.9 * 32
-    assert {t["mode"] for t in takes} <= {"none", "collision", "obstruction"}
-    # Labels that a person gave takes say the same; without two classes there is nothing to learn.
-    assert gaploop([*told, f"--forces={journals['lp1']}"]) == 2
-    assert "gaploop label" in capsys.readouterr().err
-    labels = {"normal": "--outcome=success", "obstruction": "--failure_mode=obstruction"}
-    for uid, value in read_truth(journals["lp1"] / TRUTH).items():
-        given = labels.get(value["label"], "--failure_mode=collision")
-        assert gaploop(["label", str(journals["lp1"]), f"--uid={uid}", given, "--author=ann"]) == 0
-    capsys.readouterr()
-    assert gaploop([*told, f"--forces={journals['lp1']}"]) == 0
-    again = json.loads(capsys.readouterr().out)["takes"]
-    assert gaploop([*told, f"--forces={tmp_path / 'lp2.data'}"]) == 0
-    assert ELSEWHERE not in json.loads(capsys.readouterr().out)["summary"]["evidence"]["says"]
-    assert sum(a["mode"] == b["mode"] for a, b in zip(takes, again, strict=True)) >= 28
 
 
 def test_the_bench_says_what_it_looks_for(

@@ -120,23 +120,6 @@ def test_a_take_without_cameras_or_scene_is_a_take(tmp_path: Path, frames: int) 
     assert (len(take.frames), len(take.telemetry)) == (frames, 2 * frames)
 
 
-def test_a_block_is_the_same_as_its_rows(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    t_ns, values = np.arange(1500) * 7_000_000, rng.normal(size=(1500, 2))
-    with (
-        JournalWriter(tmp_path, header({}, ())) as one,
-        JournalWriter(tmp_path, header({}, ())) as many,
-    ):
-        for t, v in zip(t_ns, values, strict=True):
-            one.telemetry(int(t), v)
-        many.telemetry_block(t_ns, values)
-        folders = one.seal(Outcome.UNLABELLED), many.seal(Outcome.UNLABELLED)
-    a, b = (read_take(folder).telemetry for folder in folders)
-    assert len(a) == 1500
-    np.testing.assert_array_equal(a.t_s, b.t_s)
-    np.testing.assert_array_equal(a.columns["arm.a.current_a"], b.columns["arm.a.current_a"])
-
-
 @pytest.mark.parametrize("scene", [("x", "y"), ()])
 def test_zeros_that_a_power_cut_left_in_a_stream_end_it_before_their_batch(
     tmp_path: Path, scene: tuple[str, ...]

@@ -179,7 +179,7 @@ def test_the_command_says_what_was_saved_and_an_operators_word_publishes_it(
     folder = write_unsealed(journal, 60)
     (journal / "headless").mkdir()
     (journal / "headless" / journal_format.FRAMES).write_bytes(b"")
-    assert main(["repair", str(journal), "--json"]) == 0
+    assert main(["check", str(journal), "--fix", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["recovered"][0]["frames"] == 60
     assert said["headless"] == ["headless"]
@@ -190,8 +190,8 @@ def test_the_command_says_what_was_saved_and_an_operators_word_publishes_it(
     labels.append(journal / journal_format.LABELS, event)
     assert main(publish) == 0
     assert json.loads(capsys.readouterr().out)["published"] == [folder.name]
-    assert main(["repair", str(root)]) == 0
-    assert "nothing to repair" in capsys.readouterr().out
+    assert main(["check", str(root), "--fix"]) == 0
+    assert "nothing to fix" in capsys.readouterr().out
 
 
 def test_a_picture_whose_block_was_never_written_ends_the_take(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.operator.commands import HELD_S
 from gaploop.collect.operator.keys import SPACE, Keys
@@ -21,7 +22,6 @@ from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import SafetyReason
-from gaploop.scripts import _arms
 from gaploop.teleop.descent import HELD_KEY_S
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
@@ -101,13 +101,13 @@ def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[],
         )
 
         def connect() -> Arms:
-            return _arms.connect(follower, leader, STATION)
+            return lerobot_factory.connect(follower, leader, STATION)
 
         yield buses[0], buses[1], connect
 
 
 def _registries() -> tuple[Any, Any]:
-    from gaploop.scripts._devices import registries
+    from gaploop.collect.lerobot_registry import registries
 
     return registries()[:2]
 

@@ -38,6 +38,7 @@ ARM = Arm(
         points=(GuardedPoint("elbow", "fore"),),
         workspace_m=((0.0, 0.4), (-0.3, 0.3), (-0.1, 0.1)),
         gripper_percent_rad=(0.0, 1.5),
+        half_range_rad={"shoulder": 1.5, "gripper": 0.75},
     ),
     stall_current_a=2.5,
     full_turn=frozenset({"shoulder"}),

@@ -32,6 +32,11 @@ def test_limits_hold_the_zero(arm: ArmModel) -> None:
     assert (high[:5] > 0).all()
 
 
+def test_half_ranges_are_the_models(arm: ArmModel) -> None:
+    halves = dict(zip(arm.joint_names, np.ptp(arm.joint_limits_rad, axis=1) / 2, strict=True))
+    assert ARM_MODELS[arm.name].half_range_rad == pytest.approx(halves)
+
+
 def test_zero_is_the_middle_of_the_range_where_lerobot_calibrates() -> None:
     for name in ("so101", "koch"):
         limits = ArmModel.load(name).joint_limits_rad[:5]

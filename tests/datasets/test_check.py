@@ -135,7 +135,7 @@ def test_planted_faults_are_found(root: Path, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["data gone", "column gone"])
 def test_what_no_command_can_fix_is_not_sent_to_one(root: Path, fault: str) -> None:
-    """check said gaploop repair, and that said: nothing that repair can fix."""
+    """check said repair, and that said: nothing that repair can fix."""
     plant, code = FAULTS[fault]
     plant(root)
     fixes = {f.fix for f in check(root) if f.code == code}
@@ -198,7 +198,7 @@ def test_a_journal_is_checked_too(tmp_path: Path, write_take: Write) -> None:
     good, unsealed = write_take(journal), write_take(journal, outcome=None)
     found = check(journal)
     assert [(f.code, f.severity, f.where) for f in found] == [("unsealed", "warning", unsealed)]
-    assert found[0].fix == f"gaploop repair {journal}"
+    assert found[0].fix == f"gaploop check {journal} --fix"
     truncate(journal / good / "telemetry.arrows")
     assert "changed_file" in codes(journal)
     (journal / good / "overhead.mkv").unlink()
@@ -224,7 +224,8 @@ def test_command_answers_with_json_and_exit_codes(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", str(root), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["findings"]) == (True, [])
     (root / VIDEO).unlink()
     assert main(["check", str(root), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
@@ -250,7 +251,7 @@ def test_a_description_that_makes_no_sense_is_a_finding_and_repaired(
 ) -> None:
     edit_info(root, **change)
     assert codes(root) & {"bad_info", "bad_fps"}
-    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}"]) == 0
+    assert main(["check", str(root), "--fix", f"--output_dir={tmp_path / 'out'}"]) == 0
     assert [f for f in check(tmp_path / "out") if f.severity == "error"] == []
 
 
@@ -269,17 +270,17 @@ def test_an_older_format_is_not_repaired_into_something_else(
 ) -> None:
     edit_info(root, codebase_version="v2.1")
     [finding] = check(root)
-    assert finding.fix.startswith(f"gaploop import {root} --format=lerobot --output_dir=")
-    assert "gaploop repair" not in finding.fix
-    assert main(["repair", str(root), "--yes"]) == 2
-    assert f"gaploop import {root}" in capsys.readouterr().err
+    assert finding.fix.startswith(f"gaploop convert {root} --output_dir=")
+    assert "--fix" not in finding.fix
+    assert main(["check", str(root), "--fix"]) == 2
+    assert f"gaploop convert {root}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--deep", "--consents=x"])
 def test_what_many_datasets_are_not_checked_for_is_refused(
     root: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", f"--roots=[{root}]", option]) == 2
+    assert main(["check", str(root), str(root), option]) == 2
     assert option.split("=")[0] in capsys.readouterr().err
 
 
@@ -300,7 +301,7 @@ def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path
         at = table.column_names.index("observation.state")
         column = pa.array(values.tolist(), table.schema.field(at).type)
         pq.write_table(table.set_column(at, table.schema.field(at), column), path)
-    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
     stats = root / "meta/stats.json"
     written = json.loads(stats.read_text())
     written["observation.state"]["std"][1] = 0.07

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaploop.datasets import layout
+from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
-from gaploop.datasets.repair.description import RepairDraft
-from gaploop.datasets.repair.videos import Camera, places, read_cameras
+from gaploop.datasets.check.findings import ERROR, FixDraft
+from gaploop.datasets.check.fix import FixOptions, fix, plan
+from gaploop.datasets.check.videos import Camera, places, read_cameras
 from gaploop.datasets.video import VideoIndex
 from gaploop.datasets.whole_stats import complete_stats
 
@@ -84,7 +84,7 @@ def load(root: Path) -> list[dict[str, Any]]:
 
 def test_what_lerobot_records_is_sound(recorded: Path) -> None:
     assert odd(recorded) == []
-    assert plan(recorded, RepairOptions()).actions == ()
+    assert plan(recorded, FixOptions()).actions == ()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -95,10 +95,10 @@ def test_damage_is_found_and_repaired(
     way.plant(root)
     assert way.code in errors(root)
     if name == "missing video":
-        assert {f.code for f in plan(root, RepairOptions()).left} == {"missing_video"}
+        assert {f.code for f in plan(root, FixOptions()).left} == {"missing_video"}
         return
     before = tree(root)
-    assert repair(root, RepairOptions(), tmp_path / "repaired").left == ()
+    assert fix(root, FixOptions(), tmp_path / "repaired").left == ()
     assert tree(root) == before
 
     repaired = tmp_path / "repaired"
@@ -117,14 +117,14 @@ def test_a_trial_says_what_repair_does_and_once_is_enough(
 ) -> None:
     ALL[name].plant(root)
     before = tree(root)
-    said = plan(root, RepairOptions())
+    said = plan(root, FixOptions())
     assert said.actions
     assert tree(root) == before
-    done = repair(root, RepairOptions())
+    done = fix(root, FixOptions())
     assert done.actions == said.actions
     assert done.kept is not None
     assert tree(done.kept) == before
-    assert repair(root, RepairOptions()).actions == ()
+    assert fix(root, FixOptions()).actions == ()
     assert sorted(p.name for p in tmp_path.iterdir()) == [".set.lock", "set", "set.damaged-1"]
 
 
@@ -141,7 +141,7 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     reference = signals(root)
     way.plant(root)
     assert way.code in errors(root)
-    report = repair(root, RepairOptions(), tmp_path / "repaired")
+    report = fix(root, FixOptions(), tmp_path / "repaired")
     if "missing_video" in wrong_before:  # then nothing says any more where pictures would be
         wrong_before |= {"no_video_columns"}
     assert {f.code for f in report.left} <= wrong_before
@@ -151,30 +151,34 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
 
 
+def test_pictures_that_stand_still_are_warned_of(tmp_path: Path) -> None:
+    root = damage.record(tmp_path / "set", 3, 60, fault="frozen")
+    [found] = [f for f in check(root) if f.severity != "info" and f.code != "wrong_stats"]
+    assert (found.code, found.severity) == ("frozen_images", "warning")
+    assert "--episodes='[1]'" in found.fix
+
+
 @pytest.mark.parametrize(
-    ("fault", "code"),
+    ("fault", "kinds"),
     [
-        ("dead", "dead_joint"),
-        ("clipped", "clipped_joint"),
-        ("late", "action_lag"),
-        ("early", "action_lag"),
-        ("frozen", "frozen_images"),
-        ("stalled", "frozen_state"),
-        ("held", ""),
-        ("", ""),
+        ("dead", {"dead_joint"}),
+        ("clipped", {"clipped_joint"}),
+        ("late", {"action_lag"}),
+        ("early", {"action_lag"}),
+        ("frozen", {"frozen_camera"}),
+        ("stalled", {"frozen_state"}),
+        ("", set()),
     ],
 )
-def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
-    tmp_path: Path, fault: str, code: str
+def test_what_does_not_move_as_it_should_is_said_and_nothing_else(
+    tmp_path: Path, fault: str, kinds: set[str]
 ) -> None:
-    root = damage.record(tmp_path / "set", 3, 60, fault=fault)
-    found = [f for f in check(root) if f.severity != "info" and f.code != "wrong_stats"]
-    assert {f.code for f in found} == ({code} if code else set())
-    assert all(f.severity == "warning" for f in found)
+    found = examine(damage.record(tmp_path / "set", 3, 60, fault=fault)).findings
+    assert {f.kind for f in found} == kinds
     if fault in ("frozen", "stalled"):
-        assert "--episodes='[1]'" in found[0].fix
-    elif fault in ("dead", "early"):  # in every episode: there was a command that left nothing
-        assert "every episode" in found[0].fix
+        assert "--episodes='[1]'" in found[0].command
+    elif fault == "dead":  # in every episode: there was a command that left nothing
+        assert "every episode" in found[0].command
 
 
 def test_cameras_whose_files_are_mixed_up_are_found(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_episodes_keep_their_own_pictures_where_the_table_and_one_episode_are_lo
     else:
         damage.change(path, "observation.state", nan_in_row(FRAMES))
     shutil.rmtree(root / damage.EPISODES)
-    report = repair(root, RepairOptions(), tmp_path / "repaired")
+    report = fix(root, FixOptions(), tmp_path / "repaired")
     assert report.left == ()
     found = load(tmp_path / "repaired")
     assert len(found) == FRAMES * (1 if gone else EPISODES - 1)
@@ -275,5 +279,5 @@ def test_a_file_under_another_name_does_not_stand_for_a_cameras_first(root: Path
     """file-000.part.mp4, left by a kill, took the place of file-000.mp4."""
     [path] = damage.video_files(root)
     shutil.copy(path, path.with_name("file-000.part.mp4"))
-    [camera] = read_cameras(RepairDraft(root, damage.info(root)))
+    [camera] = read_cameras(FixDraft(root, damage.info(root)))
     assert camera.paths == {(0, 0): path}

@@ -265,8 +265,8 @@ def test_a_take_that_two_datasets_hold(dataset: Path, tmp_path: Path, barcodes: 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"robot_type": "koch"}, "robot_type is koch.*gaploop harmonise"),
-        ({"fps": 30}, "30 fps.*gaploop harmonise"),
+        ({"robot_type": "koch"}, "robot_type is koch.*gaploop edit harmonise"),
+        ({"fps": 30}, "30 fps.*gaploop edit harmonise"),
     ],
 )
 def test_other_robots_and_rates_are_not_merged(
@@ -285,14 +285,14 @@ def test_other_joints_and_units_are_not_merged(
 ) -> None:
     write_take(tmp_path / "j", joints=("pan", "lift", "wrist"))
     publish(tmp_path / "j", tmp_path / "other", "me/x")
-    with pytest.raises(UnusableInputError, match=r"wrist.*gaploop harmonise"):
+    with pytest.raises(UnusableInputError, match=r"wrist.*gaploop edit harmonise"):
         merge([dataset, tmp_path / "other"], tmp_path / "whole")
     a, b = split(dataset, {"a": [0, 1], "b": [2, 3, 4, 5]}, tmp_path / "out")
     path = layout.episode_files(b)[0]
     table = pq.read_table(path)
     place = table.schema.get_field_index("gap_units")
     pq.write_table(table.set_column(place, "gap_units", pa.array(["rad"] * 4)), path)
-    with pytest.raises(UnusableInputError, match=r"are in rad, not deg.*gaploop harmonise"):
+    with pytest.raises(UnusableInputError, match=r"are in rad, not deg.*gaploop edit harmonise"):
         merge([a, b], tmp_path / "whole")
     with pytest.raises(UnusableInputError, match="named twice"):
         merge([a, a], tmp_path / "whole")
@@ -339,19 +339,24 @@ def tree(folder: Path) -> dict[str, int]:
     [
         (["delete", "--episodes=[1]"], 2, "Nothing was changed.*--output_dir=OUT.*--yes"),
         (["delete", "--episodes=[1]", "--dry_run"], 0, ""),
-        (["keep", "--where=outcome==success", "--dry_run"], 0, ""),
-        (["split", "--fraction=0.5", "--dry_run"], 0, ""),
+        (["keep", "--where=outcome=success", "--dry_run"], 0, ""),
+        (["split", '--splits={"a": 0.5, "b": 0.5}', "--dry_run"], 0, ""),
         (["delete", "--episodes=0:6", "--yes"], 2, "none of its 6 takes would be left"),
-        (["keep", "--where=length>100", "--yes"], 2, "chooses none of the 6 takes"),
+        (["keep", "--where=session=absent", "--yes"], 2, "chooses none of the 6 takes"),
         (["delete", "--episodes=[6]", "--yes"], 2, "name episodes 0 to 5"),
         (["delete", "--yes"], 2, "Which takes.*--episodes.*--where"),
-        (["purge", "--yes"], 2, "Unknown action 'purge'.*delete, keep, retag, split"),
+        (
+            ["purge", "--yes"],
+            2,
+            "Unknown action 'purge'.*delete, harmonise, keep, merge, retag, split",
+        ),
         (["split", "--episodes=[0]"], 2, "session monday would be in several parts"),
         (["split", "--by=outcome", "--dry_run"], 2, "session .* would be in several parts"),
         (["split", "--by=lightning"], 2, "Did you mean 'lighting'"),
-        (["split", "--fraction=1.5"], 2, "between 0 and 1"),
+        (["split", '--splits={"a": 1.5, "b": -0.5}'], 2, "between 0 and 1"),
         (["split", "--by=session"], 2, "Where to.*--output_dir=OUT"),
-        (["split"], 2, "Split how.*--fraction"),
+        (["trim", "--by=session", "--yes"], 2, "--by is for split"),
+        (["split"], 2, "Split how.*--splits"),
         (["split", '--splits={"a": 0.5, "b": [1]}'], 2, "every part a share"),
         (
             ["split", '--splits={"../x": 0.8, "b": 0.2}', "--output_dir=SET_o"],
@@ -410,7 +415,7 @@ def test_values_that_would_share_a_folder_are_refused(original: Path) -> None:
 def test_a_query_chooses_and_json_says_what_was_done(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query = "--where=lighting==day and failure_mode==drift"
+    query = "--where=lighting=day failure_mode=drift"
     out = tmp_path / "kept"
     assert main(["edit", "keep", str(dataset), query, f"--output_dir={out}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -421,6 +426,7 @@ def test_a_query_chooses_and_json_says_what_was_done(
     assert len(layout.episode_rows(out)) == 4
     assert errors(out) == []
     again = [
+        "edit",
         "merge",
         str(out),
         str(dataset),
@@ -431,12 +437,13 @@ def test_a_query_chooses_and_json_says_what_was_done(
     assert "4 takes are in several" in capsys.readouterr().out
 
 
-def test_a_fraction_draws_whole_sessions(
+def test_shares_draw_whole_sessions(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n in range(2):
         out = f"--output_dir={tmp_path / str(n)}"
-        assert main(["edit", "split", str(dataset), "--fraction=0.5", "--seed=3", out]) == 0
+        shares = '--splits={"train": 0.5, "test": 0.5}'
+        assert main(["edit", "split", str(dataset), shares, "--seed=3", out]) == 0
     assert "Sessions stay whole" in capsys.readouterr().out
     held = [
         {row["gap_session"] for row in layout.episode_rows(tmp_path / str(n) / part)}

@@ -107,7 +107,7 @@ def test_rows_pictures_and_tasks_of_a_foreign_dataset(foreign: Path, tmp_path: P
     same(foreign, tmp_path / "kept", [0, 2, 3])
     assert main(["edit", "split", str(foreign), "--episodes=[1, 2]", out[1]]) == 0
     parts = [str(tmp_path / "parts" / name) for name in ("chosen", "rest")]
-    assert main(["merge", *parts, out[2]]) == 0
+    assert main(["edit", "merge", *parts, out[2]]) == 0
     same(foreign, tmp_path / "whole", [1, 2, 0, 3])
     assert [p.name for p in foreign.parent.iterdir()] == ["set"]  # nothing written beside it
     loaded = LeRobotDataset("x/y", root=tmp_path / "whole")
@@ -178,9 +178,9 @@ def test_a_dataset_with_tags_and_one_without_are_not_merged(
     (episode,) = layout.read_episodes(layout.read_info(tagged))
     row = columns.default_row(episode.info, Outcome.SUCCESS)
     episodes_table.materialise(tagged, {0: row})
-    assert main(["merge", str(rest), str(tagged), f"--output_dir={tmp_path}/m"]) == 2
+    assert main(["edit", "merge", str(rest), str(tagged), f"--output_dir={tmp_path}/m"]) == 2
     error = capsys.readouterr().err
-    assert f"gaploop import {rest} --format=lerobot" in error
+    assert f"gaploop convert {rest} --set=" in error
     assert not (tmp_path / "m").exists()
 
 

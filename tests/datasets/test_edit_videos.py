@@ -124,7 +124,7 @@ def test_merging_and_splitting_at_files_never_opens_what_it_takes_whole(
             write_take(tmp_path / f"j{n}", frames=5, code=100 * n + 10 * k)
         roots.append(tmp_path / f"set{n}")
         publish(tmp_path / f"j{n}", roots[-1], "me/x")
-    assert main(["merge", *map(str, roots), f"--output_dir={tmp_path / 'whole'}"]) == 0
+    assert main(["edit", "merge", *map(str, roots), f"--output_dir={tmp_path / 'whole'}"]) == 0
     old = [p.read_bytes() for root in roots for p in (root / "videos").rglob("*.mp4")]
     new = sorted((tmp_path / "whole" / "videos").rglob("*.mp4"))
     assert [p.read_bytes() for p in new] == old

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.collect.imports.csv_log import load_mapping
 from gaploop.core.labels import LabelEvent
 from gaploop.core.plan import load_plan
 from gaploop.core.station import load_station
@@ -21,7 +20,6 @@ LOADERS = {
     "Plan": load_plan,
     "Station": load_station,
     "Suite": load_suite,
-    "Mapping": load_mapping,
 }
 
 
@@ -43,7 +41,3 @@ def test_the_label_example_is_a_label_event() -> None:
 
 def test_every_episode_column_is_described() -> None:
     assert [name for name in EPISODE_COLUMNS if f"`{name}`" not in DOC] == []
-
-
-def test_the_shipped_mapping_loads() -> None:
-    assert len(load_mapping(ROOT / "examples/ur3_cobotops.yaml").channels) == 19

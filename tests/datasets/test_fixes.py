@@ -21,10 +21,11 @@ from gaploop.core import labels
 from gaploop.core.files import LFS_POINTER
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
+from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.sources import load_takes
+from gaploop.datasets.whole_stats import QUANTILES
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]
@@ -259,7 +260,7 @@ MOTION = ("dead", "clipped", "late", "early", "frozen", "stalled")
 ELSEWHERE = {
     "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
     "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
-    "slow_camera",
+    "slow_camera", "frozen_images",
 }  # fmt: skip
 """Codes whose fix is in words, or whose command other tests run."""
 
@@ -333,10 +334,10 @@ BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
 COMMANDS = {
-    "late pictures": "import", "uneven pictures": "import", "gaps in numbers": "import",
-    "another program's": "import", "NaN": "repair", "truncated video": "repair",
-    "column gone": "import", "empty": "repair", "columns dropped": "publish",
-    "pointer": "repair", "missing video": "import",
+    "late pictures": "convert", "uneven pictures": "convert", "gaps in numbers": "convert",
+    "another program's": "convert", "NaN": "check", "truncated video": "check",
+    "column gone": "convert", "empty": "check", "columns dropped": "publish",
+    "pointer": "check", "missing video": "convert",
 }  # fmt: skip
 """Faults to the command that meets them before `check` does."""
 
@@ -350,7 +351,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
         write_take(root / "journal", FRAMES, code=50 * i)
     publish(root / "journal", root / "published", "me/x")
     to = f"--output_dir={root}/imported"
-    assert main(["import", str(root / "recorded"), "--format=lerobot", to]) == 0
+    assert main(["convert", str(root / "recorded"), to]) == 0
     return root
 
 
@@ -391,8 +392,8 @@ def test_what_a_command_prints_leads_on(
     shutil.copytree(store / ("imported" if base == "recorded" else base), root)
     ALL[fault][1](root)
     words = {
-        "repair": ["repair", str(root), "--yes"],
-        "import": ["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/out"],
+        "check": ["check", str(root), "--fix"],
+        "convert": ["convert", str(root), f"--output_dir={tmp_path}/out"],
         "publish": ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
     }[COMMANDS[fault]]
     tried: list[list[str]] = []
@@ -406,7 +407,7 @@ def test_what_a_command_prints_leads_on(
         assert told not in tried, said
         tried.append(told)
         assert main(told) == 0, said
-        if told[0] in ("import", "edit"):
+        if told[0] in ("convert", "edit"):
             return  # it wrote another dataset, without what is wrong with this
 
 
@@ -428,16 +429,21 @@ def test_stretches_that_are_laid_out_anew_hold_each_takes_own_pictures(
 
 
 @pytest.mark.parametrize("fault", MOTION)
-def test_the_fix_of_what_does_not_move_as_it_should(tmp_path: Path, fault: str) -> None:
+def test_the_command_of_what_does_not_move_as_it_should(tmp_path: Path, fault: str) -> None:
     """`gaploop diagnose`, printed for a late arm, asked for outcomes that no such set has."""
     root = damage.record(tmp_path / "my set", EPISODES, 60, fault=fault)
-    follow(root, next(f.code for f in check(root) if f.severity == "warning"), root)
+    finding = examine(root).findings[0]
+    if not finding.command.startswith("gaploop"):
+        assert "gaploop" not in finding.command
+        return
+    assert main(shlex.split(finding.command, comments=True)[1:]) == 0
+    cleaned = tmp_path / "my set_clean"
+    assert finding.kind not in {f.kind for f in examine(cleaned).findings}
 
 
 def test_no_code_is_left_out() -> None:
     text = Path(__file__).parents[2].joinpath("docs/checking.md").read_text()
     table = text[text.index("| looks at |") : text.index("How the less obvious")]
-    motion = {"dead_joint", "clipped_joint", "action_lag", "frozen_images", "frozen_state"}
     listed = set(re.findall(r"`([a-z_]+)`", table))
     ways = {way.code for way in damage.DAMAGES.values()}  # repaired in test_damaged.py
-    assert listed == motion | ELSEWHERE | ways | {code for code, _ in ALL.values()}
+    assert listed == ELSEWHERE | ways | {code for code, _ in ALL.values()}

@@ -195,7 +195,7 @@ def test_aloha_with_nan_is_refused_and_nothing_stays(tmp_path: Path, capsys: Any
     source, out = aloha(tmp_path / "raw"), tmp_path / "out"
     with h5py.File(source / "episode_1.hdf5", "a") as root:
         root["action"][3, 2] = np.nan
-    argv = ["import", str(source), "--fps=50", "--units=rad", f"--output_dir={out}"]
+    argv = ["convert", str(source), "--fps=50", "--units=rad", f"--output_dir={out}"]
     assert main(argv) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "action holds NaN" in line
@@ -242,15 +242,15 @@ def test_robomimic_as_its_default_config_reads_it(robosuite: Path, tmp_path: Pat
 
 def test_the_action_of_robomimic_is_no_choice(robosuite: Path) -> None:
     keys = {"action": ("robot0_joint_vel",)}
-    with pytest.raises(UnusableInputError, match=r"Leave action out of --keys"):
+    with pytest.raises(UnusableInputError, match=r"Leave action out of --rename_map"):
         LAYOUTS["robomimic"].read(robosuite, ImportSettings(units="unknown", keys=keys))
 
 
 @pytest.mark.parametrize(
     ("name", "option"),
     [
-        ("aloha", '--keys={"observation.state": "qvel"}'),
-        ("umi", '--keys={"observation.state": "qvel"}'),
+        ("aloha", "--rename_map={qvel: observation.state}"),
+        ("umi", "--rename_map={qvel: observation.state}"),
         ("mcap", "--swap_red_blue"),
         ("lerobot", "--consents=register.jsonl"),
     ],
@@ -258,7 +258,7 @@ def test_the_action_of_robomimic_is_no_choice(robosuite: Path) -> None:
 def test_an_option_that_a_format_does_not_heed_is_refused(
     name: str, option: str, tmp_path: Path, capsys: Any
 ) -> None:
-    argv = ["import", str(tmp_path), f"--format={name}", f"--output_dir={tmp_path / 'out'}"]
+    argv = ["convert", str(tmp_path), f"--from={name}", f"--output_dir={tmp_path / 'out'}"]
     assert main([*argv, option]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert option.partition("=")[0] + " is for" in line
@@ -332,7 +332,7 @@ def test_a_bag_begins_when_every_topic_is_there(tmp_path: Path) -> None:
 
 def test_a_bag_does_not_guess_its_action(tmp_path: Path, capsys: Any) -> None:
     path = bag(tmp_path / "run.mcap")
-    assert main(["import", str(path), "--fps=25", f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert main(["convert", str(path), "--fps=25", f"--output_dir={tmp_path / 'out'}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "/joint_states (sensor_msgs/msg/JointState)" in line
     assert "/leader" in line
@@ -386,7 +386,7 @@ def test_damaged_sources_get_one_line(
         source.write_bytes(whole[: len(whole) // 2])
     elif content:
         source.write_bytes(content)
-    argv = ["import", str(source), "--fps=25", f"--output_dir={tmp_path / 'out'}"]
+    argv = ["convert", str(source), "--fps=25", f"--output_dir={tmp_path / 'out'}"]
     assert main(argv) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert says in line

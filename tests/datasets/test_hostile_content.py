@@ -22,12 +22,12 @@ import zarr
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.fix import FixOptions, plan
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.repair.dataset import RepairOptions, plan
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
 
@@ -77,8 +77,8 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 COMMANDS = {
     "label": ["label", "{}"],
     "edit": ["edit", "keep", "{}", "--episodes=[0]", "--output_dir={}_out"],
-    "export": ["export", "{}", "--format=aloha", "--output={}_out"],
-    "import": ["import", "{}", "--format=lerobot", "--output_dir={}_out"],
+    "export": ["convert", "{}", "--to=aloha", "--output_dir={}_out"],
+    "import": ["convert", "{}", "--output_dir={}_out"],
 }
 
 
@@ -138,12 +138,12 @@ def test_a_text_as_video_opens_no_other_file(
      "meta/info.json", "videos/*/*/*.mp4", "telemetry/*.zip", "README.md"],
 )  # fmt: skip
 def test_no_command_waits_for_a_pipe(dataset: Path, name: str) -> None:
-    """`survey` waited for a table of episodes, `check` and `push` for telemetry."""
+    """A check of many waited for a table of episodes, `check` and `push` for telemetry."""
     path = next(iter(sorted(dataset.glob(name))), dataset / name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     push = ["push", "{}", "--repo_id=me/x", "--dry_run"]
-    for words in (["check", "{}"], ["survey", "{}"], push, *COMMANDS.values()):
+    for words in (["check", "{}"], ["check", "{}", "{}"], push, *COMMANDS.values()):
         assert main([word.replace("{}", str(dataset)) for word in words]) in (0, 1, 2)
 
 
@@ -271,7 +271,7 @@ def test_a_dataset_does_not_steer_the_terminal(
     label = ["label", str(dataset), "--episode=0", "--outcome=failure", f"--author={codes}"]
     main(label)
     root, out = str(dataset), f"--output_dir={dataset}_out"
-    for words in (["label", root], ["diagnose", root, out], ["check", root], ["survey", root]):
+    for words in (["label", root], ["diagnose", root, out], ["check", root], ["check", root, root]):
         main(words)
         said = "".join(capsys.readouterr())
         assert said
@@ -370,6 +370,6 @@ def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_p
     [found] = [f for f in check(root) if f.code == "unreadable"]
     assert "claims 1200000 rows" in found.message
     assert found.fix == "Restore it from a copy."
-    for act in (lambda: plan(root, RepairOptions()), lambda: load_frames(root, ["action"])):
+    for act in (lambda: plan(root, FixOptions()), lambda: load_frames(root, ["action"])):
         with pytest.raises(UnusableInputError, match="claims 1200000 rows"):
             act()

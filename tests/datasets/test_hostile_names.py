@@ -153,7 +153,7 @@ def test_importing_writes_nothing_outside_the_new_dataset(
             del file["gaploop"]
             file["gaploop"] = json.dumps(value)
     before = files(home)
-    told = refused("import", source, f"--output_dir={home / 'new'}")
+    told = refused("convert", source, f"--output_dir={home / 'new'}")
     assert "gap_uid '../../precious' is a path" in told
     assert files(home) == before
 
@@ -174,7 +174,7 @@ def test_an_hdf5_file_opens_no_other(home: Path, kind: str, refused: Refused) ->
             view = h5py.VirtualLayout((4,), "uint8")
             view[:] = h5py.VirtualSource(str(other), "/secret", (4,), "uint8")
             file["data/demo_0"].create_virtual_dataset("states", view)
-    told = refused("import", source, f"--output_dir={home / 'new'}")
+    told = refused("convert", source, f"--output_dir={home / 'new'}")
     assert "/data/demo_0/states" in told
     assert "another file: not opened" in told
 
@@ -216,10 +216,10 @@ def test_a_template_that_leads_out_is_refused(
 ) -> None:
     """An absolute `data_path` in info.json was opened."""
     set_info(dataset, **{key: value})
-    told = refused("export", dataset, "--format=aloha", f"--output={home / 'x'}")
+    told = refused("convert", dataset, "--to=aloha", f"--output_dir={home / 'x'}")
     assert f"info.json: {key} " in told
     assert any(f.severity == ERROR for f in check(dataset))
-    assert main(["repair", str(dataset), "--yes"]) == 0
+    assert main(["check", str(dataset), "--fix"]) == 0
     assert read_info(dataset).data_path.startswith("data/")
 
 
@@ -233,7 +233,7 @@ def test_a_template_only_places_numbers(value: str) -> None:
 def test_a_feature_that_is_a_path_is_refused(dataset: Path, refused: Refused) -> None:
     features = info(dataset)["features"]
     set_info(dataset, features={**features, ESCAPE: features["observation.images.overhead"]})
-    told = refused("export", dataset, "--format=aloha", f"--output={dataset.parent / 'x'}")
+    told = refused("convert", dataset, "--to=aloha", f"--output_dir={dataset.parent / 'x'}")
     assert "feature '../../precious' is a path" in told
     assert [f for f in check(dataset) if f.severity == ERROR]
 
@@ -250,9 +250,9 @@ def test_a_dataset_with_links_out_is_left_alone(
     for words in (
         ("label", dataset, "--episode=0", "--outcome=failure", "--author=ana"),
         ("edit", "keep", dataset, "--episodes=[0]", new),
-        ("repair", dataset, "--yes"),
-        ("import", dataset, "--format=lerobot", new),
-        ("export", dataset, "--format=aloha", f"--output={home / 'x'}"),
+        ("check", dataset, "--fix"),
+        ("convert", dataset, new),
+        ("convert", dataset, "--to=aloha", f"--output_dir={home / 'x'}"),
         ("diagnose", dataset, new),
     ):
         assert "videos is a link that leads out" in refused(*words)
@@ -299,9 +299,9 @@ def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs(
     before = files(repository / "blobs")
     assert not [f for f in check(snapshot) if f.severity == ERROR]
     assert len(list(read_takes(snapshot))) == 2
-    for words in (("import", "--format=lerobot"), ("edit", "keep", "--episodes=[0]")):
+    for words in (("convert",), ("edit", "keep", "--episodes=[0]")):
         new = home / f"new_{words[0]}"
-        place = 1 if words[0] == "import" else 2
+        place = 1 if words[0] == "convert" else 2
         assert main([*words[:place], str(snapshot), *words[place:], f"--output_dir={new}"]) == 0
         assert not any(path.is_symlink() for path in new.rglob("*"))
         assert not [f for f in check(new) if f.severity == ERROR]

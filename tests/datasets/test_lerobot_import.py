@@ -73,7 +73,7 @@ def foreign(store: Path, tmp_path: Path) -> Path:
 
 
 def import_(source: Path, target: Path, *options: str) -> int:
-    return main(["import", str(source), "--format=lerobot", f"--output_dir={target}", *options])
+    return main(["convert", str(source), f"--output_dir={target}", *options])
 
 
 def test_a_foreign_dataset_reads_as_unlabelled_imports(foreign: Path) -> None:
@@ -100,7 +100,11 @@ def test_without_videos_state_is_copied_and_plain_lerobot_loads(
 
     shutil.rmtree(foreign / "videos")
     out = tmp_path / "out"
-    options = ("--drop_videos=true", "--episodes=1:3", "--kind=demonstration", "--outcome=success")
+    options = (
+        "--drop_videos=true",
+        "--episodes=1:3",
+        "--set={kind: demonstration, outcome: success}",
+    )
     assert import_(foreign, out, *options) == 0
     assert check(out) == []
     dataset = LeRobotDataset("x/y", root=out)
@@ -176,8 +180,8 @@ def test_nan_in_a_chosen_episode_is_refused_and_nothing_is_left(
     [
         (("--episodes=0:x",), "0 to 3"),
         (("--episodes=9",), "0 to 3"),
-        (("--kind=demo",), "demonstration"),
-        (("--outcome=sucess",), "success"),
+        (("--set={kind: demo}",), "demonstration"),
+        (("--set={outcome: sucess}",), "success"),
     ],
 )
 def test_wrong_options_name_the_valid_ones(
@@ -225,7 +229,7 @@ def test_training_on_two_robots_is_refused(
     infos = [read_info(foreign), read_info(tmp_path / "own")]
     both = [profile(info, read_episodes(info)) for info in infos]
     require_trainable_together([both[0], both[0]])
-    with pytest.raises(UnusableInputError, match=r"fps is 50, not .*gaploop harmonise"):
+    with pytest.raises(UnusableInputError, match=r"fps is 50, not .*gaploop edit harmonise"):
         require_trainable_together(both)
 
 

@@ -66,11 +66,11 @@ def old(store: Path, published: Path, tmp_path: Path) -> Path:
 
 
 def export(root: Path, target: Path) -> int:
-    return main(["export", str(root), "--format=lerobot_v21", f"--output={target}"])
+    return main(["convert", str(root), "--to=lerobot_v21", f"--output_dir={target}"])
 
 
 def import_(source: Path, target: Path, *options: str) -> int:
-    return main(["import", str(source), f"--output_dir={target}", *options])
+    return main(["convert", str(source), f"--output_dir={target}", *options])
 
 
 def errors(root: Path) -> list[str]:
@@ -216,7 +216,7 @@ def test_damaged_descriptions_are_one_clear_line(
 ) -> None:
     text = (old / name).read_text()
     (old / name).write_text(text[: len(text) // 2 + 5])
-    assert import_(old, tmp_path / "back", "--format=lerobot") == 2
+    assert import_(old, tmp_path / "back") == 2
     assert "Traceback" not in capsys.readouterr().err
     assert left_behind(tmp_path) == ["old"]
 
@@ -240,7 +240,7 @@ def test_check_sends_an_older_version_to_a_command_that_works(old: Path) -> None
     """It named LeRobot's converter, which ended in a traceback on both sets that were tried."""
     [finding] = check(old)
     words = shlex.split(finding.fix)
-    assert words[:2] == ["gaploop", "import"]
+    assert words[:2] == ["gaploop", "convert"]
     assert main(words[1:]) == 0
     assert errors(Path(f"{old}_v3")) == []
 
@@ -262,7 +262,7 @@ def test_features_are_renamed_on_the_way(
     info["features"] = {renames.get(k, k): f for k, f in info["features"].items()}
     (old / layout.INFO).write_text(json.dumps(info))
     shutil.copytree(old / "meta", tmp_path / "bare/meta")  # nothing to convert
-    assert import_(tmp_path / "bare", tmp_path / "back", "--format=lerobot") == 2
+    assert import_(tmp_path / "bare", tmp_path / "back") == 2
     assert "--rename_map='{state: observation.state}'" in capsys.readouterr().err
     back = f"--rename_map={{state: observation.state, image: {OVERHEAD}}}"
     assert import_(old, tmp_path / "back", back) == 0
@@ -283,14 +283,14 @@ def test_repair_and_import_rename_features_of_v3(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     option = f"--rename_map={{{OVERHEAD}: observation.images.top}}"
-    for number, command in enumerate(("repair", "import")):
+    for number, words in enumerate((["check", "--fix"], ["convert"])):
         out = tmp_path / f"out{number}"
-        assert main([command, str(published), option, f"--output_dir={out}"]) == 0
+        assert main([*words, str(published), option, f"--output_dir={out}"]) == 0
         assert "observation.images.top" in layout.read_info(out).video_keys
         assert errors(out) == []
     for bad in ("{nothing: x}", f"{{{OVERHEAD}: action}}", f"{{{OVERHEAD}: ../x}}"):
         target = f"--output_dir={tmp_path / 'bad'}"
-        assert main(["import", str(published), f"--rename_map={bad}", target]) == 2
+        assert main(["convert", str(published), f"--rename_map={bad}", target]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "bad").exists()
 
@@ -298,7 +298,7 @@ def test_repair_and_import_rename_features_of_v3(
 def test_names_in_an_older_version_cannot_lead_out(old: Path, tmp_path: Path) -> None:
     path = old / layout.INFO
     path.write_text(path.read_text().replace(OVERHEAD, "../../precious"))
-    assert import_(old, tmp_path / "back", "--format=lerobot") == 2
+    assert import_(old, tmp_path / "back") == 2
 
 
 def test_statistics_come_from_the_frames(old: Path, tmp_path: Path) -> None:

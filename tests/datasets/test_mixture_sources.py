@@ -135,10 +135,10 @@ def test_without_shares_every_frame_is_drawn_equally_often(make: Make, mix: Make
 
 def test_a_query_chooses_takes(make: Make, mix: Make) -> None:
     make("takes", {"session": "monday"}, {"session": "tuesday"})
-    source = {"roots": "takes", "where": "session == 'tuesday'"}
+    source = {"roots": "takes", "where": "session=tuesday"}
     assert [t.episode.index for t in opened(mix(sources={"a": source})).takes] == [1]
     with pytest.raises(UnusableInputError, match="chooses none"):
-        opened(mix(sources={"a": {**source, "where": "session == 'friday'"}}))
+        opened(mix(sources={"a": {**source, "where": "session=friday"}}))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_one_line_with_the_command_that_fixes(
         opened(mix(sources={"a": "a", "b": "b"}))
     message = str(refused.value)
     assert says in message
-    assert "gaploop harmonise" in message
+    assert "gaploop edit harmonise" in message
     assert "\n" not in message
 
 

@@ -22,15 +22,15 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.check.fix import FixOptions, fix, plan
+from gaploop.datasets.check.parquet_salvage import salvage
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
-from gaploop.datasets.repair.parquet_salvage import salvage
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
 DIED = 9
-STEPS = ("repaired", "copied", "kept", "swapped")
+STEPS = ("fixed", "copied", "kept", "swapped")
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,13 @@ def root(published: Path, tmp_path: Path) -> Path:
 def test_a_look_needs_no_symbolic_links(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows refuses them to whoever lacks a privilege, and `repair` with them."""
     (root / "meta" / "stats.json").unlink()
-    expected = plan(root, RepairOptions())
+    expected = plan(root, FixOptions())
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(22, "A required privilege is not held by the client")
 
     monkeypatch.setattr(os, "symlink", refuse)
-    assert plan(root, RepairOptions()) == expected
+    assert plan(root, FixOptions()) == expected
 
 
 def gap_rows(root: Path) -> list[dict[str, object]]:
@@ -100,14 +100,14 @@ def test_labels_that_lerobots_tool_dropped_find_their_recordings(
     assert finding.code == "no_gap_columns"
     assert "--labels_from=" in finding.fix
     before = gap_rows(published)
-    repair(edited, RepairOptions(labels_from=store / source))
+    fix(edited, FixOptions(labels_from=store / source))
     assert gap_rows(edited) == [before[0], *before[2:]]
     assert check(edited) == []
     uids = {row["gap_uid"] for row in gap_rows(edited)}
     assert {e.uid for e in labels.read(edited / layout.LABELS)} <= uids
     if source == "set":
         assert all(telemetry_path(edited, str(uid)).exists() for uid in uids)
-    assert repair(edited, RepairOptions(labels_from=store / source)).actions == ()
+    assert fix(edited, FixOptions(labels_from=store / source)).actions == ()
 
 
 def test_labels_from_what_knows_none_of_the_takes_is_refused(
@@ -117,7 +117,7 @@ def test_labels_from_what_knows_none_of_the_takes_is_refused(
     before = {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()}
     for source, word in ((tmp_path / "other", "none of the 3 takes"), (tmp_path, "name the")):
         with pytest.raises(UnusableInputError, match=word):
-            repair(edited, RepairOptions(labels_from=source))
+            fix(edited, FixOptions(labels_from=source))
     assert {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()} == before
 
 
@@ -132,7 +132,7 @@ def test_labels_of_old_stand_behind_newer_ones_of_the_dataset(
     labels.append(source / "labels.jsonl", early)
     (edited / layout.LABELS).parent.mkdir(exist_ok=True)
     labels.append(edited / layout.LABELS, late)
-    repair(edited, RepairOptions(labels_from=source))
+    fix(edited, FixOptions(labels_from=source))
     events = list(labels.read(edited / layout.LABELS))
     assert {early.to_line(), late.to_line()} <= {e.to_line() for e in events}
     assert labels.current(events)[uid]["outcome"] == "success"
@@ -145,9 +145,9 @@ def test_a_damaged_line_among_labels_is_refused_and_not_written_over(
     path = edited / layout.LABELS
     path.parent.mkdir(exist_ok=True)
     path.write_text('{"uid": 7\n{"uid": 8}\n')
-    for way in (plan, repair):
+    for way in (plan, fix):
         with pytest.raises(UnusableInputError, match="line 1") as caught:
-            way(edited, RepairOptions(labels_from=store / "journal"))
+            way(edited, FixOptions(labels_from=store / "journal"))
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
     assert path.read_text() == '{"uid": 7\n{"uid": 8}\n'
@@ -159,7 +159,7 @@ def test_splits_stay_while_the_number_of_episodes_does(root: Path, tmp_path: Pat
     info = {**json.loads(path.read_text()), "splits": own}
     for wrong, kept in (("total_frames", True), ("total_episodes", False)):
         path.write_text(json.dumps({**info, wrong: 9}))
-        done = repair(root, RepairOptions(), tmp_path / wrong)
+        done = fix(root, FixOptions(), tmp_path / wrong)
         codes = {action.code for action in done.actions}
         assert codes == ({"set_counts"} if kept else {"set_counts", "set_splits"})
         splits = json.loads((tmp_path / wrong / layout.INFO).read_text())["splits"]
@@ -169,7 +169,7 @@ def test_splits_stay_while_the_number_of_episodes_does(root: Path, tmp_path: Pat
 def test_a_lost_description_is_told_in_a_word(root: Path) -> None:
     """It was told as `all, chunks_size, data_files_size_in_mb, …`."""
     (root / layout.INFO).unlink()
-    said = {action.code: action.what for action in plan(root, RepairOptions()).actions}
+    said = {action.code: action.what for action in plan(root, FixOptions()).actions}
     assert said["rebuilt_info"] == f"{layout.INFO}: all made anew"
 
 
@@ -180,9 +180,9 @@ def test_what_repair_failed_to_fix_is_not_sent_to_repair_again(root: Path) -> No
     info = json.loads(path.read_text())
     info["features"]["a/b"] = info["features"]["action"]
     path.write_text(json.dumps(info))
-    left = plan(root, RepairOptions()).left
+    left = plan(root, FixOptions()).left
     assert left
-    assert not any(f.fix == f"gaploop repair {root} --yes" for f in left)
+    assert not any(f.fix == f"gaploop check {root} --fix" for f in left)
 
 
 def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> None:
@@ -190,7 +190,7 @@ def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> N
     for name in columns.EPISODE_COLUMNS:
         edit_column(root, name, [row[name] for row in reversed(before)])
     assert "wrong_take" in {f.code for f in check(root)}
-    repair(root, RepairOptions())
+    fix(root, FixOptions())
     assert gap_rows(root) == before
     assert check(root) == []
 
@@ -210,7 +210,7 @@ def test_one_wrong_value_is_put_right(root: Path, name: str, value: object, code
     labels.append(root / layout.LABELS, event)
     edit_column(root, name, [value, *[row[name] for row in before[1:]]])
     assert code in {f.code for f in check(root)}
-    repair(root, RepairOptions())
+    fix(root, FixOptions())
     assert check(root) == []
     assert gap_rows(root)[0]["gap_uid"] == before[0]["gap_uid"]
     assert gap_rows(root)[0]["gap_outcome"] == "success"
@@ -230,7 +230,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new(root: Path, step: str) -> 
     child = os.fork()
     if child == 0:
         try:
-            repair(root, RepairOptions(), hook=hook)
+            fix(root, FixOptions(), hook=hook)
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == DIED
@@ -238,7 +238,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new(root: Path, step: str) -> 
     new = not any(f.severity == "error" for f in check(root))
     assert new == (step == "swapped")
     assert new or now == before
-    repair(root, RepairOptions())
+    fix(root, FixOptions())
     assert not [f for f in check(root) if f.severity == "error"]
     kept = sorted(root.parent.glob("set.damaged-*"))
     assert kept
@@ -252,9 +252,9 @@ def test_nothing_whole_is_refused_and_nothing_changed(root: Path) -> None:
     for path in root.glob("data/*/*.parquet"):
         path.write_bytes(path.read_bytes()[:200])
     before = sorted(root.parent.rglob("*"))
-    for way in (plan, repair):
+    for way in (plan, fix):
         with pytest.raises(UnusableInputError, match=r"^set: .*Restore"):
-            way(root, RepairOptions())
+            way(root, FixOptions())
     after = [p for p in sorted(root.parent.rglob("*")) if p.name != ".set.lock"]
     assert after == before
 
@@ -311,35 +311,35 @@ def test_options_of_datasets_are_refused_for_a_journal(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They were taken and did nothing."""
-    for option in ("--output_dir=x", "--labels_from=x", "--task=x", "--deep"):
-        assert main(["repair", str(store / "journal"), option]) == 2
+    for option in ("--output_dir=x", "--labels_from=x", "--drop", "--deep"):
+        assert main(["check", str(store / "journal"), "--fix", option]) == 2
         error = capsys.readouterr().err
         assert option.split("=")[0] in error
         assert error.count("\n") == 1
-    assert main(["repair", str(store / "journal")]) == 0
+    assert main(["check", str(store / "journal"), "--fix"]) == 0
 
 
 def test_command_tries_first_and_does_it_when_told(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repair", str(root)]) == 0
-    assert "nothing to repair" in capsys.readouterr().out
+    assert main(["check", str(root), "--fix"]) == 0
+    assert "nothing to fix" in capsys.readouterr().out
     (root / layout.STATS).unlink()
-    assert main(["repair", str(root)]) == 1
+    assert main(["check", str(root), "--fix", "--dry_run"]) == 1
     out = capsys.readouterr().out
     assert "nothing is changed" in out
-    assert f"gaploop repair {root} --yes" in out
+    assert f"gaploop check {root} --fix" in out
     assert not (root / layout.STATS).exists()
-    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}", "--json"]) == 0
+    assert main(["check", str(root), "--fix", f"--output_dir={tmp_path / 'out'}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert answer["actions"][0]["code"] == "rebuilt_stats"
-    assert main(["repair", str(root), f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert main(["check", str(root), "--fix", f"--output_dir={tmp_path / 'out'}"]) == 2
     assert "is not empty" in capsys.readouterr().err
-    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
     assert main(["check", str(root)]) == 0
     (tmp_path / "nothing").mkdir()
-    assert main(["repair", str(tmp_path / "nothing")]) == 2
+    assert main(["check", str(tmp_path / "nothing"), "--fix"]) == 2
 
 
 @pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.slow)])
@@ -365,29 +365,29 @@ def test_repair_of_anything_never_ends_in_a_traceback(
         else:
             path.rename(path.with_name("x" + path.name))
         try:
-            report = repair(copy, RepairOptions(), tmp_path / f"fixed{number}")
+            report = fix(copy, FixOptions(), tmp_path / f"fixed{number}")
         except UnusableInputError:
             continue
         found = [f for f in check(tmp_path / f"fixed{number}") if f.severity == "error"]
         assert len(found) == len(report.left)
-        assert plan(tmp_path / f"fixed{number}", RepairOptions()).actions == ()
+        assert plan(tmp_path / f"fixed{number}", FixOptions()).actions == ()
 
 
 def test_what_would_be_left_out_is_listed_and_needs_a_yes_of_its_own(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that Git LFS hadn't filled went from 55 episodes to 13, for one `--yes`."""
+    """A folder that Git LFS hadn't filled went from 55 episodes to 13, for one word."""
     root = Path(shutil.copytree(published, tmp_path / "set"))
     damage.with_nan(root)
     before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
-    for words in (["--yes"], [f"--output_dir={tmp_path}/out"], []):
-        assert main(["repair", str(root), *words]) == 1
+    for words in ([], [f"--output_dir={tmp_path}/out"], ["--dry_run"]):
+        assert main(["check", str(root), "--fix", *words]) == 1
         said = capsys.readouterr().out
         assert "episodes 0: NaN" in said
-        assert f"gaploop repair {root} --yes --drop=true" in said
+        assert f"gaploop check {root} --fix --drop=true" in said
         assert {p: p.read_bytes() for p in root.rglob("*") if p.is_file()} == before
         assert not (tmp_path / "out").exists()
-    assert main(["repair", str(root), "--yes", "--drop=true"]) == 0
+    assert main(["check", str(root), "--fix", "--drop=true"]) == 0
     assert len(layout.episode_rows(root)) == 3
 
 
@@ -397,7 +397,7 @@ def test_rows_that_the_table_has_too_many_of_are_not_missed(
     """A length that was written too large took a whole episode with it."""
     root = Path(shutil.copytree(published, tmp_path / "set"))
     edit_column(root, "length", [12, 12, 12, 13])
-    done = repair(root, RepairOptions())
+    done = fix(root, FixOptions())
     assert (done.lost, done.left) == ((), ())
     assert [row["length"] for row in layout.episode_rows(root)] == [12] * 4
 
@@ -411,8 +411,8 @@ def test_git_lfs_pointers_are_recognised_first_by_every_command(
             path.write_bytes(LFS_POINTER + b"\noid sha256:0\nsize 9\n")
     for words in (
         ["check", str(root)],
-        ["repair", str(root), "--yes", "--drop=true"],
-        ["import", str(root), f"--output_dir={tmp_path}/out"],
+        ["check", str(root), "--fix", "--drop=true"],
+        ["convert", str(root), f"--output_dir={tmp_path}/out"],
         ["publish", f"--journal={store}/journal", f"--dataset.root={root}"],
         ["diagnose", str(root), f"--output_dir={tmp_path}/out"],
         ["finetune", "--policy.path=base", f"--real=[{root}]", f"--output_dir={tmp_path}/out"],

@@ -16,10 +16,9 @@ from damage import CAMERA
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.check.stats import QUANTILES
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.whole_stats import complete_stats
+from gaploop.datasets.whole_stats import QUANTILES, complete_stats
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]
@@ -69,17 +68,17 @@ def test_whatever_writes_a_dataset_writes_quantiles_of_its_frames(
     require_exact(published)
     shutil.copytree(recorded, tmp_path / "repaired")
     for words in (
-        f"repair {tmp_path}/repaired --yes",
-        f"import {recorded} --format=lerobot --output_dir={tmp_path}/imported",
-        f"import {recorded} --format=lerobot --drop_videos=true --output_dir={tmp_path}/bare",
+        f"check {tmp_path}/repaired --fix",
+        f"convert {recorded} --output_dir={tmp_path}/imported",
+        f"convert {recorded} --drop_videos=true --output_dir={tmp_path}/bare",
         f"edit delete {published} --episodes=1 --output_dir={tmp_path}/edited",
-        f"export {published} --format=lerobot_v21 --output={tmp_path}/old",
-        f"import {tmp_path}/old --output_dir={tmp_path}/back",
-        f"merge {tmp_path}/imported {tmp_path}/again --output_dir={tmp_path}/merged",
+        f"convert {published} --to=lerobot_v21 --output_dir={tmp_path}/old",
+        f"convert {tmp_path}/old --output_dir={tmp_path}/back",
+        f"edit merge {tmp_path}/imported {tmp_path}/again --output_dir={tmp_path}/merged",
     ):
-        if words.startswith("merge"):
-            import_again = f"import {recorded} --format=lerobot --kind=rollout --episodes=1:"
-            assert main([*import_again.split(), f"--output_dir={tmp_path}/again"]) == 0
+        if words.startswith("edit merge"):
+            again = ["--set={kind: rollout}", "--episodes=1:", f"--output_dir={tmp_path}/again"]
+            assert main(["convert", str(recorded), *again]) == 0
             words += " --duplicates=first"
         assert main(words.split()) == 0, words
     for name in ("repaired", "imported", "bare", "edited", "back", "merged"):
@@ -119,7 +118,7 @@ def test_a_matrix_keeps_lerobots_statistics_of_its_last_axis(store: Path, tmp_pa
     """Repair flattened them: 12 numbers against rows of 4, and training ended in a traceback."""
     root = Path(shutil.copytree(store / "matrix", tmp_path / "set"))
     assert [f.where for f in check(root) if "tactile" in f.where and f.severity == "error"] == []
-    assert main(["repair", str(root), "--yes"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
     assert np.shape(stats(root)[TACTILE]["mean"]) == (4,)
     whole = {**stats(root)}
     rows = np.array(pq.read_table(damage.data_files(root)[0])[TACTILE].to_pylist())
@@ -132,7 +131,7 @@ def test_a_matrix_keeps_lerobots_statistics_of_its_last_axis(store: Path, tmp_pa
     assert [f.code for f in check(root) if f.severity == "error"]
 
 
-@pytest.mark.parametrize("command", ["repair", "import"])
+@pytest.mark.parametrize("command", ["check", "convert"])
 def test_statistics_of_pictures_are_computed_where_they_lack(
     store: Path, tmp_path: Path, command: str
 ) -> None:
@@ -145,10 +144,10 @@ def test_statistics_of_pictures_are_computed_where_they_lack(
     pq.write_table(
         table.drop_columns([n for n in table.column_names if n.startswith(f"stats/{CAMERA}")]), path
     )
-    if command == "import":
-        main(["import", str(root), "--format=lerobot", f"--output_dir={tmp_path}/done"])
+    if command == "convert":
+        main(["convert", str(root), f"--output_dir={tmp_path}/done"])
     else:
-        assert main(["repair", str(root), f"--output_dir={tmp_path}/done"]) == 0
+        assert main(["check", str(root), "--fix", f"--output_dir={tmp_path}/done"]) == 0
     done = tmp_path / "done"
     assert [f.code for f in check(done) if f.severity != "info"] == []
     np.testing.assert_allclose(

@@ -248,7 +248,7 @@ def test_an_offset_is_subtracted_exactly_and_cameras_are_swapped(
 ) -> None:
     """Takes 1 and 3 read 17 too much, as after a horn was put back a few teeth off."""
     wrong, out = tmp_path / "wrong", tmp_path / "out"
-    chosen = ["--episodes=[1, 3]", "--feature=observation.state"]
+    chosen = ["--episodes=[1, 3]"]
     for sign, swap, source, target in ((-1, [], plain, wrong), (1, ["top", "wrist"], wrong, out)):
         by = {"lift.pos": sign * 17.0, "pan.pos": sign * -0.3}
         command = ["edit", "correct", str(source), *chosen, f"--output_dir={target}"]
@@ -278,7 +278,7 @@ def test_an_offset_is_subtracted_exactly_and_cameras_are_swapped(
 def test_what_was_sent_follows_the_action_and_ages_their_camera(dataset: Path) -> None:
     before, seen = rows(dataset), list(read_takes(dataset))
     command = ["edit", "correct", str(dataset), "--episodes=[0]", "--swap=[top, wrist]", "--yes"]
-    assert main([*command, "--feature=action", '--subtract={"pan.pos": 2}']) == 0
+    assert main([*command, '--subtract={"action": {"pan.pos": 2}}']) == 0
     after = rows(dataset)
     for name in (columns.ACTION, columns.SENT):
         old, new = (np.stack(t[0][name].to_pylist()) for t in (before, after))
@@ -296,7 +296,7 @@ def test_what_was_sent_follows_the_action_and_ages_their_camera(dataset: Path) -
     [
         (['--subtract={"lft.pos": 1}'], "Did you mean 'lift.pos'"),
         (['--subtract={"lift.pos": "x"}'], "give a number"),
-        (["--feature=timestamp", '--subtract={"x": 1}'], "Unknown feature 'timestamp'"),
+        (['--subtract={"timestamp": {"x": 1}}'], "Unknown feature 'timestamp'"),
         (["--swap=[top, wrst]"], "Did you mean 'wrist'"),
         (["--swap=[top, top]"], "name two cameras"),
         ([], "Correct what?"),
@@ -329,8 +329,8 @@ def test_rewritten_quantiles_have_a_lineage(plain: Path) -> None:
     stats[columns.ACTION]["q99"] = [v / 2 for v in stats[columns.ACTION]["q99"]]
     path.write_text(json.dumps(stats))
     assert errors(plain) == ["wrong_stats"]
-    assert main(["repair", str(plain), "--yes"]) == 0
+    assert main(["check", str(plain), "--fix"]) == 0
     assert errors(plain) == []
     run = read_run(plain)
-    assert (run["command"], run["result"]["actions"]) == ("repair", ["rebuilt_stats"])
+    assert (run["command"], run["result"]["actions"]) == ("check --fix", ["rebuilt_stats"])
     assert run["inputs"][0]["run"] == first

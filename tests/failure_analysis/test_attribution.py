@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failure_analysis_makers import repeated, scene_picture, successes, take, wrench
+from failure_analysis_makers import repeated, scene_picture, successes, take
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -243,12 +243,6 @@ def test_diagnosis_learns_from_labels_and_says_so() -> None:
     assert found.summary["labels_learned_from"] == len(takes)
     few = dict(list(causes.items())[:3])
     assert diagnose([*successes(), *takes], causes=few).summary["labels_learned_from"] == 0
-
-
-def test_force_windows_are_judged_by_the_rules() -> None:
-    windows = [wrench(np.linspace(100, 1500, 15), uid=str(n), seed=n) for n in range(6)]
-    found = diagnose(windows).takes
-    assert all(t.by.startswith("rules") or t.by == "" for t in found)
 
 
 def test_a_saved_model_is_the_model_that_loads(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase, TakeKind
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
-from gaploop.failure_analysis.reference import shipped_reference
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -73,7 +72,7 @@ def take(
 
 def call(of: Take) -> ModeCall:
     view = TakeView(of, images=False)
-    return failure_mode(view, TakeSignals({}, {}), shipped_reference())
+    return failure_mode(view, TakeSignals({}, {}))
 
 
 @pytest.mark.parametrize("telemetry", [True, False], ids=["telemetry", "frames only"])
@@ -190,7 +189,7 @@ def test_no_take_crashes(data: st.DataObject, n: int, telemetry: bool) -> None:
     draw = arrays(np.float64, (n, len(ONE_ARM)), elements=VALUES)
     sent, read, load = (data.draw(draw) for _ in range(3))
     made = take(t_s, sent, read, load_pct=load, telemetry=telemetry)
-    found = failure_mode(TakeView(made, images=False), TakeSignals({}, {}), shipped_reference())
+    found = failure_mode(TakeView(made, images=False), TakeSignals({}, {}))
     assert found.mode is None or found.mode in FailureMode
 
 
@@ -202,4 +201,4 @@ def test_short_and_constant_takes_are_measured_and_judged(n: int, value: float) 
     made = take(t_s, same, same, load_pct=same)
     for of in (made, replace(made, telemetry=Telemetry(np.empty(0), {}))):
         view = TakeView(of, images=False)
-        assert failure_mode(view, measure(view), shipped_reference()).mode is None
+        assert failure_mode(view, measure(view)).mode is None

@@ -315,4 +315,4 @@ def test_the_command_takes_a_twin_and_prints_what_to_type(
     assert all(parsed(line) for line in lines)
     assert "--policy.path=mine" in lines[1]
     assert f"--real=[{tmp_path}/p/resimulated]" in shlex.split(lines[1])
-    assert f"--env.twin={tmp_path / 'twin.yaml'}" in lines[0]
+    assert f"--robot.twin={tmp_path / 'twin.yaml'}" in lines[0]

@@ -112,7 +112,7 @@ def test_the_share_is_chosen_on_held_out_takes(
         ({"real": "[]"}, "Name real takes"),
         ({"policy.path": "nowhere"}, "Policy nowhere not found"),
         ({"real": "[unlabelled]"}, "have no outcome .* gaploop label"),
-        ({"real": "[rotated]"}, "Name and order the joints alike with gaploop harmonise"),
+        ({"real": "[rotated]"}, "Name and order the joints alike with gaploop edit harmonise"),
         ({"policy.path": "stray"}, "adapter for another base"),
         ({"mix.real": "2"}, "or auto"),
         ({"preset": "act_lroa"}, "Did you mean 'act_lora'"),

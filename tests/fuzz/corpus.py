@@ -220,10 +220,6 @@ def _texts(folder: Path) -> None:
     folder.mkdir()
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
-    import_rows = [f"{k * 0.02:.2f},{k % 5},{int(40 <= k < 45)}" for k in range(100)]
-    (folder / "log.csv").write_text("t,fx,stop\n" + "\n".join(import_rows) + "\n")
-    case = "\n".join("\t".join(str(n * k) for n in range(6)) for k in range(15))
-    (folder / "lp1.data").write_text(f"normal\n{case}\n\ncollision\n{case}\n\n")
     rows = [
         ",".join([f"{side},{(k + n) % 2},0,lift,{k}"])
         for k in range(6)
@@ -311,16 +307,9 @@ rules: {alpha: 0.05, gain: 0.1, max_pairs: 50}
 canary: {fleet: [a, b], share: 0.5}
 sim_tasks: [pick_place]
 """,
-    "mapping.yaml": """schema: gaploop.csv.v1
-time: {column: t, unit: s}
-channels: {fx: {name: wrist.fx_n, unit: N}}
-events: {stop: protective_stop}
-window: {before_s: 0.4, after_s: 0.2, max_gap_s: 0.1}
-controls: {takes: 1, clear_s: 0.1}
-""",
     "mixture.yaml": """sources:
   real: [../set]
-  sim: {roots: ../set, select: all, where: outcome==success}
+  sim: {roots: ../set, select: all, where: outcome=success}
 shares: {real: 0.5, sim: 0.5}
 weights: {outcome: {success: 2.0}}
 seed: 1

@@ -179,14 +179,6 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
     return read
 
 
-def _csv_log(path: Path) -> object:
-    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
-
-    beside = CORPUS / "files"
-    mapping = load_mapping(path if path.suffix == ".yaml" else beside / "mapping.yaml")
-    return read_csv_takes(beside / "log.csv" if path.suffix == ".yaml" else path, mapping)
-
-
 def _register(path: Path) -> object:
     from gaploop.core.consent_store import load_register
 
@@ -315,7 +307,6 @@ FILES = (
     Reader("station", "files/station.yaml", _loaded("gaploop.core.station", "load_station")),
     Reader("twin", "files/twin.yaml", _loaded("gaploop.core.twin", "load_twin")),
     Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
-    Reader("mapping", "files/mapping.yaml", _csv_log),
     Reader(
         "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.spec", "load_mixture")
     ),
@@ -323,12 +314,6 @@ FILES = (
         "harmonise-spec", "files/spec.yaml", _loaded("gaploop.datasets.harmonise.spec", "load_spec")
     ),
     Reader("faults", "files/faults.yaml", _faults),
-    Reader("force-log", "files/log.csv", _csv_log),
-    Reader(
-        "uci",
-        "files/lp1.data",
-        _loaded("gaploop.collect.imports.uci_failures", "read_uci_failures"),
-    ),
     Reader("labels", "set/meta/gap/labels.jsonl", _labels),
     Reader("label-csv", "files/labels.csv", _label_csv),
     Reader("event-csv", "files/events.csv", _label_csv),
@@ -458,7 +443,7 @@ COMMANDS = (
     Reader(
         "merge",
         "set",
-        command("merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
+        command("edit", "merge", "{}", "CORPUS/set", "--duplicates=first", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),
@@ -478,33 +463,27 @@ COMMANDS = (
         changes=True,
     ),
     Reader(
-        "export",
+        "convert-to",
         "set",
-        command("export", "{}", "--format=aloha", "--output=OUT"),
+        command("convert", "{}", "--to=aloha", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),
     Reader(
         "export-zarr",
         "set",
-        command("export", "{}", "--format=diffusion_policy", "--output=OUT.zarr"),
+        command("convert", "{}", "--to=diffusion_policy", "--output_dir=OUT.zarr"),
         EVERY,
         changes=True,
     ),
     Reader(
-        "import",
+        "convert",
         "set",
-        command("import", "{}", "--format=lerobot", "--output_dir=OUT"),
+        command("convert", "{}", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),
-    Reader(
-        "import-force",
-        "files/lp1.data",
-        command("import", "{}", "--format=uci_failures", "--output_dir=OUT"),
-        changes=True,
-    ),
-    Reader("repair", "set", command("repair", "{}", "--yes"), EVERY, changes=True),
+    Reader("check-fix", "set", command("check", "{}", "--fix"), EVERY, changes=True),
     Reader(
         "publish",
         "journal",
@@ -521,12 +500,12 @@ COMMANDS = (
         command("push", "{}", "--repo_id=me/x", "--dry_run"),
         POLICY,
     ),
-    Reader("survey", "set", command("survey", "{}"), EVERY),
+    Reader("check-many", "set", command("check", "{}", "{}"), EVERY),
     Reader("mix", "set", _mix, EVERY),
     Reader(
         "harmonise",
         "set",
-        command("harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
+        command("edit", "harmonise", "{}", "--spec=CORPUS/files/spec.yaml", "--dry_run"),
         EVERY,
     ),
     Reader("diagnose", "set", command("diagnose", "{}", "--output_dir=OUT"), EVERY, changes=True),

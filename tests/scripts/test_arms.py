@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.scripts._arms import calibration_of
+from gaploop.collect.lerobot_factory import calibration_of
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.drift import CalibrationSighting

@@ -51,10 +51,9 @@ items:
         (["--journal=DIR/data/j"], "inside each other"),
         (["--journal=/proc/no/j"], "--journal"),
         (["--dataset.root=/proc/no/d"], "--dataset.root"),
-        (["--env.twin=a.yaml", "--robot.twin=b.yaml"], "mean the same"),
-        (["--env.randomise=AL"], "all, dynamics"),
-        (["--env.randomise=twin"], "--env.twin=FILE"),
-        (["--env.randomise=all", "--env.randomise_strength=3"], "0 to 2"),
+        (["--robot.randomise=AL"], "all, dynamics"),
+        (["--robot.randomise=twin"], "--robot.twin=FILE"),
+        (["--robot.randomise=all", "--robot.randomise_strength=3"], "0 to 2"),
     ],
 )
 def test_unusable_input_is_one_line_and_writes_nothing(
@@ -94,9 +93,9 @@ def test_takes_in_a_twin_stand_for_the_station_and_say_what_their_cells_were_dra
 ) -> None:
     delay = TwinParameter(f"{DELAY}.latency_s", "s", 0.0, 0.04, (0.03, 0.05), True, "test")
     save_twin(Twin("bench", "so101", (delay,)), tmp_path / "twin.yaml")
-    root, twin = tmp_path / "data", f"--env.twin={tmp_path / 'twin.yaml'}"
+    root, twin = tmp_path / "data", f"--robot.twin={tmp_path / 'twin.yaml'}"
     command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", twin, "--json"]
-    assert main([*command, "--env.randomise=twin", "--seed=3"]) == 0
+    assert main([*command, "--robot.randomise=twin", "--seed=3"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["evidence"] == "sim-to-sim"
     _, ranges = known_and_drawn(tmp_path / "twin.yaml", "twin")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from patient_wire import LoopTime
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.attended import Operator
@@ -25,6 +26,7 @@ from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
+from gaploop.collect.publisher import Publisher
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
@@ -34,8 +36,6 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
-from gaploop.scripts import _arms
-from gaploop.scripts._record_publish import Publisher
 from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
@@ -73,7 +73,7 @@ class Pair:
 
     def configs(self) -> tuple[Any, Any]:
         """Return LeRobot's configs of both arms."""
-        from gaploop.scripts._devices import registries
+        from gaploop.collect.lerobot_registry import registries
 
         made = []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):
@@ -347,7 +347,7 @@ class Desk:
 
 def devices_of(pair: Pair, connect: Callable[[], Arms] | None = None, **options: Any) -> ArmDevices:
     robot, teleop = pair.configs()
-    connect = connect or (lambda: _arms.connect(robot, teleop, STATION))
+    connect = connect or (lambda: lerobot_factory.connect(robot, teleop, STATION))
     return ArmDevices(connect, STATION, Rates.near(25.0), **options)
 
 
@@ -385,7 +385,7 @@ def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
     cameras: list[Moment] = []
 
     def connect() -> Arms:
-        arms = _arms.connect(robot, teleop, STATION)
+        arms = lerobot_factory.connect(robot, teleop, STATION)
         cameras.append(Moment(arms.clock.now_s))
         return replace(arms, cameras=tuple(cameras))
 

@@ -64,7 +64,7 @@ class Bench:
     """An emulated follower and leader, and a policy that drives."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        from gaploop.scripts._devices import registries
+        from gaploop.collect.lerobot_registry import registries
 
         self.journal, self.buses, made = folder / "journal", dict[str, EmulatedBus](), []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from patient_wire import LoopTime
 
+from gaploop.collect.lerobot_registry import registries
 from gaploop.scripts import serve
-from gaploop.scripts._devices import registries
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
 from gaploop.teleop import lerobot_remote, link

@@ -102,12 +102,12 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
         for found in path:
             assert not stat.S_IMODE(found.stat().st_mode) & 0o077, found
     (root / "meta" / "stats.json").unlink()
-    assert main(["repair", str(root), "--yes"]) == 0
-    assert main(["repair", str(root), f"--output_dir={home / 'repaired'}"]) == 0
+    assert main(["check", str(root), "--fix"]) == 0
+    assert main(["check", str(root), "--fix", f"--output_dir={home / 'repaired'}"]) == 0
     assert main(["diagnose", str(root)]) == 0
     assert main(["diagnose", str(journal), f"--output_dir={home / 'looked'}"]) == 0
     write_json(home / "set_diagnosis" / "run.json", {"inputs": [], "command": "plan"})
-    assert main(["export", str(root), "--format=aloha", f"--output={home / 'x'}"]) == 0
+    assert main(["convert", str(root), "--to=aloha", f"--output_dir={home / 'x'}"]) == 0
     assert main(["edit", "keep", str(root), "--episodes=[0, 2]", f"--output_dir={home / 'e'}"]) == 0
     checkpoint = run / "checkpoints" / "last" / "pretrained_model"
     push = ["push", "--repo_id=me/x", "--dry_run", "--allow_paths"]

@@ -17,7 +17,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import look
-from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints, from_degrees, to_degrees
+from gaploop.sim.arms import SO101, arm_named, arm_of, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.follower import CellFollower
@@ -131,7 +131,6 @@ def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
 
 def test_recordings_of_arms_that_the_cell_has_not_count_as_before() -> None:
     assert arm_of("so101_follower") is arm_of("") is SO101
-    assert arm_with_joints(("one", "gripper")) is None
 
 
 @BOTH
@@ -141,6 +140,15 @@ def test_units_go_there_and_back_and_the_gripper_from_0_to_100(arm: CellArm) -> 
     ends = np.zeros((2, len(arm.joint_names)))
     ends[:, -1] = arm.grip.travel_rad
     assert np.allclose(to_degrees(ends, arm)[:, -1], [0.0, 100.0])
+
+
+@BOTH
+def test_the_tool_is_where_the_model_has_it(arm: CellArm) -> None:
+    ik = ArmIk(nominal_arm(arm), arm)
+    q_rad = np.random.default_rng(2).uniform(-1.5, 1.5, (20, len(arm.joint_names)))
+    places = [ik.tcp(row)[0] for row in q_rad]
+    np.testing.assert_allclose(arm.tool_centre_m(q_rad), places, atol=1e-9)
+    assert arm.tool_centre_m(q_rad[:0]).shape == (0, 3)
 
 
 @BOTH

@@ -115,11 +115,11 @@ def test_the_oracle_spends_everything_on_what_is_hidden_whatever_the_planner_bel
     }
 
 
-def test_targeted_takes_are_the_plans_pilot_and_what_may_follow() -> None:
+def test_targeted_takes_are_the_plans() -> None:
     plan = Plan(
         "p", "d",
         (
-            PlanItem("p:a", D.SPATIAL_GEOMETRY, 4, "collect", "", may_follow=6),
+            PlanItem("p:a", D.SPATIAL_GEOMETRY, 10, "collect", ""),
             PlanItem("p:b", D.VISUAL_DOMAIN, 0, "change_scene", ""),
         ),
     )  # fmt: skip

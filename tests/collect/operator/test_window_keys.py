@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import lost_after_trip, subscribers
+from gaploop.collect.lerobot_registry import registries
 from gaploop.collect.operator.keys import PUMP_S, Keys, WindowKeys
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import LeaderSample, SafetyReason
-from gaploop.scripts import _arms
-from gaploop.scripts._devices import registries
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import ForceOptions
@@ -110,8 +110,10 @@ def test_a_leader_without_a_window_leaves_the_terminals_keys() -> None:
 def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
     _, teleoperators, _ = registries()
     assert teleoperators.get_choice_class("motion") is MotionConfig  # type: ignore[attr-defined]
-    station = _arms.station_for(So101SimConfig(), None)
-    arms = _arms.connect(So101SimConfig(), MotionConfig(script="chirp", seconds=2.0), station)
+    station = lerobot_factory.station_for(So101SimConfig(), None)
+    arms = lerobot_factory.connect(
+        So101SimConfig(), MotionConfig(script="chirp", seconds=2.0), station
+    )
     try:
         assert isinstance(arms.leader, MotionLeader)
         assert subscribers(arms.leader) == (arms.leader,)
@@ -122,8 +124,8 @@ def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
 
 
 def test_force_feedback_of_a_leader_without_motors_gets_one_clear_line() -> None:
-    inputs = _arms.LeaderInputs(force=ForceOptions(enabled=True))
-    station = _arms.station_for(So101SimConfig(), None)
+    inputs = lerobot_factory.LeaderInputs(force=ForceOptions(enabled=True))
+    station = lerobot_factory.station_for(So101SimConfig(), None)
     with pytest.raises(UnusableInputError, match="not motion") as caught:
-        _arms.connect(So101SimConfig(), MotionConfig(), station, inputs=inputs)
+        lerobot_factory.connect(So101SimConfig(), MotionConfig(), station, inputs=inputs)
     assert "\n" not in str(caught.value)

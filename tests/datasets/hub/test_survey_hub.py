@@ -14,7 +14,7 @@ from gaploop.datasets.survey.check import overviews
 from gaploop.datasets.survey.sources import HubMetadata, find_datasets
 from gaploop.datasets.survey.stream import find
 
-QUERY = "outcome==failure and distractors > 3"
+QUERY = "outcome=failure distractors!=1"
 
 
 @pytest.fixture

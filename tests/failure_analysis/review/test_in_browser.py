@@ -193,7 +193,7 @@ def test_filters_and_search_narrow_the_list(dataset: Path, tab: Tab) -> None:
         assert tab.js("document.querySelectorAll('.take').length") == 6
         tab.key("/")
         tab.wait("document.activeElement.tagName === 'INPUT'")
-        for letter in "lighting==dim":
+        for letter in "lighting=dim":
             tab.key(letter)
         tab.key("Enter")
         tab.wait("document.querySelectorAll('.take').length === 3")

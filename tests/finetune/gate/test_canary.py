@@ -19,12 +19,12 @@ from gaploop.finetune.gate.canary import (
     CanaryPhase,
     Lease,
     Report,
-    canary_stage,
+    fleet_stage,
     replay,
     reported,
 )
 from gaploop.finetune.gate.folder import Contest, GateFolder
-from gaploop.finetune.gate.judge import StageAnswer
+from gaploop.finetune.gate.judge import CANARY, StageAnswer
 
 RULES = CanaryRules()
 
@@ -75,7 +75,7 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     reports, folder = tmp_path / "reports.jsonl", GateFolder(tmp_path, CONTEST, seed=4)
     reports.touch()
     waiting = reported(SUITE, reports, folder)
-    assert canary_stage(waiting).answer is StageAnswer.OPEN
+    assert fleet_stage(waiting, CANARY).answer is StageAnswer.OPEN
     assigned = json.loads((tmp_path / ASSIGNMENT).read_text())
     assert sorted(assigned["share"].values()) == [0.0, 0.0, 0.5, 0.5]
     assert datetime.fromisoformat(assigned["until"]) > datetime.now(UTC)
@@ -83,8 +83,8 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     bad = {"robot": robot, "candidate": True, "success": False, "safety": True}
     reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
     over = reported(SUITE, reports, folder)
-    assert canary_stage(over).answer is StageAnswer.FAILED
-    assert "rolled back" in canary_stage(over).message
+    assert fleet_stage(over, CANARY).answer is StageAnswer.FAILED
+    assert "rolled back" in fleet_stage(over, CANARY).message
     assert set(json.loads((tmp_path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
 
 

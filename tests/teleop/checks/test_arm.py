@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from emulated import SWAPPED, emulated_arm
 from patient_wire import LoopTime
 
+from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_registry import registries
 from gaploop.collect.preflight import Terminal
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts import _arms
-from gaploop.scripts._devices import registries
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.checks.arm import (
@@ -50,7 +50,7 @@ STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 
 
 def checked(robot: object, clock: Clock, person: Person) -> list[CheckResult]:
-    follower, _ = _arms.follower_of(robot, STATION)
+    follower, _ = lerobot_factory.follower_of(robot, STATION)
     return list(check_moving(follower, clock, STATION, Rates.near(50.0), person))
 
 
@@ -88,7 +88,7 @@ def test_a_stop_of_an_arm_that_has_tripped_already_is_not_called_tried(
 ) -> None:
     """After a trip in the joints' check the arm was limp already, and the stop was reported ok."""
     with emulated_arm(tmp_path, loop_time) as (robot, _):
-        follower, _ = _arms.follower_of(robot, STATION)
+        follower, _ = lerobot_factory.follower_of(robot, STATION)
         safety = make_safety(STATION, follower, 0.02)
         leader = OneJoint(follower.read().position_rad, follower.joint_limits_rad)
         control = ControlThread(follower, leader, safety, Rates.near(50.0), clock=loop_time)
@@ -191,7 +191,7 @@ def test_damping_is_measured_by_a_fall_that_a_person_allows(
     with bus:
         robot_config = registries()[0].get_choice_class(f"{model}_follower")
         robot = robot_config(port=str(tmp_path / "f"), id="f", calibration_dir=tmp_path)
-        follower, _ = _arms.follower_of(robot, STATION)
+        follower, _ = lerobot_factory.follower_of(robot, STATION)
         items = list(
             check_moving(follower, loop_time, STATION, Rates.near(50.0), person, [DAMPING])
         )

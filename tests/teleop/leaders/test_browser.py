@@ -17,11 +17,11 @@ import pytest
 
 from benchmarks.chromium import Tab, open_tab
 from benchmarks.chromium import browser as chromium
+from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import lost_after_trip
 from gaploop.collect.operator.keys import Keys, WindowKeys
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.types import SafetyReason
-from gaploop.scripts import _arms
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop import link
 from gaploop.teleop.leaders import browser
@@ -237,7 +237,7 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
         phones.append(Phone(port))
 
     threading.Thread(target=open_it).start()
-    arms = _arms.connect(cell, config, _arms.station_for(cell, None))
+    arms = lerobot_factory.connect(cell, config, lerobot_factory.station_for(cell, None))
     leader: Any = arms.leader
     try:
         assert not leader.has_window

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaploop.collect.lerobot_registry import registries
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, SafeCommand, SafetyReason
-from gaploop.scripts._devices import registries
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader

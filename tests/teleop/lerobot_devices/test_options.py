@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from emulated_arms import PLANS, emulated
 
+from gaploop.collect import lerobot_factory
+from gaploop.collect.lerobot_registry import registries
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import Station
 from gaploop.core.types import LeaderSample, SafetyReason
-from gaploop.scripts import _arms
-from gaploop.scripts._devices import registries
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lerobot_devices import make, make_cameras, make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
@@ -321,4 +321,4 @@ def test_a_leader_of_our_own_refuses_lerobots_options(kind: str, option: str) ->
     setattr(config, name, not getattr(config, name))
     nobody: Any = None
     with pytest.raises(UnusableInputError, match=f"^--teleop.{name}=.*--cartesian"):
-        _arms.leader_of(config, nobody, Station(name="t"), ManualClock(0.0))
+        lerobot_factory.leader_of(config, nobody, Station(name="t"), ManualClock(0.0))

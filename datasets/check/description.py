@@ -1,8 +1,8 @@
-"""Repair: `meta/info.json` and the names of folders, files and keys.
+"""`meta/info.json`, and the names of folders, files and keys.
 
-The description is kept where it makes sense and read off the data where it doesn't. What goes by
-a wrong name gets the one that LeRobot looks for, only where it is unambiguous: what is missing has
-one candidate, and nothing is overwritten.
+`--fix` keeps the description where it makes sense and reads it off the data where it doesn't. What
+goes by a wrong name gets the one that LeRobot looks for, only where it is unambiguous: what is
+missing has one candidate, and nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import contextlib
 import difflib
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,68 +25,98 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_json
 from gaploop.core.paths import is_plain_name, plain_name
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.episodes import feature_fault
-from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft
+from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.v3_files import replace_table
 from gaploop.datasets.video import video_index
 
+NUMBERS: Final = frozenset(
+    {"float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"}
+    | {"uint8", "uint16", "uint32", "uint64"}
+)
+"""Number types a feature may have; beside them there are video, image, string and language."""
+_OTHER: Final = frozenset(("video", "image", "string", "language"))
 FOLDERS: Final = ("data", "meta", "videos")
 META: Final = ("info.json", "stats.json", "tasks.parquet", "episodes")
 STANDARD: Final = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
 """Keys that LeRobot or policies know by name."""
 _NEAR: Final = 0.6
 _CHUNK: Final = re.compile(r"chunk-\d{3,}")
+DEFAULTS: Final[dict[str, Any]] = {
+    "codebase_version": "v3.0",
+    "chunks_size": 1000,
+    "data_files_size_in_mb": 100,
+    "video_files_size_in_mb": 200,
+    "data_path": layout.DATA_PATH,
+    "video_path": layout.VIDEO_PATH,
+    "robot_type": "",
+}
+_RATES_AGREE: Final = 0.01
 
 
-@dataclass(frozen=True)
-class RepairAction:
-    """One thing that repair does: a stable name, such as `renamed`, and what, in words."""
-
-    code: str
-    what: str
-
-
-@dataclass
-class RepairDraft:
-    """A dataset being repaired, in a folder of its own whose files are links or copies.
-
-    Files are only ever replaced there, never written in place. `info` is what `meta/info.json`
-    holds, `actions` what has been done so far, `lost` what that leaves out.
-    """
-
-    root: Path
-    info: dict[str, Any] = field(default_factory=dict)
-    actions: list[RepairAction] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-
-    def did(self, code: str, what: str) -> None:
-        """Note what was done."""
-        self.actions.append(RepairAction(code, what))
-
-    def left_out(self, code: str, what: str) -> None:
-        """Note what was done, and that something was given up by it."""
-        self.did(code, what)
-        self.lost.append(what)
-
-    def save(self) -> None:
-        """Write the description."""
-        path = self.root / layout.INFO
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, self.info)
+def feature_fault(spec: object) -> str:
+    """Say why LeRobot can't use a feature's description; "" where it can."""
+    if not isinstance(spec, Mapping):
+        return "is no table"
+    kind, shape = spec.get("dtype"), spec.get("shape")
+    if kind not in NUMBERS | _OTHER:
+        return f"has dtype {kind!r}"
+    if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 5:
+        return f"has shape {shape!r}"
+    whole = all(type(n) is int and n > 0 for n in shape)
+    return "" if whole else f"has shape {shape!r}"
 
 
-def repair_files(draft: RepairDraft) -> None:
+def check_folders(info: DatasetInfo, findings: Findings) -> None:
+    """Find folders under a misspelt name, such as `video` for `videos`."""
+    needed = ["data", "meta"] + (["videos"] if info.video_keys else [])
+    present = {p.name for p in info.root.iterdir() if p.is_dir()}
+    for name in needed:
+        near = difflib.get_close_matches(name, sorted(present - set(needed)), n=1, cutoff=0.7)
+        if name not in present and near:
+            text = f"There is a folder {near[0]} where LeRobot looks for {name}."
+            fix = shlex.join(["mv", str(info.root / near[0]), str(info.root / name)])
+            findings.error("misnamed_folder", near[0], text, fix)
+
+
+def check_features(info: DatasetInfo, findings: Findings) -> None:
+    """Check that features are described as LeRobot needs it, and that the usual ones are there."""
+    for name, spec in info.features.items():
+        fault = feature_fault(spec)
+        if "/" in name:
+            fault = "has a '/' in its name"
+        if fault:
+            findings.error("bad_info", layout.INFO, f"Feature {name} {fault}.")
+    for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
+        if name in info.features:
+            continue
+        known = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
+        other = [n for n in info.features if n not in (*known, *info.video_keys)]
+        near = difflib.get_close_matches(name, other, n=1, cutoff=0.6)
+        hint = f" Did the writer call it {near[0]}?" if near else ""
+        fix = ""
+        if not near and name not in columns.AUTOMATIC:
+            short = name.rpartition(".")[2]
+            theirs = short if short in info.features else "THEIRS"
+            fix = findings.command(f"--rename_map='{{{theirs}: {name}}}'")
+            fix += "" if theirs == short else "  # THEIRS: the feature that holds it"
+        # Sets of pictures and actions alone train, too; a near name says that it was meant.
+        say = findings.warn if name == columns.STATE and not near else findings.error
+        say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}", fix)
+
+
+def fix_names(draft: FixDraft) -> None:
     """Rename folders and files."""
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
     _rename_near(draft, draft.root / "meta", META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
-        _repair_chunks(draft, parent, ".parquet")
+        _fix_chunks(draft, parent, ".parquet")
     for camera in sorted((draft.root / "videos").glob("*")):
-        _repair_chunks(draft, camera, ".mp4")
+        _fix_chunks(draft, camera, ".mp4")
 
 
 def _rename_near(
-    draft: RepairDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
+    draft: FixDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
 ) -> None:
     present = {p.name for p in parent.glob("*") if p.is_dir() or not folders_only}
     missing = [name for name in wanted if name not in present]
@@ -108,7 +138,7 @@ def best_match(name: str, among: Sequence[str]) -> str:
     return scores[0][1]
 
 
-def _repair_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
+def _fix_chunks(draft: FixDraft, parent: Path, suffix: str) -> None:
     for folder in [p for p in sorted(parent.glob("*")) if p.is_dir()]:
         number = re.findall(r"\d+", folder.name)
         good = folder
@@ -128,7 +158,7 @@ def _repair_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
                 _rename(draft, file, named)
 
 
-def _rename(draft: RepairDraft, old: Path, new: Path) -> None:
+def _rename(draft: FixDraft, old: Path, new: Path) -> None:
     old.rename(new)
     draft.did("renamed", f"{old.relative_to(draft.root)} → {new.relative_to(draft.root)}")
 
@@ -147,18 +177,6 @@ def pair_keys(
     return {k: v for k, v in pairs.items() if v and found.count(v) == 1}
 
 
-DEFAULTS: Final[dict[str, Any]] = {
-    "codebase_version": "v3.0",
-    "chunks_size": 1000,
-    "data_files_size_in_mb": 100,
-    "video_files_size_in_mb": 200,
-    "data_path": layout.DATA_PATH,
-    "video_path": layout.VIDEO_PATH,
-    "robot_type": "",
-}
-_RATES_AGREE: Final = 0.01
-
-
 def read_object(path: Path) -> dict[str, Any]:
     """Return what a JSON file holds; {} where it can't be read or holds something else."""
     try:
@@ -168,7 +186,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def repair_info(draft: RepairDraft) -> None:
+def fix_info(draft: FixDraft) -> None:
     """Read the description, and write one in which every key is usable.
 
     Counts are left for later, when it is known what stays.
@@ -285,7 +303,7 @@ def _rate(root: Path) -> int | None:
     return None
 
 
-def repair_counts(draft: RepairDraft, episodes: int, frames: int, tasks: Sequence[str]) -> None:
+def fix_counts(draft: FixDraft, episodes: int, frames: int, tasks: Sequence[str]) -> None:
     """Write the counts of what is there now; splits stay while the number of episodes does."""
     info = draft.info
     counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}
@@ -304,7 +322,7 @@ def repair_counts(draft: RepairDraft, episodes: int, frames: int, tasks: Sequenc
         draft.save()
 
 
-def repair_keys(draft: RepairDraft) -> dict[str, str]:
+def fix_keys(draft: FixDraft) -> dict[str, str]:
     """Rename keys so that description, videos and statistics agree; data files are left for later.
 
     Returns:
@@ -374,7 +392,7 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
     return stands_for
 
 
-def rename_features(draft: RepairDraft, renamed: Mapping[str, str]) -> None:
+def rename_features(draft: FixDraft, renamed: Mapping[str, str]) -> None:
     """Rename features as the user says: in the description, data, videos and statistics.
 
     Raises:
@@ -413,7 +431,7 @@ def checked_rename(features: Mapping[str, Any], renamed: Mapping[str, str]) -> d
     return {**{old: new for old, new in ages.items() if old in features}, **renamed}
 
 
-def _rename_features(draft: RepairDraft, renamed: dict[str, str]) -> None:
+def _rename_features(draft: FixDraft, renamed: dict[str, str]) -> None:
     features = draft.info["features"]
     draft.info["features"] = {renamed.get(k, k): f for k, f in features.items()}
     draft.save()

@@ -7,6 +7,7 @@ any instant there is the old dataset or the new one. Run again, it finds nothing
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -15,61 +16,74 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gaploop.core import consent
+from gaploop.core import consent, platform_calls
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, refuse_lfs_pointers
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
+from gaploop.datasets.check import description, frames
 from gaploop.datasets.check.dataset import check_dataset
-from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
+from gaploop.datasets.check.episodes import fix_episodes, known_places, read_old
+from gaploop.datasets.check.findings import (
+    ERROR,
+    Finding,
+    Findings,
+    FixAction,
+    FixDraft,
+    numbers,
+)
 from gaploop.datasets.check.frames import numeric_features, scan_frames
+from gaploop.datasets.check.gaps import fix_labels
+from gaploop.datasets.check.stats import fix_stats
+from gaploop.datasets.check.tasks import fix_tasks
 from gaploop.datasets.check.videos import (
     EpisodeClip,
     decodes,
     episodes_of_pictures,
     episodes_of_signals,
+    mark_damaged_pictures,
+    places,
+    read_cameras,
+    set_sizes,
+    settled,
 )
-from gaploop.datasets.repair import description, rows, tables
-from gaploop.datasets.repair.description import RepairAction, RepairDraft
-from gaploop.datasets.repair.folder import keep
-from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.videos import places, read_cameras, set_sizes, settled
 
+KEPT: Final = ".damaged-"
+PART: Final = "damaged"
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
-"""The fix of what repair can't fix and `check` knows no other command for."""
-
+"""The fix of what `--fix` can't fix and `check` knows no other command for."""
 COPY: Final = "an exact copy"
 """How the reason begins for leaving out what is there twice, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
-class RepairOptions:
-    """How to repair.
+class FixOptions:
+    """How to fix a dataset.
 
     Attributes:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
-        task: name of tasks that nothing names any more.
         deep: decode every picture; otherwise as many as `check` does.
         rename: feature to the name that it gets.
+        consents: the consent register, as for `check`.
     """
 
     labels_from: Path | None = None
-    task: str = ""
     deep: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
+    consents: Path | None = None
 
 
 @dataclass(frozen=True)
-class RepairReport:
-    """What a repair did, or would do, and the errors left that it can't fix.
+class FixReport:
+    """What fixing did, or would do, and the errors left that it can't fix.
 
     `lost` is what of that leaves something out, in words. `written` is where the sound dataset is,
     `kept` the folder before; None where there is none.
     """
 
-    actions: tuple[RepairAction, ...]
+    actions: tuple[FixAction, ...]
     left: tuple[Finding, ...]
     lost: tuple[str, ...] = ()
     written: Path | None = None
@@ -91,8 +105,8 @@ def _point(path: Path, target: Path) -> None:
         staging.link_or_copy(path, target)
 
 
-def plan(root: Path, options: RepairOptions) -> RepairReport:
-    """Return what a repair would do; nothing is changed.
+def plan(root: Path, options: FixOptions) -> FixReport:
+    """Return what fixing would do; nothing is changed.
 
     Raises:
         UnusableInputError: no dataset there, or options that don't fit it.
@@ -100,21 +114,21 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     root = existing_folder(Path(root), "Dataset").absolute()
     refuse_links_out(root)
     refuse_lfs_pointers(root)
-    with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="gaploop-fix-") as scratch:
         stage = Path(scratch, root.name)
         staging.clone(root, stage, _point, follow=True)
-        return _repaired(root, stage, options)
+        return _fixed(root, stage, options)
 
 
-def repair(
+def fix(
     root: Path,
-    options: RepairOptions,
+    options: FixOptions,
     output_dir: Path | None = None,
     *,
     may_lose: Callable[[Sequence[str]], bool] = lambda _lost: True,
     hook: staging.Hook = staging.no_hook,
-) -> RepairReport:
-    """Repair a dataset in place, or into another folder.
+) -> FixReport:
+    """Fix a dataset in place, or into another folder.
 
     Args:
         output_dir: an empty or new folder; in place where None, and the folder before is kept.
@@ -136,11 +150,11 @@ def repair(
         staging.clone(root, stage, follow=True)
         hook("cloned")
         try:
-            report = _repaired(root, stage, options)
+            report = _fixed(root, stage, options)
         except BaseException:
             shutil.rmtree(stage)
             raise
-        hook("repaired")
+        hook("fixed")
         refused = bool(report.lost) and not may_lose(report.lost)
         if refused or (output_dir is None and not report.actions):
             shutil.rmtree(stage)
@@ -149,45 +163,45 @@ def repair(
             run, digest = lineage.read_run(root), lineage.dataset_hash(root)
             source = {"name": root.name, "id": str(run.get("id", "")), "hash": digest, "run": run}
             result = {"actions": sorted({action.code for action in report.actions})}
-            write_record(stage, lineage.SCHEMA, "repair", {}, [source], result)
+            write_record(stage, lineage.SCHEMA, "check --fix", {}, [source], result)
         kept = keep(root, hook) if output_dir is None else None
         staging.commit(stage, target, hook)
         return replace(report, written=target, kept=kept)
 
 
-def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
-    """Repair the copy in `stage`; names in errors are those of the folder that was asked about.
+def _fixed(root: Path, stage: Path, options: FixOptions) -> FixReport:
+    """Fix the copy in `stage`; names in errors are those of the folder that was asked about.
 
-    Where `check` would have what is left repaired, which has just been tried, there is another fix.
+    Where `check` would have what is left fixed, which has just been tried, there is another fix.
     """
 
     def renamed(text: str) -> str:
         return text.replace(str(stage), str(root)).replace(stage.name, root.name)
 
-    draft, findings = RepairDraft(stage), Findings(stage)
+    draft, findings = FixDraft(stage), Findings(stage)
     try:
-        _repair_draft(draft, options)
+        _fix_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(renamed(str(error))) from None
-    check_dataset(stage, findings, options.deep)
-    left, tried = [], (findings.repair(), findings.repair("--drop=true"))
+    check_dataset(stage, findings, options.deep, options.consents)
+    left, tried = [], (findings.command(), findings.command("--drop=true"))
     for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix in tried else renamed(found.fix)
         left.append(
             replace(found, where=renamed(found.where), message=renamed(found.message), fix=fix)
         )
-    return RepairReport(tuple(draft.actions), tuple(left), tuple(draft.lost))
+    return FixReport(tuple(draft.actions), tuple(left), tuple(draft.lost))
 
 
-def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
+def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     """Make the dataset in the draft's folder as sound as what is left of it allows."""
     name = draft.root.name
     version = str(description.read_object(draft.root / layout.INFO).get("codebase_version") or "")
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
-    description.repair_files(draft)
-    description.repair_info(draft)
-    cut = rows.salvage_files(draft)
+    description.fix_names(draft)
+    description.fix_info(draft)
+    cut = frames.salvage_files(draft)
     if not layout.data_files(draft.root):
         held = description.read_object(draft.root / layout.INFO).get("total_episodes")
         if version and held == 0 and not draft.lost:
@@ -196,18 +210,18 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
             f"{name}: there is no data file of which a row can be read. Restore data/ from a copy; "
             "without one it is no dataset."
         )
-    description.repair_info(draft)
+    description.fix_info(draft)
     if options.rename:
         description.rename_features(draft, options.rename)
-    names = description.repair_keys(draft)
+    names = description.fix_keys(draft)
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)
-    held = rows.read_rows(paths, numeric_features(info), names)
-    rows.mark_damaged_pictures(info, paths, held)
-    old = tables.read_old(draft.root, held.runs())
+    held = frames.read_rows(paths, numeric_features(info), names)
+    mark_damaged_pictures(info, paths, held)
+    old = read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
     known = {e: n for e, n in lengths.items() if n > 0}
-    episodes, lost, spoilt = rows.whole_episodes(paths, held, info.fps, known, cut)
+    episodes, lost, spoilt = frames.whole_episodes(paths, held, info.fps, known, cut)
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft)
     set_sizes(draft, cameras)
@@ -218,20 +232,20 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     for at, camera in enumerate(cameras):
         if not camera.files:
             continue  # says nothing about single episodes: they all stay
-        stated = tables.known_places(old, camera.key)
+        stated = known_places(old, camera.key)
         camera, stated = settled(draft, camera, stated, dict(every))
         placed = places(camera, stated, every, info.fps)
         cameras[at] = replace(camera, places=placed)
-        for episode, frames in here.items():
+        for episode, length in here.items():
             if episode not in placed:
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
                 continue
             chunk, file, start_s = placed[episode]
-            clip = EpisodeClip(episode, frames, start_s)
+            clip = EpisodeClip(episode, length, start_s)
             if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
                 lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
     episodes = [e for e in episodes if e.old not in lost]
-    for copy, first in rows.copies(held, episodes).items():
+    for copy, first in frames.copies(held, episodes).items():
         lost[copy] = f"{COPY} of episode {first}"
     episodes = [e for e in episodes if e.old not in lost]
     if not episodes:
@@ -248,11 +262,35 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         note = draft.did if reason.startswith(COPY) else draft.left_out
         note("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
-    rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
-    description.repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
+    tasks, episodes, changed = fix_tasks(draft, held, episodes, said)
+    frames.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
+    description.fix_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    tables.repair_episodes(draft, info, scan, old, episodes, cameras)
-    tables.repair_stats(draft, info, scan)
-    repair_labels(draft, episodes, options.labels_from)
+    fix_episodes(draft, info, scan, old, episodes, cameras)
+    fix_stats(draft, info, scan)
+    fix_labels(draft, episodes, options.labels_from)
+
+
+def kept_copies(root: Path) -> list[Path]:
+    """Return the folders that fixing a dataset kept beside it, also one that a kill cut off."""
+    numbered = sorted(root.parent.glob(f"{glob.escape(root.name)}{KEPT}[0-9]*"))
+    return [
+        p for p in (*numbered, staging.sibling(root, PART)) if p.is_dir() and not p.is_symlink()
+    ]
+
+
+def keep(root: Path, hook: staging.Hook) -> Path:
+    """Keep the folder as it is under a name beside it, whole or not at all."""
+    number = 1
+    while (kept := root.parent / f"{root.name}{KEPT}{number}").exists():
+        number += 1
+    part = staging.sibling(root, PART)
+    shutil.rmtree(part, ignore_errors=True)
+    staging.clone(root, part, follow=True)
+    staging.sync_tree(part)
+    hook("copied")
+    os.rename(part, kept)
+    platform_calls.sync_path(root.parent)
+    hook("kept")
+    return kept

@@ -1,4 +1,8 @@
-"""From `--robot.*` and `--teleop.*` to a follower, a leader and the clock they live on."""
+"""From `--robot.*` and `--teleop.*` to connected devices: the one place where they are made.
+
+LeRobot's `make_robot_from_config` and `make_teleoperator_from_config` make what is LeRobot's; the
+embedded cell, tools that an input device moves and scripted motions are gaploop's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import StationCell, cell_arguments
 from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock
@@ -279,6 +282,8 @@ def _name(config: Any) -> str:
 
 def robot_arguments(robot: Any) -> dict[str, Any]:
     """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
+    from gaploop.sim.randomise import cell_arguments
+
     camera = ("image_size", "camera_hz", "camera_latency_s")
     like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
     return cell_arguments(robot, robot.model, "--robot.model") | like
@@ -291,35 +296,6 @@ def cell_of(robot: Any) -> SimCell:
     cell = SimCell(**robot_arguments(robot), conditions=robot.conditions)
     cell.reset(robot.seed)
     return cell
-
-
-def robot_of(config: Any) -> Any:
-    """Return `--robot.*` with what `--env.*` says of the embedded cell: both mean the same.
-
-    Raises:
-        UnusableInputError: the two say different things, or the robot isn't the embedded cell.
-    """
-    env, robot = config.env, config.robot
-    if robot.type != EMBEDDED:
-        if env != StationCell():
-            raise UnusableInputError(
-                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or give "
-                f"--robot.type={EMBEDDED}."
-            )
-        return robot
-    for name in ("twin", "randomise"):
-        ours, theirs = getattr(env, name), getattr(robot, name)
-        if ours and theirs and ours != theirs:
-            raise UnusableInputError(
-                f"--env.{name}={ours} and --robot.{name}={theirs} mean the same. Give one of them."
-            )
-    strength, usual = env.randomise_strength, StationCell.randomise_strength
-    return replace(
-        robot,
-        twin=env.twin or robot.twin,
-        randomise=env.randomise or robot.randomise,
-        randomise_strength=robot.randomise_strength if strength == usual else strength,
-    )
 
 
 def cameras_of(

@@ -6,19 +6,23 @@ when their package is imported; nothing here lists them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import logging
+import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import draccus
+
+from gaploop.core.errors import UnusableInputError
 
 log = logging.getLogger(__name__)
 
@@ -124,3 +128,28 @@ def named_registries() -> tuple[Any, Any, Any]:
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))
     return made[KINDS[0]], made[KINDS[1]], made[KINDS[2]]
+
+
+def discover(arguments: Sequence[str]) -> list[str]:
+    """Import the device packages named by `--robot.discover_packages_path=…` and the like."""
+    rest = []
+    for argument in arguments:
+        name, _, package = argument.partition("=")
+        if not name.endswith(".discover_packages_path"):
+            rest.append(argument)
+            continue
+        from lerobot.configs.parser import PluginLoadError, load_plugin
+
+        from gaploop.finetune.lerobot_trust import DISCOVERED
+
+        found = None
+        with contextlib.suppress(ImportError):  # LeRobot has words for that
+            found = importlib.import_module(package)
+        if found is None or hasattr(found, "__path__"):  # else it has no modules to look for
+            try:
+                load_plugin(package)
+            except PluginLoadError as error:
+                raise UnusableInputError(f"{argument}: {error}") from None
+        known = os.environ.get(DISCOVERED, "").split(",")
+        os.environ[DISCOVERED] = ",".join(dict.fromkeys(filter(None, [*known, package])))
+    return rest

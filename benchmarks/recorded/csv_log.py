@@ -1,7 +1,7 @@
 """A CSV log to takes, by a mapping file that says which column is what and where takes lie.
 
 Takes are windows around event onsets, and event-free windows of the same length. Which event a
-window holds goes to `truth.jsonl` only. Windows never overlap, never span a pause in the log, hold
+window holds is told beside the take. Windows never overlap, never span a pause in the log, hold
 no event before their own, and end soon after its onset: what follows an event (the arm at rest, an
 operator's reset) would give the label away without saying anything about its cause.
 """
@@ -16,13 +16,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.collect.imports.takes import ImportedTake, import_uid
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import sha256
 from gaploop.core.schema import check_keys, load_yaml, number
-from gaploop.core.take import TakeInfo
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 SCHEMA: Final = "gaploop.csv.v1"
 TIME_UNITS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
@@ -146,14 +145,21 @@ class Log:
 
 @dataclass(frozen=True)
 class TakeRows:
-    """One take to be: its rows, and every (event, seconds since the take began) in it."""
+    """One take to be: its rows, and the event that it is about."""
 
     rows: slice
     event: str = "none"
-    onsets: tuple[tuple[str, float], ...] = ()
 
 
-def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake], list[str]]:
+@dataclass(frozen=True)
+class LabelledTake:
+    """One stretch of a foreign log, and what the source says about it."""
+
+    take: Take
+    label: str
+
+
+def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[LabelledTake], list[str]]:
     """Cut a CSV log into takes; return them in order of time, and notes on what was left out.
 
     Raises:
@@ -174,12 +180,11 @@ def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake
                 f"{is_missing.sum()} of {len(is_missing)} rows hold no number in column {column} "
                 f"(first: data row {int(is_missing.argmax()) + 1}): missing in the takes."
             )
-    digest = sha256(source)
     takes = []
     for window in windows:
         rows, t_ns = window.rows, log.t_ns[window.rows]
         info = TakeInfo(
-            uid=import_uid(int(t_ns[0]), "csv", digest, int(t_ns[0]), mapping.length_s),
+            uid=f"{source.stem}-{rows.start}",
             task=mapping.task,
             fps=round(1e9 / float(np.median(np.diff(t_ns))), 3),
             kind=TakeKind.IMPORT,
@@ -189,14 +194,11 @@ def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake
             session=source.stem,
             t0_ns=int(t_ns[0]),
         )
-        truth = {
-            "label": window.event,
-            "onsets": [{"event": event, "t_s": round(t_s, 3)} for event, t_s in window.onsets],
-            "source": source.name,
-            "rows": [rows.start, rows.stop],
-        }
         channels = dict(mapping.channels.values())
-        takes.append(ImportedTake(info, channels, t_ns - t_ns[0], log.values[rows], truth))
+        columns = dict(zip(channels, log.values[rows].T, strict=True))
+        record = Telemetry((t_ns - t_ns[0]) * 1e-9, columns, channels)
+        take = Take(info, Outcome.UNLABELLED, Frames.empty(), record)
+        takes.append(LabelledTake(take, window.event))
     return takes, notes
 
 
@@ -286,12 +288,7 @@ def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
         elif rows.start < last.stop or busy[rows.start : row].any():
             skipped["followed one too soon"] += 1
         else:
-            inside = tuple(
-                (other, float(log.t_ns[at] - log.t_ns[rows.start]) * 1e-9)
-                for at, other in onsets
-                if rows.start <= at < rows.stop
-            )
-            around.append(TakeRows(rows, event, inside))
+            around.append(TakeRows(rows, event))
     free: list[TakeRows] = []
     if mapping.controls or not log.active:
         # Evenly chosen among all that fit one after another, clear of any event.

@@ -15,12 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.collect.imports.takes import ImportedTake, import_uid
+from benchmarks.recorded.csv_log import LabelledTake
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_text, sha256
-from gaploop.core.take import TakeInfo
+from gaploop.core.files import read_text
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 CHANNELS: Final = {
     "wrist.fx_n": "N",
@@ -42,29 +43,23 @@ TASKS: Final = {
 """Learning problem to what the arm was doing, from the data set's own description."""
 
 
-def read_uci_failures(source: Path) -> list[ImportedTake]:
-    """Read one file of cases of 15 rows of six numbers, or every `lp*.data` in a folder."""
-    if not source.exists():
-        raise UnusableInputError(f"{source} not found. Check the path.")
-    files = sorted(source.glob("lp*.data")) if source.is_dir() else [source]
-    if not files:
-        raise UnusableInputError(f"{source} holds no lp*.data. Name the folder that has them.")
+def read_uci_failures(path: Path) -> list[LabelledTake]:
+    """Read one file of cases of 15 rows of six numbers."""
     takes = []
-    for path in files:
-        digest = sha256(path)
-        for index, (label, values) in enumerate(_cases(path)):
-            info = TakeInfo(
-                # No wall-clock time is known: the case's place in its file keeps the order.
-                uid=import_uid(index * 1_000_000, "uci_failures", digest, index),
-                task=TASKS.get(path.stem.lower(), "unknown"),
-                fps=1 / PERIOD_S,
-                kind=TakeKind.IMPORT,
-                domain=Domain.REAL,
-                session=path.stem,
-            )
-            truth = {"label": label, "source": path.name, "case": index}
-            t_ns = np.round(np.arange(SAMPLES) * PERIOD_S * 1e9).astype(np.int64)
-            takes.append(ImportedTake(info, CHANNELS, t_ns, values, truth))
+    for index, (label, values) in enumerate(_cases(path)):
+        info = TakeInfo(
+            uid=f"{path.stem}-{index}",
+            task=TASKS.get(path.stem.lower(), "unknown"),
+            fps=1 / PERIOD_S,
+            kind=TakeKind.IMPORT,
+            domain=Domain.REAL,
+            session=path.stem,
+        )
+        columns = dict(zip(CHANNELS, values.T, strict=True))
+        t_s = np.arange(SAMPLES, dtype=np.float64) * PERIOD_S
+        record = Telemetry(t_s, columns, CHANNELS)
+        take = Take(info, Outcome.UNLABELLED, Frames.empty(), record)
+        takes.append(LabelledTake(take, label))
     return takes
 
 

@@ -68,7 +68,7 @@ class Publisher:
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=faults,
-                    **platform_calls.APART,  # Ctrl-C is for the session; publishing ends in order
+                    start_new_session=True,  # Ctrl-C is for the session; publishing ends in order
                 )
             platform_calls.nice(NICE, self._child.pid)
         except OSError as error:

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.modes.force_classes import NORMAL, ForceClasses
 from gaploop.failure_analysis.signals.force import quiet_stretch
-from gaploop.failure_analysis.signals.registry import Evidence
 from gaploop.failure_analysis.views.view import TakeView
 
 LEAST_TAKES: Final = 5
@@ -102,18 +100,15 @@ def force_set(takes: Iterable[Take]) -> ForceSet | None:
     return replace(known, limit_n=float(np.percentile(peaks, 95)))
 
 
-def force_mode(
-    view: TakeView, usual: ForceSet | None, classes: ForceClasses | None = None
-) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
+def force_mode(view: TakeView, usual: ForceSet | None) -> FailureMode | None:
     """Tell obstruction, collision and nothing apart in a window of force and torque.
 
     An obstruction presses with a good part of what the arm can; a contact stands out of the
-    sensor's quiet noise. A lone window is set against its own quietest stretch. Classes that were
-    learned from labels are told beside it, and count where they are failure modes or `NORMAL`.
+    sensor's quiet noise. A lone window is set against its own quietest stretch.
     """
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
-        return None, ()
+        return None
     if usual is None:
         rest, noise = _quiet(wrench)
         noise = np.maximum(noise, (1.0, 0.1))
@@ -125,23 +120,11 @@ def force_mode(
     torque_nm = float(np.nanmax(torques)) if np.isfinite(torques).any() else 0.0
     by_force, by_torque = force_n / noise[0], torque_nm / noise[1]
     pressing_n = max(PRESSING_SHARE * usual.limit_n, PRESSING_FORCE * usual.noise[0])
-    message = (
-        f"force leaves rest by {force_n:.0f} N ({by_force:.0f} times its quiet noise), "
-        f"torque by {torque_nm:.0f} N m ({by_torque:.0f} times)"
-    )
-    evidence: tuple[Evidence, ...] = (Evidence("force_peak_n", force_n, "N", message),)
-    mode = None
     if force_n > pressing_n:
-        mode = FailureMode.OBSTRUCTION
-    elif by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
-        mode = FailureMode.COLLISION
-    if classes is not None:
-        label, share = classes.likeliest(wrench)
-        message = f"like the windows labelled {label!r} (share {share:.0%})"
-        evidence = (Evidence("force_class", share, "share", message), *evidence)
-        named: dict[str, FailureMode | None] = {m.value: m for m in FailureMode}
-        mode = {**named, NORMAL: None}.get(label, mode)
-    return mode, evidence
+        return FailureMode.OBSTRUCTION
+    if by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
+        return FailureMode.COLLISION
+    return None
 
 
 @dataclass(frozen=True)
@@ -222,9 +205,7 @@ def current_set(takes: Iterable[Take]) -> CurrentSet | None:
     return CurrentSet(every, tuple(owner), ALIKE_SHARE * usual, middle, max(spread, 1e-3))
 
 
-def current_mode(
-    view: TakeView, usual: CurrentSet | None
-) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
+def current_mode(view: TakeView, usual: CurrentSet | None) -> FailureMode | None:
     """Tell a stopped arm, a lost grip and nothing apart from motor currents and speeds.
 
     An arm that was stopped stands, at the end, with currents it seldom rests with. Motors that
@@ -233,24 +214,13 @@ def current_mode(
     """
     arm = drives(view.take)
     if arm is None or usual is None:
-        return None, ()
+        return None
     tail = arm.still[-4:]
     if tail.sum() >= STOPPED_SAMPLES:
         shares = [usual.share_alike(row, view.take.info.uid) for row in arm.current_a[-4:][tail]]
         share = float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan")
         if share < RARE_REST:
-            message = (
-                f"the arm stands still at the end with motor currents as in only {share:.0%} of "
-                "the set's standstills: something stopped it on its way"
-            )
-            stopped = Evidence("rest_like_share", share, "share", message)
-            return FailureMode.COLLISION, (stopped,)
-    load = arm.load_a
-    message = (
-        f"the lifting motors draw {load:.1f} A at most "
-        f"(usual in this set {usual.load_a:.1f} ± {usual.load_spread_a:.1f} A)"
-    )
-    evidence = Evidence("load_current_a", load, "A", message)
-    if load < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
-        return FailureMode.SLIP, (evidence,)
-    return None, (evidence,)
+            return FailureMode.COLLISION
+    if arm.load_a < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
+        return FailureMode.SLIP
+    return None

@@ -1,1 +1,0 @@
-"""Foreign logs as takes: telemetry into the journal, source labels into `truth.jsonl` only."""

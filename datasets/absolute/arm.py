@@ -1,0 +1,281 @@
+"""Tests of an arm from commands and readings alone; no reference, label or model.
+
+What a joint does is fitted as y = o + g P_w[u](t - d): commands u go through a play operator of
+width w (Krasnosel'skii and Pokrovskii 1989), a gain g and a delay d; o is free in every episode.
+Play and dry friction are one operator in these columns. Limits are public facts, or were exceeded
+by no clean recording of arms other than those that `python -m benchmarks absolute` scores: a real
+Piper's and emulated OpenMANIPULATORs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.statistics import Estimate, median_interval
+from gaploop.core.types import FloatArray
+from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.check.frames import stretches
+
+WIDTHS_DEG: Final = np.array([0.0, 0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0])
+LATEST_S: Final = 0.6
+EARLIEST_FRAMES: Final = 4
+STILL_S: Final = 0.4
+STILL_DEG: Final = 1.0
+"""A command rests that moves less than this over `STILL_S`."""
+SETTLED_DEG: Final = 0.5
+"""A reading that still moves by more from the first half of a rest to the second isn't there."""
+MOVES_DEG: Final = 8.0
+"""A joint whose command covers less says nothing about delay, play and gain."""
+PLAY_GAIN: Final = 0.03
+"""A play must explain so much more of what is left than none does."""
+RESAMPLED: Final = 60
+FEWEST_ROWS: Final = 15
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """How one joint follows its command; NaN where it moves too little.
+
+    Attributes:
+        delay_s, gain, play_deg: with intervals over the episodes.
+        explained: share of the reading's variance that the command explains.
+        limits_deg: lowest and highest reading, where the reading stops short of its command.
+    """
+
+    delay_s: Estimate
+    gain: Estimate
+    play_deg: Estimate
+    explained: float
+    limits_deg: tuple[float, float]
+
+
+NOT_KNOWN: Final = Estimate(np.nan, np.nan, np.nan)
+
+
+def fit_joints(recording: Recording) -> list[JointFit]:
+    """Fit every joint over all episodes."""
+    fps, joints = recording.info.fps, len(recording.joints)
+    late = max(3, round(LATEST_S * fps))
+    shifts = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5)
+    limits = [limits_of(recording, k) for k in range(joints)]
+    sums = []  # (episodes, 3, widths, shifts, joints): centred xx, xy, yy
+    for episode in recording.episodes:
+        n = len(episode.command)
+        if n < late + EARLIEST_FRAMES + FEWEST_ROWS:
+            continue
+        u, y = episode.command, episode.reading
+        played = play(u, WIDTHS_DEG)
+        rows = np.arange(late, n - EARLIEST_FRAMES)
+        y = y[rows]
+        free = np.ones_like(y)
+        for k, (low, high) in enumerate(limits):
+            free[:, k] = (y[:, k] > low + 0.3) & (y[:, k] < high - 0.3)
+        weight = np.maximum(free.sum(axis=0), 1.0)
+        found = np.empty((3, len(WIDTHS_DEG), len(shifts), joints))
+        y_mean = (free * y).sum(axis=0) / weight
+        found[2] = (free * (y - y_mean) ** 2).sum(axis=0)
+        for i, shift in enumerate(shifts):
+            whole = int(np.floor(shift))
+            part = shift - whole
+            x = played[:, rows - whole]
+            if part:
+                x = (1 - part) * x + part * played[:, rows - whole - 1]
+            x_mean = (free * x).sum(axis=1) / weight
+            dx = (x - x_mean[:, None]) * free
+            found[0, :, i] = (dx * dx).sum(axis=1)
+            found[1, :, i] = (dx * (y - y_mean)).sum(axis=1)
+        sums.append(found)
+    if not sums:
+        return [JointFit(NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, np.nan, limits[k]) for k in range(joints)]
+    every = np.array(sums)
+    draws = np.random.default_rng(0).multinomial(
+        len(sums), np.full(len(sums), 1 / len(sums)), size=RESAMPLED
+    )
+    draws = np.r_[[np.ones(len(sums), dtype=int)], draws]
+    fits = []
+    for k, (low, high) in enumerate(limits):
+        moved = max(float(np.ptp(e.command[:, k])) for e in recording.episodes)
+        if moved < MOVES_DEG:
+            fits.append(JointFit(NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, np.nan, (low, high)))
+            continue
+        pooled = np.tensordot(draws, every[..., k], axes=(1, 0))  # draws, 3, widths, shifts
+        values = np.array([_best(p, shifts) for p in pooled])
+        ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
+        delay, gain, width = (
+            Estimate(float(v), float(min(a, v)), float(max(b, v)))
+            for v, a, b in zip(values[0, :3], ends[0, :3], ends[1, :3], strict=True)
+        )
+        delay = Estimate(delay.value / fps, delay.low / fps, delay.high / fps)
+        fits.append(JointFit(delay, gain, width, float(values[0, 3]), (low, high)))
+    return fits
+
+
+def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, float]:
+    """Return delay [frames], gain, width [deg] and share explained, where least is left over."""
+    xx, xy, yy = np.maximum(sums[0], 1e-9), sums[1], sums[2]
+    left = yy - xy * np.abs(xy) / xx  # a reversed command explains nothing
+    of_width = left.min(axis=1)
+    w = int(of_width.argmin())
+    if of_width[0] - of_width[w] < PLAY_GAIN * of_width[0]:
+        w = 0
+    width = float(WIDTHS_DEG[w])
+    if 0 < w < len(WIDTHS_DEG) - 1:
+        width = vertex(WIDTHS_DEG[w - 1 : w + 2], of_width[w - 1 : w + 2])
+    d = int(left[w].argmin())
+    delay = float(shifts[d])
+    if 0 < d < len(shifts) - 1:
+        delay = vertex(shifts[d - 1 : d + 2], left[w, d - 1 : d + 2])
+    share = 1.0 - float(left[w, d] / max(yy[w, d], 1e-9))
+    return delay, float(xy[w, d] / xx[w, d]), width, share
+
+
+def vertex(x: FloatArray, y: FloatArray) -> float:
+    """Return where a parabola through three points is lowest, within them."""
+    a, b, _ = np.polyfit(x - x[1], y, 2)
+    return float(np.clip(x[1] - b / (2 * a), x[0], x[2])) if a > 0 else float(x[1])
+
+
+def play(u: FloatArray, widths: FloatArray) -> FloatArray:
+    """Return commands behind a play of each width, shape (widths, n, joints)."""
+    half = widths[:, None] / 2
+    out = np.empty((len(widths), *u.shape))
+    now = np.repeat(u[:1], len(widths), axis=0)
+    for row, value in enumerate(u):
+        now = np.minimum(np.maximum(now, value - half), value + half)
+        out[:, row] = now
+    return out
+
+
+def limits_of(recording: Recording, joint: int) -> tuple[float, float]:
+    """Return the lowest and highest readings of a joint."""
+    seen = [e.reading[:, joint] for e in recording.episodes]
+    return min(float(s.min()) for s in seen), max(float(s.max()) for s in seen)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A command that rests: where, by how much the reading stands off it [deg], from which side."""
+
+    episode: int
+    command: float
+    off: float
+    side: int
+    noise: float
+    """Spread of the readings' second differences, as of one reading [deg]."""
+
+
+def rests_of(recording: Recording, joint: int) -> list[Rest]:
+    """Return the rests of a joint's command, in order."""
+    fps = recording.info.fps
+    span, found = max(3, round(STILL_S * fps)), list[Rest]()
+    for e in recording.episodes:
+        u, y = e.command[:, joint], e.reading[:, joint]
+        if len(u) < 2 * span:
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(u, span + 1)
+        still = np.r_[np.zeros(span, dtype=bool), np.ptp(windows, axis=1) < STILL_DEG]
+        for a, b in stretches(still):
+            halves = np.array_split(y[a:b], 2)
+            if b - a < 3 or abs(float(np.median(halves[0]) - np.median(halves[1]))) > SETTLED_DEG:
+                continue
+            before = u[a] - u[max(0, a - 2 * span)]
+            side = int(np.sign(before)) if abs(before) > STILL_DEG else 0
+            bend = np.diff(y[a - span // 2 : b], 2)
+            noise = float(np.sqrt(np.mean(bend**2) / 6.0))
+            found.append(
+                Rest(e.index, float(np.median(u[a:b])), float(np.median((y - u)[a:b])), side, noise)
+            )
+    return found
+
+
+def by_episode(rests: Sequence[Rest], value: Callable[[Rest], float]) -> dict[int, float]:
+    """Return the median over each episode's rests."""
+    grouped: dict[int, list[float]] = {}
+    for rest in rests:
+        grouped.setdefault(rest.episode, []).append(value(rest))
+    return {e: float(np.median(v)) for e, v in grouped.items()}
+
+
+def friction(rests: Sequence[Rest]) -> float:
+    """Return by how much friction holds a joint short of its command from either side [deg].
+
+    Half of what rests from below and from above differ by within an episode; 0 where none has both.
+    """
+    apart = []
+    for episode in {r.episode for r in rests}:
+        up, down = (
+            [r.off for r in rests if r.episode == episode and r.side == side] for side in (1, -1)
+        )
+        if up and down:
+            apart.append(float(np.median(up)) - float(np.median(down)))
+    return float(np.median(apart)) / 2 if apart else 0.0
+
+
+def rest_offset(rests: Sequence[Rest]) -> tuple[Estimate, float]:
+    """Return by how much a joint stands off its resting command [deg], and its robust spread.
+
+    What friction does is taken out.
+    """
+    half = friction(rests)
+    off = np.array([r.off - half * r.side for r in rests])
+    middle = by_episode(rests, lambda r: r.off - half * r.side)
+    spread = 1.4826 * np.median(np.abs(off - np.median(off)))
+    return median_interval(np.array(list(middle.values()))), float(spread)
+
+
+def change_point(values: FloatArray) -> tuple[int, float, float]:
+    """Return where a series steps: first place after it, size, and its size over the spread."""
+    best = (0, 0.0, 0.0)
+    for k in range(2, len(values) - 1):
+        a, b = values[:k], values[k:]
+        step = float(np.median(b) - np.median(a))
+        within = np.r_[a - np.median(a), b - np.median(b)]
+        spread = max(float(1.4826 * np.median(np.abs(within))), float(np.std(within)) / 2, 1e-6)
+        if abs(step) / spread > best[2] and abs(step) > abs(best[1]) * 0.5:
+            best = (k, step, abs(step) / spread)
+    return best
+
+
+def repeated(values: FloatArray, moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return where a reading repeats the one before to the bit though the joint is on its way.
+
+    Args:
+        values: shape (n,).
+        moving: whether it moves around each row, shape (n,).
+    """
+    same = np.r_[False, np.diff(values) == 0.0]
+    return np.asarray(same & moving)
+
+
+def quantum(values: FloatArray) -> float:
+    """Return the step that readings come in [deg]: a low gap between their distinct values."""
+    distinct = np.unique(np.round(values, 5))
+    return float(np.percentile(np.diff(distinct), 25)) if len(distinct) > 8 else float("nan")
+
+
+def distances(recording: Recording, delay_s: float) -> FloatArray:
+    """Return how far readings stay from each command, offsets aside, shape (3, joints, joints).
+
+    Entry [0, i, j]: rms of reading j minus command i [deg]; [1]: of reading j plus command i;
+    [2]: of reading j about its mean. The median over episodes.
+    """
+    lag = round(delay_s * recording.info.fps)
+    found = []
+    for e in recording.episodes:
+        n = len(e.command) - max(lag, 0)
+        if n < FEWEST_ROWS:
+            continue
+        u = e.command[:n] - e.command[:n].mean(axis=0)
+        y = e.reading[len(e.command) - n :]
+        y = y - y.mean(axis=0)
+        same = np.sqrt(((y[:, None, :] - u[:, :, None]) ** 2).mean(axis=0))
+        turned = np.sqrt(((y[:, None, :] + u[:, :, None]) ** 2).mean(axis=0))
+        own = np.broadcast_to(np.sqrt((y**2).mean(axis=0)), same.shape)
+        found.append(np.stack([same, turned, own]))
+    joints = len(recording.joints)
+    return np.median(found, axis=0) if found else np.full((3, joints, joints), np.nan)

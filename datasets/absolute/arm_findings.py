@@ -1,0 +1,669 @@
+"""What an arm's estimates mean: which are faults, in which words, and what they can't tell apart.
+
+Where a limit comes from stands beside it. "Other arms" are a real Piper (SO-101 leader, 15 Hz) and
+emulated OpenMANIPULATORs, which `python -m benchmarks absolute` doesn't score; what they reach is
+raised by a fifth, since limits fitted to pass 95 % of 40 recordings passed 82 % of others.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.statistics import Estimate, median_interval, rate
+from gaploop.core.types import FloatArray
+from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.findings import Finding, Report
+from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.check.frames import stretches
+
+EXPLAINED: Final = 0.97
+"""Share of a joint's variance that its command must explain before delay and gain are believed;
+the Piper's slew-limited wrist roll reaches 0.946."""
+LATE_S: Final = 0.25
+"""Servo arms follow within 0.05 to 0.2 s."""
+ALONE_S: Final = 0.025
+"""A joint later than every other by more is late on its own. OpenMANIPULATOR: its two servo makes
+are 50 ms apart, joints of one make 10."""
+ALONE_FRAMES: Final = 0.75
+"""The same in frames: half a frame is what sampling hides; the Piper's joints reach 0.69."""
+PLAY_DEG: Final = 1.0
+"""Beyond the other joints' median; OpenMANIPULATORs reach 1.1, with an interval that holds it."""
+GAIN: Final = 0.08
+"""Weight that grows with reach looks like a gain of 1.07 (OpenMANIPULATOR shoulder lift)."""
+OFFSET_DEG: Final = 1.5
+SAG_PER_PLAY: Final = 3.0
+"""A drive that friction stops short is weak, and weight holds it further off: by up to 1.3 times
+its dead band beyond 1.5 degrees on OpenMANIPULATORs, doubled and raised by a fifth."""
+HOLDS_DEG: Final = 0.12
+HOLDS_OFFSET_DEG: Final = 0.3
+"""Where every other joint rests within `HOLDS_DEG` the arm integrates its error away, and such an
+offset is none of weight; a Piper rests within 0.03 degrees."""
+DRIFT_DEG: Final = 1.5
+STEP_DEG: Final = 2.0
+QUANTUM_DEG: Final = 0.25
+"""Encoders of 4096 steps a turn read 0.088 degrees (Feetech, ROBOTIS)."""
+NOISE_DEG: Final = 0.1
+"""One step of such an encoder to and fro is 0.04; the Piper reads 0.07 while it settles."""
+ROWS_REPEAT: Final = 0.005
+JOINT_REPEATS: Final = 0.025
+STALL_S: Final = 0.5
+JUMP_DEG: Final = 10.0
+"""No joint moves so far and back within two frames: 300 degrees a second to and fro."""
+LIMIT_DEG: Final = 0.3
+SPEED_SHARE: Final = 0.02
+CLOSED: Final = 12.0
+"""Per cent of a gripper's travel: what it holds keeps it open by more, as a rule."""
+PIECES: Final = "several servo makes, a heavier load"
+LEVEL: Final = ("pan", "roll", "yaw", "base", "rotate", "waist")
+"""Joints named so turn about axes that weight doesn't load much."""
+
+
+class ArmTests:
+    """Tests of one recording's arm, each adding to its report; what one explains others leave."""
+
+    def __init__(self, recording: Recording, report: Report) -> None:
+        self.recording, self.report = recording, report
+        self.episodes = recording.episodes
+        self.fps, self.unit = recording.info.fps, recording.unit
+        self.names = [j.name for j in recording.joints]
+        self.root = shlex.quote(str(recording.info.root))
+        self.done: set[int] = set()
+        """Joints whose behaviour is explained; their other figures would be echoes of it."""
+        self.limited: set[int] = set()
+
+    def run(self) -> None:
+        """Run all tests, the strongest explanation first."""
+        recording, report = self.recording, self.report
+        if recording.missing_rows:
+            self._say(
+                "missing", "", "Rows lack values or hold NaN.", Estimate(*[float("nan")] * 3), "",
+                tuple(recording.missing_rows), max(recording.missing_rows, key=lambda e:
+                recording.missing_rows[e]), "", f"gaploop check {self.root} --fix --drop=true",
+                100.0, of=len(recording.lengths),
+            )  # fmt: skip
+        if recording.why_not:
+            report.untested["the arm"] = recording.why_not
+            return
+        self._dead()
+        self.fits = arm.fit_joints(recording)
+        self.rests = [arm.rests_of(recording, k) for k in range(len(self.names))]
+        self._wiring()
+        self._limits()
+        self._stalled()
+        self._repeats()
+        self._jumps()
+        self._speed()
+        self._readings()
+        self._delays()
+        self._play()
+        self._gain()
+        self._offsets()
+        self._gripper()
+        self._rest_of_it()
+
+    # --- what is told ------------------------------------------------------------------------
+
+    def _say(
+        self,
+        kind: str,
+        about: str,
+        sentence: str,
+        estimate: Estimate,
+        unit: str,
+        episodes: Sequence[int],
+        worst: int | None,
+        apart: str,
+        command: str,
+        cost_deg: float,
+        of: int = 0,
+    ) -> None:
+        finding = Finding(
+            kind, about, sentence, estimate, unit, tuple(sorted(episodes)),
+            of or len(self.episodes), worst, apart, command, cost_deg,
+        )  # fmt: skip
+        self.report.findings.append(finding)
+
+    def _free(self, *, arm_only: bool = True) -> list[int]:
+        """Return the joints that nothing explains yet, and that are no gripper."""
+        own = self.recording.arm if arm_only else range(len(self.names))
+        return [k for k in own if k not in self.done]
+
+    def _among(self, flags: dict[int, float], least: float) -> tuple[list[int], int | None]:
+        """Return the episodes whose value is at least so large, and the one where it is largest."""
+        shown = [e for e, v in flags.items() if abs(v) >= least]
+        return shown, max(flags, key=lambda e: abs(flags[e])) if flags else None
+
+    # --- tests ---------------------------------------------------------------------------------
+
+    def _dead(self) -> None:
+        """Joints that stand, but for a jitter, while their command moves; or the other way."""
+        for k, name in enumerate(self.names):
+            moves = max(5.0, 0.1 * max(float(np.ptp(e.command[:, k])) for e in self.episodes))
+            moves = max(moves, 30.0) if self.recording.joints[k].is_grip else moves
+            dead, idle = dict[int, float](), dict[int, float]()
+            for e in self.episodes:
+                asked, went = (float(np.ptp(x[:, k])) for x in (e.command, e.reading))
+                if asked > moves and went < max(0.5, 0.03 * asked):
+                    dead[e.index] = asked
+                elif went > moves and asked < max(0.5, 0.03 * went):
+                    idle[e.index] = went
+            for found, text, cause in (
+                (dead, f"{name} doesn't move when told to:", "encoder, cable, servo, no torque"),
+                (idle, f"{name} moves though its command never changes:", "a dead leader joint"),
+            ):
+                if found:
+                    size = median_interval(np.array(list(found.values())))
+                    fix = self.report.without(list(found), len(self.recording.lengths))
+                    worst = max(found, key=lambda e: found[e])
+                    self._say(
+                        "dead_joint", name, text, size, self._u(k), list(found), worst, cause, fix,
+                        size.value,
+                    )  # fmt: skip
+                    if 2 * len(found) > len(self.episodes):
+                        self.done.add(k)
+
+    def _u(self, joint: int) -> str:
+        return "%" if self.recording.joints[joint].is_grip else (self.unit or "units")
+
+    def _wiring(self) -> None:
+        """Commands that another joint answers, or the same one turned round; and other units."""
+        delays = [f.delay_s.value for f in self.fits if f.explained > EXPLAINED]
+        delay_s = float(np.median(delays)) if delays else 0.1
+        same, turned, own = arm.distances(self.recording, delay_s)
+        moves = [k for k in self._free() if np.diag(own)[k] > 1.5]
+        fix = "Fix ids or names in the robot's configuration, then record again."
+        everywhere = [e.index for e in self.episodes]
+        for n, i in enumerate(moves):
+            for j in moves[n + 1 :]:
+                straight = min(same[i, i], turned[i, i]), min(same[j, j], turned[j, j])
+                crossed = min(same[i, j], turned[i, j]), min(same[j, i], turned[j, i])
+                if max(crossed[0] / straight[1], crossed[1] / straight[0]) < 0.5 and all(
+                    c < 0.5 * o for c, o in zip(crossed, (own[j, j], own[i, i]), strict=True)
+                ):
+                    size = float(max(straight))
+                    text = f"{self.names[i]} answers the commands of {self.names[j]}, and the "
+                    text += "other way round: own commands miss by"
+                    about = f"{self.names[i]}, {self.names[j]}"
+                    self._say(
+                        "swapped_joints", about, text, Estimate(size, size, size), self._u(i),
+                        everywhere, None, "", fix, 3 * size,
+                    )  # fmt: skip
+                    self.done |= {i, j}
+        for k in (k for k in moves if k not in self.done):
+            if turned[k, k] < 0.5 * same[k, k] and turned[k, k] < 0.5 * own[k, k]:
+                size = float(same[k, k])
+                text = f"{self.names[k]} turns the wrong way round: it misses its command by"
+                self._say(
+                    "reversed_joint", self.names[k], text, Estimate(size, size, size), self._u(k),
+                    everywhere, None, "", fix, 3 * size,
+                )  # fmt: skip
+                self.done.add(k)
+        scales = [
+            f.gain.value for k, f in enumerate(self.fits)
+            if k in self._free() and f.explained > EXPLAINED
+        ]  # fmt: skip
+        odd = [g for g in scales if not 0.5 < g < 2.0]
+        if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
+            size = median_interval(np.array(odd))
+            text = "Commands and readings are in different units: readings change by"
+            self._say(
+                "mixed_units", "", text, size, "for each unit commanded", everywhere, None, "",
+                "Write both in one unit, then record again.", 50.0,
+            )  # fmt: skip
+            self.done |= set(self.recording.arm)
+
+    def _stalled(self) -> None:
+        """Stretches in which no reading changes while commands move."""
+        needed, found = max(5, round(STALL_S * self.fps)), dict[int, float]()
+        moving = [k for k in range(len(self.names)) if k not in self.done]
+        if len(moving) < 2:
+            return
+        for e in self.episodes:
+            same = (np.diff(e.reading, axis=0) == 0).all(axis=1)
+            for a, b in stretches(same):
+                asked = np.ptp(e.command[a : b + 1][:, moving], axis=0) > 5.0
+                if b - a >= needed and asked.sum() >= 2:
+                    found[e.index] = max(found.get(e.index, 0.0), (b - a) / self.fps)
+        if found:
+            size = median_interval(np.array(list(found.values())))
+            text = "All readings stand still while commands move, for"
+            worst = max(found, key=lambda e: found[e])
+            fix = self.report.without(list(found), len(self.recording.lengths))
+            self._say(
+                "frozen_state", "", text, size, "s", list(found), worst,
+                "a bus or driver that hung, an arm that was held", fix, 30.0,
+            )  # fmt: skip
+
+    def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
+        """Say where a reading is moving by more than its own steps, shape (n,)."""
+        step = arm.quantum(values)
+        least = max(6 * step, 0.3) if np.isfinite(step) else 0.3
+        far = np.zeros(len(values), dtype=bool)
+        far[1:-2] = np.abs(values[3:] - values[:-3]) > least
+        return far
+
+    def _repeats(self) -> None:
+        """Readings that repeat while the joint is on its way: of all joints, or of some."""
+        shares = np.zeros((len(self.episodes), len(self.names)))
+        rows, moving_rows = np.zeros(len(self.episodes)), np.zeros(len(self.episodes))
+        counts = np.zeros((2, len(self.names)))
+        for n, e in enumerate(self.episodes):
+            same = np.zeros(e.reading.shape, dtype=bool)
+            moving = np.zeros(e.reading.shape, dtype=bool)
+            for k in range(len(self.names)):
+                moving[:, k] = self._on_the_way(e.reading[:, k])
+                same[:, k] = arm.repeated(e.reading[:, k], moving[:, k])
+            counts += same.sum(axis=0), moving.sum(axis=0)
+            shares[n] = same.sum(axis=0) / np.maximum(moving.sum(axis=0), 1)
+            whole = np.r_[False, (np.diff(e.reading, axis=0) == 0).all(axis=1)]
+            any_moving = moving.any(axis=1)
+            rows[n], moving_rows[n] = (whole & any_moving).sum(), any_moving.sum()
+        everywhere = [e.index for e in self.episodes]
+        if moving_rows.sum() >= 100:
+            size = rate(float(rows.sum()), float(moving_rows.sum()))
+            if size.value > ROWS_REPEAT and rows.sum() >= 3:
+                found = dict(zip(everywhere, rows / np.maximum(moving_rows, 1), strict=True))
+                shown, worst = self._among(found, ROWS_REPEAT)
+                self._say(
+                    "repeats", "", "All readings repeat the row before while joints move, in",
+                    _percent(size), "% of rows", shown, worst, "a slow bus, a dropped packet",
+                    "gaploop doctor", 3.0 + 20 * size.value,
+                )  # fmt: skip
+                return
+        some = [
+            k for k in range(len(self.names))
+            if k not in self.done | self.limited and counts[1, k] >= 100
+            and counts[0, k] / counts[1, k] > JOINT_REPEATS
+        ]  # fmt: skip
+        if some:
+            k = max(some, key=lambda k: counts[0, k] / counts[1, k])
+            size = rate(float(counts[0, some].sum()), float(counts[1, some].sum()))
+            found = dict(zip(everywhere, shares[:, some].max(axis=1), strict=True))
+            shown, worst = self._among(found, JOINT_REPEATS)
+            who = self.names[k] if len(some) == 1 else f"{self.names[k]} and {len(some) - 1} others"
+            every = 1 / max(1 - size.value, 0.05)
+            text = f"Readings of {who} repeat while they move"
+            text += f", as if refreshed every {every:.1f} rows:" if size.value > 0.3 else ":"
+            self._say(
+                "repeats", ", ".join(self.names[k] for k in some), text, _percent(size),
+                "% of rows", shown, worst, "a slow bus, dropped packets",
+                "gaploop doctor", 2.0 + 20 * size.value,
+            )  # fmt: skip
+
+    def _jumps(self) -> None:
+        """Single readings far from both neighbours."""
+        for k in self._free():
+            found = dict[int, float]()
+            for e in self.episodes:
+                y = e.reading[:, k]
+                if len(y) < 5:
+                    continue
+                off = np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)
+                lone = (off > JUMP_DEG) & (np.abs(y[2:] - y[:-2]) < 0.3 * off)
+                if lone.any():
+                    found[e.index] = float(off[lone].max())
+            if found:
+                size = median_interval(np.array(list(found.values())))
+                worst = max(found, key=lambda e: found[e])
+                self._say(
+                    "jumps", self.names[k], f"Single readings of {self.names[k]} jump away and "
+                    "back, by", size, self._u(k), list(found), worst,
+                    "a corrupt packet, a loose cable", "gaploop doctor", 5.0,
+                )  # fmt: skip
+
+    def _limits(self) -> None:
+        """Readings that stop at one value, again and again, while commands go beyond and vary."""
+        for k in self._free():
+            low, high = self.fits[k].limits_deg
+            for limit, sign in ((low, -1), (high, 1)):
+                found, beyond, total = dict[int, float](), 0, 0
+                for e in self.episodes:
+                    at = np.abs(e.reading[:, k] - limit) < LIMIT_DEG
+                    past = at & (sign * (e.command[:, k] - limit) > 1.0)
+                    held = [
+                        (a, b) for a, b in stretches(past)
+                        if b - a >= 5 and np.ptp(e.command[a:b, k]) > 1.5
+                        and np.ptp(e.reading[a:b, k]) < LIMIT_DEG
+                    ]  # fmt: skip
+                    total += len(past)
+                    if held:
+                        beyond += sum(b - a for a, b in held)
+                        found[e.index] = max(
+                            float((sign * (e.command[a:b, k] - limit)).max()) for a, b in held
+                        )
+                if not found or (len(found) < 2 and len(self.episodes) > 1):
+                    continue
+                if beyond < 0.005 * total:
+                    continue
+                self.limited.add(k)
+                size = median_interval(np.array(list(found.values())))
+                text = f"{self.names[k]} stops at {limit:.3g}{self.unit} while its command goes on "
+                worst = max(found, key=lambda e: found[e])
+                self._say(
+                    "clipped_joint", self.names[k], text + "beyond by", size, self._u(k),
+                    list(found), worst, "a limit in the driver, of calibration, or an end stop",
+                    "Widen the limit, or calibrate that joint: lerobot-calibrate", size.value,
+                )  # fmt: skip
+
+    def _speed(self) -> None:
+        """Readings that never exceed a speed though commands ask for more, again and again."""
+        for k in self._free():
+            fit = self.fits[k]
+            if not np.isfinite(fit.delay_s.value):
+                continue
+            lag = max(0, round(fit.delay_s.value * self.fps))
+            speeds, asks, where = [], [], []
+            for e in self.episodes:
+                if len(e.reading) < lag + 10:
+                    continue
+                v = np.abs(_speed(e.reading[:, k], self.fps))[lag:]
+                a = np.abs(_speed(e.command[:, k], self.fps))[: len(v)]
+                speeds.append(v)
+                asks.append(a)
+                where.append(np.full(len(v), e.index))
+            if not speeds:
+                continue
+            v, a, of = np.concatenate(speeds), np.concatenate(asks), np.concatenate(where)
+            top = float(np.percentile(v, 99.3))
+            at_top = (v > 0.93 * top) & (v < 1.07 * top)
+            capped = at_top & (a > 1.12 * top)
+            if top < 5.0 or capped.sum() < max(15, SPEED_SHARE * (v > 0.2 * top).sum()):
+                continue
+            if np.percentile(a, 99) < 1.15 * top or (v > 1.15 * top).sum() > 0.1 * capped.sum():
+                continue
+            # A speed that is a limit is met more often than any a bit below it.
+            if at_top.sum() < 1.5 * ((v > 0.79 * top) & (v < 0.93 * top)).sum():
+                continue
+            found = {int(e): float(capped[of == e].mean()) for e in np.unique(of)}
+            shown, worst = self._among({e: s for e, s in found.items() if s > 0}, 0.0)
+            self._say(
+                "speed_limit", self.names[k], f"{self.names[k]} moves no faster than", Estimate(
+                top, 0.93 * top, 1.07 * top), f"{self._u(k)}/s though told to", shown, worst,
+                "a speed setting of the servo, a weak supply",
+                "Demonstrate more slowly, or raise the servo's speed limit.", 0.1 * top,
+            )  # fmt: skip
+            self.done.add(k)
+
+    def _readings(self) -> None:
+        """Coarse steps and noise."""
+        everywhere = [e.index for e in self.episodes]
+        for k in self._free():
+            values = np.concatenate([e.reading[:, k] for e in self.episodes])
+            step = arm.quantum(values)
+            if np.isfinite(step) and step > QUANTUM_DEG and np.ptp(values) > 20 * step:
+                self._say(
+                    "quantum", self.names[k], f"Readings of {self.names[k]} come in steps of",
+                    Estimate(step, step, step), self._u(k), everywhere, None,
+                    "", "Read the encoder at full resolution, then record again.", 2 * step,
+                )  # fmt: skip
+                continue
+            noise = arm.by_episode(self.rests[k], lambda r: r.noise)
+            if len(noise) < 2:
+                continue
+            size = median_interval(np.array(list(noise.values())))
+            if size.value > NOISE_DEG:
+                shown, worst = self._among(noise, NOISE_DEG)
+                self._say(
+                    "noise", self.names[k], f"At rest, {self.names[k]} jitters by (standard "
+                    "deviation)", size, self._u(k), shown, worst,
+                    "a noisy encoder, an arm that shakes", "gaploop doctor", 4 * size.value,
+                )  # fmt: skip
+
+    def _good_fits(self) -> list[int]:
+        return [k for k in self._free() if self.fits[k].explained > EXPLAINED]
+
+    def _delays(self) -> None:
+        """An arm that is late, or a joint that is later than all others."""
+        known = self._good_fits()
+        everywhere = [e.index for e in self.episodes]
+        every = [
+            k for k in self.recording.arm
+            if np.isfinite(self.fits[k].delay_s.value) and self.fits[k].explained > 0.6
+        ]  # fmt: skip
+        if every:
+            size = median_interval(np.array([self.fits[k].delay_s.value for k in every]))
+            fix = f"Look at fps in {self.root}/meta/info.json, and whether columns are shifted."
+            if size.value > LATE_S:
+                self._say(
+                    "action_lag", "", "The arm follows its commands late, by", _ms(size), "ms",
+                    everywhere, None, "a slow arm, shifted columns, a wrong fps", fix,
+                    20.0 * size.value,
+                )  # fmt: skip
+            elif size.value < -1.5 / self.fps:
+                self._say(
+                    "action_lag", "", "Readings run ahead of commands: columns are shifted by",
+                    _ms(size), "ms", everywhere, None, "", fix, 50.0,
+                )  # fmt: skip
+            else:
+                self.report.good["action_lag"] = f"the arm follows after {_ms(size).value:.0f} ms"
+        if len(known) < 3:
+            self.report.untested["one joint's delay"] = "fewer than three joints move enough"
+            return
+        for k in known:
+            delay = self.fits[k].delay_s
+            others = [self.fits[o].delay_s for o in known if o != k]
+            latest = max(others, key=lambda d: d.value)
+            apart = max(ALONE_S, ALONE_FRAMES / self.fps)
+            if delay.value - latest.value > apart and delay.low > latest.high:
+                late = delay.value - float(np.median([d.value for d in others]))
+                size = Estimate(late, late + delay.low - delay.value, late + delay.high -
+                                delay.value)  # fmt: skip
+                self._say(
+                    "joint_delay", self.names[k], f"{self.names[k]} follows later than the other "
+                    "joints, by", _ms(size), "ms", everywhere, None,
+                    "a weak or slow servo, a filter on one joint",
+                    "gaploop doctor  # compares the servos' settings", 40.0 * late,
+                )  # fmt: skip
+                self.done.add(k)
+
+    def _play(self) -> None:
+        known = self._good_fits()
+        for k in known:
+            width = self.fits[k].play_deg
+            others = [self.fits[o].play_deg.value for o in known if o != k]
+            usual = float(np.median(others)) if len(others) >= 2 else 0.0
+            if width.value - usual > PLAY_DEG and width.low - usual > 0.3 * PLAY_DEG:
+                self._say(
+                    "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",
+                    width, self._u(k), [e.index for e in self.episodes], None,
+                    "play before the encoder, friction of a weak drive",
+                    "Turn the joint by hand: what clicks is play; tighten horn and gears.",
+                    width.value,
+                )  # fmt: skip
+                self.done.add(k)
+
+    def _gain(self) -> None:
+        for k in self._good_fits():
+            gain = self.fits[k].gain
+            away = abs(gain.value - 1)
+            nearest = min(abs(gain.low - 1), abs(gain.high - 1))
+            if away > GAIN and nearest > 0.6 * GAIN and (gain.low - 1) * (gain.high - 1) > 0:
+                far = max(float(np.ptp(e.command[:, k])) for e in self.episodes)
+                text = f"{self.names[k]} goes {'further' if gain.value > 1 else 'less far'} than "
+                self._say(
+                    "gain", self.names[k], text + "told: times its command", gain, "",
+                    [e.index for e in self.episodes], None, "other units or ranges in calibration"
+                    if _is_level(self.names[k]) else "weight that grows with reach, another range "
+                    "in calibration", "Calibrate leader and follower over the same range.",
+                    away * far / 2,
+                )  # fmt: skip
+                self.done.add(k)
+
+    def _offsets(self) -> None:
+        """Readings off a resting command: steady, from some episode on, or growing."""
+        plays = [self.fits[k].play_deg.value for k in self._good_fits()]
+        weak = float(np.median(plays)) if plays else 0.0
+        offsets = dict[int, tuple[Estimate, float]]()
+        for k in self.recording.arm:
+            low, high = self.fits[k].limits_deg
+            own = [
+                r for r in self.rests[k] if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
+            ]
+            self.rests[k] = own or self.rests[k]
+            if len(own) >= 3:
+                offsets[k] = arm.rest_offset(own)
+        if not offsets:
+            self.report.untested["offsets at rest"] = "commands never rest"
+            return
+        tested = [k for k in offsets if k not in self.done]
+        for k in tested:
+            if self._moves_off(k):
+                continue
+            size, spread = offsets[k]
+            others = [abs(offsets[o][0].value) for o in offsets if o != k]
+            name = self.names[k]
+            limit = OFFSET_DEG + (0.5 if _is_level(name) else SAG_PER_PLAY) * weak
+            if len(others) >= 4 and max(others) < HOLDS_DEG:
+                limit = HOLDS_OFFSET_DEG
+            sure = abs(size.value) > limit and min(abs(size.low), abs(size.high)) > 0.6 * limit
+            if not sure or size.low * size.high < 0:
+                continue
+            steady = spread < max(0.3, 0.2 * abs(size.value))
+            found = arm.by_episode(self.rests[k], lambda r: r.off)
+            shown, worst = self._among(found, 0.6 * limit)
+            text = f"At rest {name} stands off its command" if steady else (
+                f"At rest {name} stands off its command, differently from pose to pose"
+            )  # fmt: skip
+            apart = "leader and follower calibrated apart, a slipped horn"
+            apart += "" if _is_level(name) else ", weight"
+            feature = self.recording.info.names("observation.state")[self.recording.joints[k].state]
+            raw = size.value / self.recording.joints[k].scale
+            fix = "Hold the arm stretched out, then folded: what changes is weight."
+            if steady:
+                fix = f"gaploop edit correct {self.root} "
+                fix += f"--episodes='0:{max(self.recording.lengths) + 1}' "
+                fix += f"--subtract='{{\"{feature}\": {raw:.3g}}}' --yes"
+                fix += "  # and calibrate leader and follower in one pose"
+            self._say(
+                "offset", name, text + ", by", size, self._u(k), shown, worst,
+                apart if steady else "weight on a weak drive, play, " + apart,
+                fix, abs(size.value),
+            )  # fmt: skip
+
+    def _moves_off(self, k: int) -> bool:
+        """Say whether a rest offset changes over the episodes, and tell so."""
+        rests = self.rests[k]
+        half = arm.friction(rests)
+        found = arm.by_episode(rests, lambda r: r.off - half * r.side)
+        if len(found) < 5:
+            return False
+        x, y = np.array(list(found), dtype=float), np.array(list(found.values()))
+        i, j = np.triu_indices(len(x), 1)
+        slope = float(np.median((y[j] - y[i]) / (x[j] - x[i])))
+        total = slope * float(x[-1] - x[0])
+        tau = float(np.mean(np.sign(y[j] - y[i])))
+        first, step, clear = arm.change_point(y)
+        left = y - np.where(np.arange(len(y)) < first, np.median(y[:first] if first else y),
+                            np.median(y[first:]))  # fmt: skip
+        sloped = y - slope * (x - x.mean())
+        stepped = np.median(np.abs(left)) < 0.6 * np.median(np.abs(sloped - np.median(sloped)))
+        name, spread = self.names[k], float(1.4826 * np.median(np.abs(np.diff(y)))) / np.sqrt(2)
+        noise = 1.96 * spread / np.sqrt(max(len(y) / 4, 1.0))
+        if abs(step) > STEP_DEG and clear > 5.0 and stepped:
+            after = [int(e) for e in x[first:]]
+            size = Estimate(step, step - noise, step + noise)
+            self._say(
+                "zero_change", name, f"From episode {after[0]} on, {name} stands elsewhere to its "
+                "command, by", size, self._u(k), after, after[0],
+                "a new calibration, a slipped horn, another load",
+                self.report.without(after, len(self.recording.lengths)), abs(step) + 2,
+            )  # fmt: skip
+            return True
+        if abs(total) > DRIFT_DEG and abs(tau) > 0.6 and abs(total) > 2 * spread:
+            size = Estimate(total, total - noise, total + noise)
+            shown, worst = self._among(found, abs(total) / 4)
+            self._say(
+                "drift", name, f"{name} drifts off its command from first to last episode, by",
+                size, self._u(k), shown, worst, "a slipping horn, heat, a loosening screw",
+                "Tighten the horn, calibrate again, record fewer episodes at a time.", abs(total),
+            )  # fmt: skip
+            return True
+        return False
+
+    def _gripper(self) -> None:
+        """Closings that end closed where most end on something, and grippers that don't close."""
+        for k in (k for k, j in enumerate(self.recording.joints) if j.is_grip):
+            if k in self.done:
+                continue
+            seen = np.concatenate([e.reading[:, k] for e in self.episodes])
+            asked = np.concatenate([e.command[:, k] for e in self.episodes])
+            if np.ptp(asked) < 20.0:
+                continue
+            # Which end is closed: the one where commands go beyond what readings reach.
+            below = float(np.mean(np.clip(seen - asked, 0, None)))
+            above = float(np.mean(np.clip(asked - seen, 0, None)))
+            sign = 1.0 if below >= above else -1.0
+            end = float((sign * seen).min())
+            gaps = dict[int, float]()
+            for e in self.episodes:
+                u, y = sign * e.command[:, k], sign * e.reading[:, k]
+                closing = u < (sign * asked).min() + CLOSED
+                held = [(a, b) for a, b in stretches(closing) if b - a >= 0.3 * self.fps]
+                if held:
+                    gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
+            values = np.array(list(gaps.values()))
+            if len(values) < 8 or np.median(values) < CLOSED:
+                continue
+            empty = [e for e, gap in gaps.items() if gap < 0.25 * np.median(values)]
+            if empty and len(empty) <= 0.4 * len(values):
+                size = rate(len(empty), len(values))
+                self._say(
+                    "empty_grasp", self.names[k], f"{self.names[k]} closes on nothing, where it "
+                    "mostly closes on something:", _percent(size), "% of episodes", empty, empty[0],
+                    "a missed object, a thinner object",
+                    self.report.without(empty, len(self.recording.lengths)), 8.0,
+                )  # fmt: skip
+
+    def _rest_of_it(self) -> None:
+        """Name what was found good, and what these columns can't show."""
+        report, told = self.report, {f.kind for f in self.report.findings}
+        goods = {
+            "wiring": (("swapped_joints", "reversed_joint", "dead_joint"), "joints answer their "
+            "own commands, the right way round"),
+            "offset": (("offset", "drift", "zero_change"), "joints rest at their commands, and "
+            "stay there"),
+            "dead_band": (("dead_band",), "no joint's play exceeds the others'"),
+            "joint_delay": (("joint_delay",), "no joint is later than the others"),
+            "gain": (("gain", "mixed_units"), "joints go as far as told"),
+            "readings": (("repeats", "frozen_state", "jumps", "quantum", "noise", "missing"),
+            "readings are new in each row, fine and quiet"),
+            "limits": (("clipped_joint", "speed_limit"), "no limit of angle or speed is met again "
+            "and again"),
+        }  # fmt: skip
+        fitted = [k for k in self.recording.arm if np.isfinite(self.fits[k].delay_s.value)]
+        closed = set() if fitted else {"dead_band", "joint_delay", "gain", "wiring"}
+        closed |= {"offset"} if "offsets at rest" in report.untested else set()
+        closed |= {"joint_delay"} if "one joint's delay" in report.untested else set()
+        for name, (kinds, text) in goods.items():
+            if not told & set(kinds) and name not in closed:
+                report.good[name] = text
+        explained = {*fitted, *self.done}
+        still = [self.names[k] for k in self.recording.arm if k not in explained]
+        if still:
+            who = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
+            least = f"{arm.MOVES_DEG:g}{self.unit or ' units'}"
+            report.untested[who] = f"commands cover less than {least}"
+        report.untested["a wrong homing offset"] = "command and reading shift alike"
+        report.untested["play behind the encoder"] = "readings don't show it"
+
+
+def _speed(values: FloatArray, fps: float) -> FloatArray:
+    """Return speeds over three rows, shape (n - 3,)."""
+    return np.asarray((values[3:] - values[:-3]) * fps / 3)
+
+
+def _is_level(name: str) -> bool:
+    return any(word in name.lower() for word in LEVEL)
+
+
+def _ms(size: Estimate) -> Estimate:
+    return Estimate(1e3 * size.value, 1e3 * size.low, 1e3 * size.high)
+
+
+def _percent(size: Estimate) -> Estimate:
+    return Estimate(100 * size.value, 100 * size.low, 100 * size.high)

@@ -1,0 +1,462 @@
+"""What sampled pictures show by themselves, and beside the arm's motion.
+
+Decoded are one picture at each episode's start, and some seconds of a few episodes in which the arm
+moves most. Nobody says when a picture was taken: its age is the lag between how much pictures
+change and how fast joints move, so it is relative to the readings, which are late themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.statistics import Estimate, median_interval
+from gaploop.core.types import FloatArray
+from gaploop.datasets import layout
+from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.findings import Finding, Report
+from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.check.frames import stretches
+from gaploop.datasets.video import open_video, shown_frames
+
+STARTS: Final = 60
+"""Episodes whose first picture is decoded."""
+RUNS: Final = 8
+"""Episodes of which `RUN_S` are decoded."""
+RUN_S: Final = 3.0
+THUMB: Final = (96, 72)
+SHARP: Final = 640
+"""Width at which blur is measured [pixels]."""
+SAME: Final = 0.12
+"""Mean difference of two decoded pictures that are one [levels of 255]; a camera's noise, encoded,
+leaves more."""
+BLACK: Final = 8.0
+FROZEN_S: Final = 1.0
+DUPLICATES: Final = 0.2
+AGE_S: Final = 0.04
+"""A camera at the rate of the rows is half a frame old on average, USB adds 10 to 30 ms."""
+LAGS_S: Final = 0.6
+CORRELATED: Final = 0.5
+HUNTS: Final = 0.06
+"""Brightness of still pixels between its extremes in a few seconds, as a share."""
+FLICKERS: Final = 0.006
+BLURRED: Final = 0.62
+"""Crete's measure, 0 sharp to 1 (Crete, Dolmiere, Ladret and Nicolas 2007)."""
+MOVED: Final = 0.015
+"""Shift of the first pictures' still parts, as a share of the width."""
+WITH_ARM: Final = 0.5
+"""A camera of whose pixels more change as the arm moves is mounted on it."""
+
+
+@dataclass
+class Run:
+    """Pictures of one episode from a row on, grey, shape (n, height, width)."""
+
+    episode: int
+    start: int
+    grey: FloatArray
+
+
+@dataclass
+class CameraLook:
+    """What was decoded of one camera; `starts` by episode: colour, and blur at full size."""
+
+    key: str
+    starts: dict[int, FloatArray] = field(default_factory=dict)
+    blur: dict[int, float] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    broken: str = ""
+
+    @property
+    def name(self) -> str:
+        """The camera's name as people use it."""
+        return self.key.removeprefix("observation.images.")
+
+
+def look(recording: Recording) -> list[CameraLook]:
+    """Decode what the tests need, two cameras at a time."""
+    info = recording.info
+    rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
+    whole = {e.index: e for e in recording.episodes}
+    indices = sorted(set(rows) & set(recording.lengths))
+    starts = [indices[k] for k in _evenly(len(indices), STARTS)]
+    fps, span = info.fps, max(8, round(RUN_S * info.fps))
+    pauses: dict[int, int] = {}
+    for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
+        length = recording.lengths[index]
+        if length < 8:
+            continue
+        begin = 0
+        if index in whole and length > span:
+            speed = np.abs(np.diff(whole[index].reading, axis=0)).sum(axis=1)
+            begin = int(np.convolve(speed, np.ones(span - 1), "valid").argmax())
+        pauses[index] = begin
+
+    def one(key: str) -> CameraLook:
+        seen = CameraLook(key)
+        try:
+            for index in starts:
+                _start(seen, info.root, rows[index], index, fps, info)
+            for index, begin in pauses.items():
+                _run(seen, rows[index], index, begin, min(span, recording.lengths[index]), info)
+        except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
+            seen.broken = " ".join(str(error).split())[:120] or type(error).__name__
+        return seen
+
+    cv2.setNumThreads(1)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, info.video_keys))
+
+
+def _evenly(n: int, count: int) -> list[int]:
+    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
+
+
+def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Any, float]:
+    names = ("chunk_index", "file_index", "from_timestamp")
+    chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
+    return info.root / info.video_name(key, chunk, file), float(start_s)
+
+
+def _start(
+    seen: CameraLook, _root: Any, row: Any, index: int, fps: float, info: layout.DatasetInfo
+) -> None:
+    path, start_s = _place(row, seen.key, info)
+    with open_video(path) as container:
+        container.streams.video[0].thread_type = "SLICE"
+        for frame in shown_frames(path, container, start_s, 1, fps):
+            small = frame.reformat(width=THUMB[0], height=THUMB[1], format="rgb24").to_ndarray()
+            seen.starts[index] = small.astype(np.float32)
+            if len(seen.blur) < RUNS:
+                grey = frame.reformat(format="gray").to_ndarray()
+                seen.blur[index] = blur(grey)
+
+
+def _run(
+    seen: CameraLook, row: Any, index: int, begin: int, frames: int, info: layout.DatasetInfo
+) -> None:
+    path, start_s = _place(row, seen.key, info)
+    with open_video(path) as container:
+        found = shown_frames(path, container, start_s + begin / info.fps, frames, info.fps)
+        grey = [
+            f.reformat(width=THUMB[0], height=THUMB[1], format="gray").to_ndarray() for f in found
+        ]
+    if len(grey) >= 8:
+        seen.runs.append(Run(index, begin, np.stack(grey).astype(np.float32)))
+
+
+def blur(grey: NDArray[np.uint8]) -> float:
+    """Return Crete's blur of a grey picture, 0 sharp to 1: what blurring it again leaves."""
+    if grey.shape[1] > SHARP:
+        size = (SHARP, round(grey.shape[0] * SHARP / grey.shape[1]))
+        grey = np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    f = grey.astype(np.float32)
+    worst = 0.0
+    for axis, kernel in ((0, (1, 9)), (1, (9, 1))):
+        again = cv2.blur(f, kernel)
+        own = np.abs(np.diff(f, axis=axis))
+        left = np.abs(np.diff(again, axis=axis))
+        total = float(own.sum())
+        if total > 0:
+            worst = max(worst, (total - float(np.maximum(own - left, 0).sum())) / total)
+    return worst
+
+
+class CameraTests:
+    """Tests of one recording's cameras, each adding to its report."""
+
+    def __init__(self, recording: Recording, report: Report, looks: Sequence[CameraLook]) -> None:
+        self.recording, self.report, self.looks = recording, report, looks
+        self.fps = recording.info.fps
+        self.readings = {e.index: e.reading[:, recording.arm] for e in recording.episodes}
+
+    def run(self) -> None:
+        """Run all tests."""
+        if not self.looks:
+            self.report.untested["cameras"] = "there are no videos"
+            return
+        good = list[str]()
+        for seen in self.looks:
+            if seen.broken:
+                self.report.untested[f"camera {seen.name}"] = seen.broken
+                continue
+            before = len(self.report.findings)
+            if self._black(seen):
+                continue
+            moving = self._with_arm(seen)
+            frozen = self._frozen_or_slow(seen)
+            if not frozen:
+                self._age(seen)
+            self._light(seen, moving)
+            self._blurred(seen)
+            if not moving:
+                self._moved(seen)
+            if len(self.report.findings) == before:
+                where = "moves with the arm" if moving else "stands still"
+                good.append(f"{seen.name} ({where})")
+        self._swapped()
+        if good:
+            self.report.good["cameras"] = "cameras " + ", ".join(good)
+
+    def _say(
+        self,
+        kind: str,
+        about: str,
+        sentence: str,
+        size: Estimate,
+        unit: str,
+        values: dict[int, float],
+        of: int,
+        apart: str,
+        command: str,
+        cost: float,
+    ) -> None:
+        worst = max(values, key=lambda e: abs(values[e])) if values else None
+        self.report.findings.append(
+            Finding(
+                kind, about, sentence, size, unit, tuple(sorted(values)), of, worst, apart, command,
+                cost,
+            )
+        )  # fmt: skip
+
+    def _speed(self, run: Run) -> FloatArray | None:
+        """Return how fast the arm moves between pictures [deg a row], shape (n - 1,)."""
+        reading = self.readings.get(run.episode)
+        if reading is None or not reading.shape[1]:
+            return None
+        part = reading[run.start : run.start + len(run.grey)]
+        if len(part) < len(run.grey):
+            return None
+        return np.asarray(np.linalg.norm(np.diff(part, axis=0), axis=1))
+
+    def _black(self, seen: CameraLook) -> bool:
+        dark = {e: float(x.mean()) for e, x in seen.starts.items() if x.mean() < BLACK}
+        dark = {e: v for e, v in dark.items() if seen.starts[e].std() < BLACK}
+        if dark:
+            self._say(
+                "black_camera", seen.name, f"Pictures of {seen.name} are black: mean brightness",
+                median_interval(np.array(list(dark.values()))), "of 255", dark, len(seen.starts),
+                "a covered lens, no light, a camera that sends nothing",
+                self.report.without(list(dark), len(self.recording.lengths)), 60.0,
+            )  # fmt: skip
+        return 2 * len(dark) > len(seen.starts)
+
+    def _with_arm(self, seen: CameraLook) -> bool:
+        """Say whether the camera is on the arm: most of what it sees changes as that moves."""
+        shares = list[float]()
+        for run in seen.runs:
+            speed = self._speed(run)
+            if speed is None or speed.max() < 0.3 or len(run.grey) < 12:
+                continue
+            k = int(np.convolve(speed, np.ones(6), "valid").argmax())
+            change = np.abs(run.grey[min(k + 6, len(run.grey) - 1)] - run.grey[k])
+            shares.append(float((change > 6.0).mean()))
+        return bool(shares) and float(np.median(shares)) > WITH_ARM
+
+    def _frozen_or_slow(self, seen: CameraLook) -> bool:
+        frozen, rates, slow = dict[int, float](), list[float](), dict[int, float]()
+        for run in seen.runs:
+            change = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
+            speed = self._speed(run)
+            moves = speed > 0.15 if speed is not None else np.ones(len(change), dtype=bool)
+            same = change < SAME
+            for a, b in stretches(same):
+                long = b - a >= max(5, round(FROZEN_S * self.fps) - 1)
+                if long and moves[a:b].sum() > 0.3 * (b - a):
+                    frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
+            if run.episode not in frozen and moves.sum() >= 10:
+                share = float(same[moves].mean())
+                rates.append(self.fps * (1 - share))
+                if share > DUPLICATES:
+                    slow[run.episode] = share
+        if frozen:
+            self._say(
+                "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
+                "moves, for", median_interval(np.array(list(frozen.values()))), "s", frozen,
+                len(seen.runs), "an unplugged camera, one that doesn't see the arm",
+                self.report.without(list(frozen), len(self.recording.lengths)), 40.0,
+            )  # fmt: skip
+        elif len(slow) > 0.5 * len(rates):
+            self._say(
+                "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
+                f"are rows ({self.fps:g} a second):", median_interval(np.array(rates)),
+                "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
+                "More light, or a lower resolution.", 6.0,
+            )  # fmt: skip
+        return bool(frozen)
+
+    def _age(self, seen: CameraLook) -> None:
+        """Tell how much later pictures show motion than readings do."""
+        lags = np.arange(-4, round(LAGS_S * self.fps) + 1)
+        curves, speeds = list[FloatArray](), list[float]()
+        for run in seen.runs:
+            speed = self._speed(run)
+            if speed is None or len(speed) < len(lags) + 10 or speed.max() < 0.5:
+                continue
+            change = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
+            change = np.minimum(change, np.percentile(change, 98))
+            a, b = (np.convolve(x, np.ones(3) / 3, "same") for x in (speed, change))
+            curve = np.array([_correlation(a, b, int(lag)) for lag in lags])
+            if np.isfinite(curve).all():
+                curves.append(curve)
+                speeds.append(float(np.median(speed[speed > 0.15])) * self.fps)
+        what = f"age of {seen.name}"
+        if len(curves) < 2:
+            self.report.untested[what] = "the arm moves too little in the pictures decoded"
+            return
+        every = np.array(curves)
+        mean = every.mean(axis=0)
+        if mean.max() < CORRELATED:
+            self.report.untested[what] = (
+                f"picture motion follows the arm's by a correlation of {mean.max():.2f} only"
+            )
+            return
+        draws = np.random.default_rng(0).integers(0, len(every), size=(100, len(every)))
+        ages = [_peak(every[d].mean(axis=0), lags) / self.fps for d in draws]
+        low, high = np.percentile(ages, [2.5, 97.5])
+        age_s = _peak(mean, lags) / self.fps
+        size = Estimate(1e3 * age_s, 1e3 * min(low, age_s), 1e3 * max(high, age_s))
+        if abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
+            text = "shows motion later than readings do" if age_s > 0 else "is ahead of readings"
+            found = {run.episode: age_s for run in seen.runs}
+            self._say(
+                "camera_age", seen.name, f"{seen.name} {text}, by", size, "ms", found,
+                len(seen.runs), "late pictures, or the other column early",
+                "gaploop calibrate latency --help",
+                abs(age_s) * float(np.median(speeds)),
+            )  # fmt: skip
+        else:
+            self.report.good[what] = f"{seen.name} is within {1e3 * abs(age_s):.0f} ms of readings"
+
+    def _light(self, seen: CameraLook, moving: bool) -> None:
+        """Tell brightness that hunts, and flicker, by the pixels that stand still."""
+        if moving:
+            return
+        hunts, flickers, hz = dict[int, float](), dict[int, float](), list[float]()
+        looked = 0
+        for run in seen.runs:
+            if len(run.grey) < 30:
+                continue
+            looked += 1
+            usual = np.median(run.grey, axis=0)
+            lit = usual > 30
+            if lit.sum() < 100:
+                continue
+            logs = np.log((run.grey[:, lit] + 4) / (usual[lit] + 4))
+            gain = np.median(logs, axis=1)
+            width = max(3, round(0.2 * self.fps))
+            slow = np.convolve(gain, np.ones(width) / width, "valid")
+            bends = np.diff(np.sign(np.diff(slow[:: max(1, width)])))
+            if np.ptp(slow) > HUNTS and np.count_nonzero(bends) >= 2:
+                hunts[run.episode] = 100 * float(np.ptp(slow))
+            fast = gain - np.convolve(np.pad(gain, width // 2, "edge"), np.ones(width) / width,
+                                      "same")[width // 2 : width // 2 + len(gain)]  # fmt: skip
+            power = np.abs(np.fft.rfft(fast * np.hanning(len(fast)))) * 4 / len(fast)
+            rates = np.fft.rfftfreq(len(fast), 1 / self.fps)
+            high = rates > 0.08 * self.fps
+            peak = int(np.argmax(np.where(high, power, 0)))
+            if power[peak] > FLICKERS and power[peak] > 6 * np.median(power[high]):
+                flickers[run.episode] = 100 * float(power[peak])
+                hz.append(float(rates[peak]))
+        for kind, found, text, apart, fix in (
+            ("exposure", hunts, "goes up and down in a few seconds, by",
+             "automatic exposure, changing daylight", "Fix exposure and white balance."),
+            ("flicker", flickers, f"flickers {np.median(hz) if hz else 0:.1f} times a second, by",
+             "mains light (100 or 120 Hz, aliased), a dimmed lamp",
+             "Set the camera's power-line frequency, or an exposure of whole mains periods."),
+        ):  # fmt: skip
+            if len(found) >= max(2, 0.3 * looked):
+                size = median_interval(np.array(list(found.values())))
+                self._say(
+                    kind, seen.name, f"Brightness of {seen.name} {text}", size, "%", found, looked,
+                    apart, fix, 0.2 * size.value,
+                )  # fmt: skip
+
+    def _blurred(self, seen: CameraLook) -> None:
+        if not seen.blur:
+            return
+        size = median_interval(np.array(list(seen.blur.values())))
+        found = {e: v for e, v in seen.blur.items() if v > BLURRED}
+        if 2 * len(found) > len(seen.blur):
+            self._say(
+                "blur", seen.name, f"{seen.name} is out of focus: blur (0 sharp, 1 flat)", size,
+                "", found, len(seen.blur), "a scene without edges, a dirty lens, compression",
+                "Focus the lens on the table, then record again.", 4.0,
+            )  # fmt: skip
+
+    def _moved(self, seen: CameraLook) -> None:
+        """Tell from which episode on what stands still stands elsewhere in the picture."""
+        indices = sorted(seen.starts)
+        if len(indices) < 6:
+            return
+        grey = [cv2.GaussianBlur(seen.starts[e].mean(axis=2), (3, 3), 0) for e in indices]
+        window = cv2.createHanningWindow(THUMB, cv2.CV_32F)
+        sharp = [g - cv2.blur(g, (9, 9)) for g in grey]
+        reference = np.median(sharp[: max(3, len(sharp) // 4)], axis=0).astype(np.float32)
+        shifts = np.array([
+            cv2.phaseCorrelate(reference, s.astype(np.float32), window)[0] for s in sharp
+        ])  # fmt: skip
+        away = np.hypot(*(shifts - np.median(shifts[: max(3, len(sharp) // 4)], axis=0)).T)
+        away /= THUMB[0]
+        first, step, clear = arm.change_point(away)
+        if step > MOVED and clear > 4 and np.median(away[first:]) < 0.4:
+            after = {indices[k]: float(away[k]) for k in range(first, len(indices))}
+            size = median_interval(100 * away[first:])
+            self._say(
+                "moved_camera", seen.name, f"From episode {indices[first]} on, {seen.name} sees "
+                "the scene shifted, by", size, "% of its width", after, len(indices),
+                "a camera that was moved, a scene that was",
+                f"Put {seen.name} back: compare with a picture of episode {indices[0]}.",
+                2.0 * size.value,
+            )  # fmt: skip
+
+    def _swapped(self) -> None:
+        """Tell episodes in which two cameras' pictures are under each other's names."""
+        looks = [s for s in self.looks if len(s.starts) >= 3 and not s.broken]
+        for n, a in enumerate(looks):
+            for b in looks[n + 1 :]:
+                both = sorted(set(a.starts) & set(b.starts))
+                usual = [np.median([s.starts[e] for e in both], axis=0) for s in (a, b)]
+                odd = dict[int, float]()
+                for e in both:
+                    straight = _apart(a.starts[e], usual[0]) + _apart(b.starts[e], usual[1])
+                    crossed = _apart(a.starts[e], usual[1]) + _apart(b.starts[e], usual[0])
+                    if crossed < 0.6 * straight:
+                        odd[e] = straight - crossed
+                if odd and 2 * len(odd) < len(both):
+                    size = Estimate(len(odd), len(odd), len(odd))
+                    listed = f"[{', '.join(map(str, sorted(odd)))}]"
+                    fix = f"gaploop edit correct {self.recording.info.root} --episodes='{listed}'"
+                    self._say(
+                        "swapped_cameras", f"{a.name}, {b.name}", f"{a.name} and {b.name} have "
+                        "changed places in some episodes", size, "", odd, len(both), "",
+                        f"{fix} --swap='[{a.name}, {b.name}]' --yes", 50.0,
+                    )  # fmt: skip
+
+
+def _apart(a: FloatArray, b: FloatArray) -> float:
+    return float(np.abs(a - b).mean())
+
+
+def _correlation(speed: FloatArray, change: FloatArray, lag: int) -> float:
+    """Correlate picture change with the arm's speed `lag` rows before."""
+    n = len(speed)
+    a = speed[max(0, -lag) : n - max(0, lag)]
+    b = change[max(0, lag) : n - max(0, -lag)]
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm > 0 else np.nan
+
+
+def _peak(curve: FloatArray, lags: NDArray[np.int_]) -> float:
+    k = int(curve.argmax())
+    if 0 < k < len(curve) - 1:
+        return arm.vertex(lags[k - 1 : k + 2].astype(float), -curve[k - 1 : k + 2])
+    return float(lags[k])

@@ -1,0 +1,183 @@
+"""What absolute tests say: ranked sentences, what was found good, and what couldn't be tested."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import unknown_choice
+from gaploop.core.statistics import Estimate
+
+SHOWN: Final = 7
+"""Sentences that are printed; --json has all."""
+KINDS: Final[Mapping[str, str]] = {
+    "reversed_joint": "commands that a joint answers the wrong way round",
+    "swapped_joints": "commands that another joint answers",
+    "mixed_units": "commands and readings, or episodes, in different units",
+    "dead_joint": "joints that don't answer",
+    "clipped_joint": "readings that stop at one value",
+    "offset": "readings off a resting command",
+    "drift": "an offset that grows",
+    "zero_change": "an offset that changes between two episodes",
+    "dead_band": "play or friction at reversals",
+    "joint_delay": "one joint later than the others",
+    "action_lag": "an arm that follows late, or before it is told",
+    "gain": "joints that go too far or not far enough",
+    "speed_limit": "a top speed below what is asked",
+    "repeats": "readings that repeat",
+    "frozen_state": "readings that stand still while commands move",
+    "jumps": "single readings far off",
+    "missing": "missing values",
+    "quantum": "readings in coarse steps",
+    "noise": "noise at rest",
+    "empty_grasp": "a gripper that closes on nothing",
+    "short_episode": "episodes of a frame or two",
+    "motionless": "episodes without motion",
+    "noise_episode": "episodes of noise",
+    "idle_start": "idle starts",
+    "pause": "long pauses",
+    "task_wording": "tasks that differ by a full stop",
+    "start_change": "starting poses that change for good",
+    "camera_age": "pictures older than readings",
+    "camera_rate": "cameras slower than the rows",
+    "frozen_camera": "pictures that stand still",
+    "black_camera": "black pictures",
+    "exposure": "brightness that hunts",
+    "flicker": "flicker of mains light",
+    "blur": "blurred pictures",
+    "moved_camera": "a camera that was moved",
+    "swapped_cameras": "cameras that change places",
+}
+"""Every kind of finding, and what it looks for."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One true sentence about a recording.
+
+    Attributes:
+        kind: one of `KINDS`.
+        about: the joint, camera or task.
+        sentence: at most 30 words.
+        estimate: the number in it.
+        unit: of the number.
+        episodes: those that show it; `of` so many were looked at.
+        worst: the episode that shows it most.
+        not_told_apart: what else would look the same.
+        command: what fixes it or measures it better.
+        cost_deg: what it costs to ignore, as an error of the arm; ranks the sentences [deg].
+    """
+
+    kind: str
+    about: str
+    sentence: str
+    estimate: Estimate
+    unit: str
+    episodes: tuple[int, ...]
+    of: int
+    worst: int | None
+    not_told_apart: str
+    command: str
+    cost_deg: float
+
+    def line(self) -> str:
+        """The sentence with number, interval, episodes and what it can't tell apart."""
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        text = self.sentence
+        if low < high:
+            text += f" {value:.3g} {self.unit} [{low:.3g}, {high:.3g}]".replace(" °", "°")
+        text += f"; {len(self.episodes)} of {self.of} episodes"
+        if self.worst is not None and len(self.episodes) > 1:
+            text += f", most in {self.worst}"
+        elif len(self.episodes) == 1:
+            text += f" ({self.episodes[0]})"
+        text += "."
+        return text + (f" Not told apart: {self.not_told_apart}." if self.not_told_apart else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        estimate = self.estimate
+        finite = [v if v == v else None for v in (estimate.value, estimate.low, estimate.high)]
+        return {
+            "kind": self.kind, "about": self.about, "sentence": self.sentence,
+            "value": finite[0], "low": finite[1], "high": finite[2], "unit": self.unit,
+            "episodes": list(self.episodes), "of": self.of, "worst": self.worst,
+            "not_told_apart": self.not_told_apart, "command": self.command,
+        }  # fmt: skip
+
+
+@dataclass
+class Report:
+    """What a recording shows by itself.
+
+    Attributes:
+        findings: dearest first, once `rank` was called.
+        good: kinds that were tested and found good, each with what was measured.
+        untested: what couldn't be tested, and why.
+    """
+
+    root: Path
+    findings: list[Finding] = field(default_factory=list)
+    good: dict[str, str] = field(default_factory=dict)
+    untested: dict[str, str] = field(default_factory=dict)
+
+    def rank(self) -> None:
+        """Put what costs most first."""
+        self.findings.sort(key=lambda f: -f.cost_deg)
+
+    def lines(self) -> list[str]:
+        """As printed: at most seven sentences with their commands, what is good, what is open."""
+        lines = list[str]()
+        for n, finding in enumerate(self.findings[:SHOWN], 1):
+            lines += [f"{n}. {finding.line()}", f"   → {finding.command}"]
+        if more := self.findings[SHOWN:]:
+            counts = Counter(f.kind for f in more)
+            lines.append("And: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".")
+        if self.good:
+            lines.append("Tested and good: " + "; ".join(self.good.values()) + ".")
+        if self.untested:
+            opened = (f"{what} ({why})" for what, why in self.untested.items())
+            lines.append("Could not be tested: " + "; ".join(opened) + ".")
+        return lines
+
+    def flags(self) -> dict[str, list[str]]:
+        """Return what each flagged episode shows, by its index, as text for JSON's keys."""
+        flags: dict[str, list[str]] = {}
+        for finding in self.findings:
+            for episode in finding.episodes:
+                flag = f"{finding.kind}:{finding.about}" if finding.about else finding.kind
+                flags.setdefault(str(episode), []).append(flag)
+        return dict(sorted(flags.items(), key=lambda item: int(item[0])))
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "sentences": [f.to_json() for f in self.findings],
+            "good": self.good,
+            "untested": self.untested,
+            "episodes": self.flags(),
+        }
+
+    def failing(self, kinds: Sequence[str]) -> list[Finding]:
+        """Return findings of some kinds, or of any where `any` is among them.
+
+        Raises:
+            UnknownChoiceError: no such kind.
+        """
+        for kind in kinds:
+            if kind not in ("any", *KINDS):
+                raise unknown_choice("kind", kind, ["any", *KINDS])
+        return [f for f in self.findings if "any" in kinds or f.kind in kinds]
+
+    def without(self, episodes: Sequence[int], total: int) -> str:
+        """Return the command that writes the dataset without some episodes."""
+        if len(episodes) >= total:
+            return "That is in every episode: fix the cause, and record them again."
+        root = shlex.quote(str(self.root))
+        listed = ", ".join(map(str, episodes))
+        out = shlex.quote(f"{self.root}_clean")
+        return f"gaploop edit delete {root} --episodes='[{listed}]' --output_dir={out}"

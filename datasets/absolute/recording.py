@@ -1,0 +1,198 @@
+"""A dataset's plain columns as arrays: commands paired with the readings that answer them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from gaploop.core.types import FloatArray
+from gaploop.datasets import layout
+from gaploop.datasets.columns import ACTION, STATE
+from gaploop.datasets.layout import DatasetInfo
+
+GRIPS: Final = ("grip", "jaw", "finger", "hand", "thumb", "pinky")
+"""A joint named so stops at what it holds, which is no fault."""
+TURN_RAD: Final = 2.0 * math.pi
+"""Joints that all stay within are in radians: of an arm in degrees, one moves further."""
+EPISODES: Final = 200
+"""Episodes looked at, spread evenly; more tell hardly more."""
+_CORRELATED: Final = 0.8
+STEPS: Final = 5.0
+"""Commands that spread by less than so many of the readings' steps may be steps themselves."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One joint: its columns in action and state, and what one unit of these is worth.
+
+    Attributes:
+        scale: degrees in one unit; of a gripper, per cent of its travel.
+    """
+
+    name: str
+    action: int
+    state: int
+    scale: float
+    is_grip: bool
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Commands and readings of one episode, shape (n, joints); degrees, of grippers per cent."""
+
+    index: int
+    command: FloatArray
+    reading: FloatArray
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What arm tests look at.
+
+    Attributes:
+        lengths: rows of every episode, by its index.
+        unit: of the arm's joints as sentences write it: "°", or "" where values may be degrees or
+            LeRobot's -100 to 100, which are alike to a half.
+        why_not: why there are no joints to look at; "" where there are.
+    """
+
+    info: DatasetInfo
+    lengths: dict[int, int]
+    joints: tuple[Joint, ...] = ()
+    episodes: tuple[Episode, ...] = ()
+    unit: str = "°"
+    why_not: str = ""
+    missing_rows: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def arm(self) -> list[int]:
+        """Places of the joints that are no gripper."""
+        return [k for k, joint in enumerate(self.joints) if not joint.is_grip]
+
+
+def read_recording(root: Path) -> Recording:
+    """Read a LeRobot v3 dataset's actions and states.
+
+    Raises:
+        UnusableInputError: no such dataset, or its tables can't be read.
+    """
+    info = layout.read_info(root)
+    vectors = [name for name in (ACTION, STATE) if info.width(name)]
+    tables = [_columns(path, vectors) for path in layout.data_files(root)]
+    if not tables or not sum(len(t) for t in tables):
+        return Recording(info, {}, why_not="it holds no rows")
+    index = np.concatenate([_numbers(t, "episode_index")[:, 0] for t in tables]).astype(np.int64)
+    starts = np.r_[0, np.flatnonzero(np.diff(index)) + 1]
+    stops = np.r_[starts[1:], len(index)]
+    rows = dict(zip(index[starts].tolist(), zip(starts, stops, strict=True), strict=True))
+    lengths = {e: int(b - a) for e, (a, b) in rows.items()}
+    if len(vectors) < 2:
+        lacks = " and ".join(n for n in (ACTION, STATE) if n not in vectors)
+        return Recording(info, lengths, why_not=f"there is no {lacks}")
+    action, state = (np.concatenate([_numbers(t, name) for t in tables]) for name in vectors)
+    whole = np.isfinite(action).all(axis=1) & np.isfinite(state).all(axis=1)
+    missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
+    missing = {e: n for e, n in missing.items() if n}
+    usable = [e for e in rows if e not in missing]
+    if len(usable) > EPISODES:
+        at = np.linspace(0, len(usable) - 1, EPISODES).astype(int)
+        usable = [usable[k] for k in np.unique(at)]
+    pairs = _pairs(info, action[whole], state[whole])
+    if not pairs or not usable:
+        why = "no joint of the state answers one of the action" if usable else "values are missing"
+        return Recording(info, lengths, why_not=why, missing_rows=missing)
+    names = info.names(STATE)
+    is_grip = [any(word in names[s].lower() for word in GRIPS) for _, s in pairs]
+    body = [s for (_, s), grip in zip(pairs, is_grip, strict=True) if not grip]
+    in_radians = bool(body) and float(np.abs(state[whole][:, body]).max()) <= TURN_RAD
+    joints = []
+    for (a, s), grip in zip(pairs, is_grip, strict=True):
+        travel = float(np.ptp(np.r_[action[whole, a], state[whole, s]]))
+        scale = 100.0 / (travel or 1.0) if grip else math.degrees(1.0) if in_radians else 1.0
+        joints.append(Joint(names[s].removesuffix(".pos"), a, s, scale, grip))
+    scales = np.array([j.scale for j in joints])
+    episodes = tuple(
+        Episode(
+            e,
+            action[rows[e][0] : rows[e][1]][:, [j.action for j in joints]] * scales,
+            state[rows[e][0] : rows[e][1]][:, [j.state for j in joints]] * scales,
+        )
+        for e in usable
+    )
+    far = max((float(np.abs(state[whole][:, body]).max(initial=0.0))), 0.0)
+    unit = "°" if in_radians or far > 101.0 else ""
+    recording = Recording(info, lengths, tuple(joints), episodes, unit, "", missing)
+    why = _no_positions(recording)
+    return Recording(info, lengths, why_not=why, missing_rows=missing) if why else recording
+
+
+def _columns(path: Path, vectors: list[str]) -> pa.Table:
+    return layout.read_parquet(path, ["episode_index", *vectors])
+
+
+def _numbers(table: pa.Table, name: str) -> FloatArray:
+    """Return a column of numbers or of vectors, shape (rows, width), NaN where one is missing."""
+    column = table[name].combine_chunks()
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))[:, None]
+    flat = column.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    width = len(flat) // max(len(table), 1)
+    if len(flat) == width * len(table) and not column.null_count:
+        return np.asarray(flat, dtype=np.float64).reshape(len(table), width)
+    filled = np.full((len(table), max(width, 1)), np.nan)  # a vector is missing or of another width
+    for row, values in enumerate(column.to_pylist()):
+        if values is not None and len(values) == filled.shape[1]:
+            filled[row] = [np.nan if v is None else v for v in values]
+    return filled
+
+
+def _pairs(info: DatasetInfo, action: FloatArray, state: FloatArray) -> list[tuple[int, int]]:
+    """Pair columns of action and state: by name, else by place, else by correlation in order.
+
+    A leader of another make has other names and may have a joint less.
+    """
+    a_names, s_names = info.names(ACTION), info.names(STATE)
+    if len(a_names) != action.shape[1] or len(s_names) != state.shape[1]:
+        return []
+    by_name = {name: k for k, name in enumerate(s_names)}
+    if all(name in by_name for name in a_names):
+        return [(a, by_name[name]) for a, name in enumerate(a_names)]
+    if len(a_names) == len(s_names):
+        return [(k, k) for k in range(len(a_names))]
+    pairs = [(a, by_name[name]) for a, name in enumerate(a_names) if name in by_name]
+    taken = {s for _, s in pairs}
+    moving = [s for s in range(state.shape[1]) if s not in taken and np.ptp(state[:, s])]
+    for a in (a for a, name in enumerate(a_names) if name not in by_name):
+        if not np.ptp(action[:, a]):
+            continue
+        scores = {s: float(np.corrcoef(action[:, a], state[:, s])[0, 1]) for s in moving}
+        best = max(scores, key=lambda s: scores[s], default=-1)
+        if best >= 0 and scores[best] > _CORRELATED:
+            pairs.append((a, best))
+            moving.remove(best)
+    return sorted(pairs)
+
+
+def _no_positions(recording: Recording) -> str:
+    """Say why commands can't be set against readings: they are steps, or of a tool."""
+    names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
+    if {"x", "y", "z"} <= names:
+        return "the action is a pose of the tool, not of joints"
+    level, step, sizes = list[float](), list[float](), list[float]()
+    for k in recording.arm:
+        u = np.concatenate([e.command[1:, k] for e in recording.episodes])
+        y = np.concatenate([e.reading[1:, k] for e in recording.episodes])
+        v = np.concatenate([np.diff(e.reading[:, k]) for e in recording.episodes])
+        if np.ptp(u) > 0 and np.ptp(y) > 0 and np.ptp(v) > 0:
+            level.append(abs(float(np.corrcoef(u, y)[0, 1])))
+            step.append(abs(float(np.corrcoef(u, v)[0, 1])))
+            sizes.append(float(u.std() / v.std()))
+    if level and np.median(level) < 0.5 < np.median(step) and np.median(sizes) < STEPS:
+        return "the action looks like a change for each step, not a position"
+    return ""

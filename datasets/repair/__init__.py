@@ -1,1 +1,0 @@
-"""A damaged dataset made whole again as far as its bytes allow."""

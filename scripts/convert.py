@@ -1,0 +1,225 @@
+"""The command `gaploop convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.units import noted
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.formats.model import ImportSettings, Recording
+from gaploop.datasets.layout import read_info
+from gaploop.scripts.options import counted, emit, progress, required
+
+POSITIONAL: Final = "source"
+LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
+FORMATS: Final = ("lerobot", *LAYOUTS)
+_WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
+_STATED: Final = ("fps", "units", "set", "rename_map", "swap_red_blue")
+_ONLY_FOR: Final = {
+    "drop_videos": ("lerobot",),
+    **dict.fromkeys(("fps", "units", "consents"), LAYOUTS),
+    "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
+    "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
+    **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
+}
+"""Option to the formats that heed it where they are read."""
+
+
+@dataclass
+class ConvertConfig:
+    """Make a LeRobot v3 dataset with gap columns of foreign recordings, or write one as such.
+
+    Without --to the source is read: a LeRobot dataset is checked, written to --output_dir as v3
+    and given gap columns; of v2.0 and v2.1, episodes with missing files are named and left out
+    (then the exit code is 1), and every row and picture is compared. diffusion_policy, umi, aloha,
+    robomimic and mcap become a dataset, every pixel kept; what gaploop itself wrote comes back as
+    it was.
+
+    With --to a dataset is written in another project's layout: diffusion_policy is a replay buffer
+    (Zarr v2 folder), aloha a folder of episode_<i>.hdf5, lerobot_v21 LeRobot's older layout, which
+    leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units, tasks and
+    telemetry come along. Takes with people in them need a valid consent. docs/formats.md lists
+    what goes where.
+    """
+
+    source: Path | None = None
+    """File or folder to convert (`gaploop convert SRC` is short for it)."""
+    to: str = ""
+    """Write it as diffusion_policy, aloha or lerobot_v21."""
+    from_: str = ""
+    """aloha, diffusion_policy, lerobot, mcap, robomimic or umi; seen from the content unless
+    given."""
+    output_dir: Path | None = None
+    """The new dataset, or with --to file or folder; it must not exist."""
+    episodes: str = ""
+    """Only these, such as '0:30' or '[0, 3]'."""
+    set: dict[str, str] = field(default_factory=dict)
+    """What the source doesn't state: kind (import unless given), domain (real), outcome; of
+    foreign layouts task and robot_type, too: '{"kind": "demonstration", "task": "Make coffee"}'."""
+    fps: float | None = None
+    """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
+    units: str = ""
+    """Foreign layouts: units of action and state, such as degrees or radians; unknown imports
+    without."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """Feature, key or topic of the source to the feature it becomes, such as
+    '{state: observation.state, image: observation.images.top}'; several are joined end to end."""
+    drop_videos: bool = False
+    """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
+    swap_red_blue: bool = False
+    """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
+    consents: Path | None = None
+    """Foreign layouts: the consent register; see gaploop consent --help."""
+    json: bool = False
+    """Print what was written as one JSON object."""
+
+
+RARE = ("drop_videos", "swap_red_blue", "consents")
+EXAMPLE = """
+gaploop convert dataset_v21 --output_dir=dataset
+gaploop convert pick_place.zarr --output_dir=pick_place
+gaploop convert aloha_static_coffee --fps=50 --units=radians --output_dir=coffee \\
+               --set='{"task": "Make coffee", "kind": "demonstration"}'
+gaploop convert bag.mcap --fps=30 --output_dir=bag \\
+               --rename_map='{/leader/joint_states: action, /joint_states: observation.state}'
+gaploop convert recordings/pick_place --to=diffusion_policy --output_dir=pick_place.zarr
+gaploop convert recordings/pick_place --to=lerobot_v21 --output_dir=pick_place_v21 --episodes=0:30
+"""
+
+
+def run(config: ConvertConfig) -> int:
+    """Convert; the work is in `datasets.formats` and `datasets.lerobot_import`."""
+    from gaploop.datasets.formats.registry import guess
+
+    source = required(config.source, "Convert what? Name it: gaploop convert SRC")
+    where = "Convert to where? Name a new folder with --output_dir=OUT."
+    target = required(config.output_dir, where)
+    if config.to:
+        return _export(config, source, target)
+    if config.from_ and config.from_ not in FORMATS:
+        raise unknown_choice("format", config.from_, FORMATS, "--from")
+    name = required(
+        config.from_ or guess(source),
+        f"{source}: its content doesn't show its format. Give it with --from=…, one "
+        f"of: {', '.join(sorted(FORMATS))}.",
+    )
+    plain = ConvertConfig()
+    for option, formats in _ONLY_FOR.items():  # what the format would pass over in silence
+        if name not in formats and getattr(config, option) != getattr(plain, option):
+            raise UnusableInputError(
+                f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
+            )
+    if name == "lerobot":
+        return _lerobot(config, source, target)
+    return _layout(config, name, source, target)
+
+
+def _export(config: ConvertConfig, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.registry import export_dataset
+    from gaploop.datasets.lerobot_import import parse_episodes
+
+    plain = ConvertConfig()
+    for option in ("from_", "drop_videos", *_STATED):
+        if getattr(config, option) != getattr(plain, option):
+            raise UnusableInputError(
+                f"--{option.rstrip('_')} is for what is read, not for --to. Leave it out."
+            )
+    total = read_info(source).total_episodes
+    chosen = parse_episodes(config.episodes, total) if config.episodes else None
+    with progress("Converting", len(chosen) if chosen else total) as advance:
+        how: dict[str, Any] = {"advance": advance, "consents": config.consents}
+        out = export_dataset(source, config.to, target, episodes=chosen, **how)
+    answer = {
+        "output": str(target),
+        "format": config.to,
+        "episodes": len(out.lengths),
+        "frames": out.total_frames,
+        "labels": len(out.labels),
+        "notes": out.notes,
+        "left_out": out.left_out,
+    }
+    episodes = counted(len(out.lengths), "episode")
+    text = f"{episodes}, {out.total_frames} frames written to {target}."
+    lost = [f"Episode {e} is left out: {why}." for e, why in out.left_out.items()]
+    emit(config.json, answer, "\n".join([*out.notes, *lost, text]))
+    return int(bool(lost))
+
+
+def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
+
+    old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
+    every = range(read_info(source).total_episodes) if old is None else old
+    total, chosen = len(every), None
+    if config.episodes:
+        named = parse_episodes(config.episodes, max(every, default=-1) + 1)
+        chosen = [e for e in named if e in every] or named
+    words = _words(config, ())
+    how = ImportOptions(chosen, config.drop_videos, **words, rename=config.rename_map)
+    with progress("Converting", len(chosen) if chosen else total) as advance:
+        done = import_dataset(source, target, how, advance)
+    answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
+    lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
+    lost.append(f"{done.episodes} of {total} episodes written to {target}.")
+    emit(config.json, answer, "\n".join(lost))
+    return int(bool(done.left_out))
+
+
+def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.dataset import write_dataset
+    from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
+    from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.lerobot_import import parse_episodes
+
+    guess(source)  # it exists
+    keys: dict[str, tuple[str, ...]] = {}
+    for key, feature in config.rename_map.items():
+        keys[feature] = (*keys.get(feature, ()), key)
+    words = _words(config, ("task", "robot_type"))
+    settings = ImportSettings(
+        config.fps, noted(config.units), keys=keys, swap_red_blue=config.swap_red_blue, **words
+    )
+    read = KNOWN[name].read
+    assert read is not None  # of LAYOUTS here
+    incoming = read(source, settings)
+    plain = ConvertConfig()
+    stated = [n for n in _STATED if getattr(config, n) != getattr(plain, n)]
+    if incoming.exact and stated:
+        raise UnusableInputError(
+            f"{config.source} was written by gaploop and comes back as it was. Leave out "
+            f"{', '.join(f'--{name}' for name in stated)}; label it afterwards: gaploop label"
+        )
+    if config.episodes:
+        chosen, every = set(parse_episodes(config.episodes, incoming.count)), incoming.episodes
+
+        def episodes() -> Iterator[Recording]:
+            return (e for i, e in enumerate(every()) if i in chosen)
+
+        incoming = replace(incoming, count=len(chosen), episodes=episodes)
+    with progress("Converting", incoming.count) as advance:
+        count = write_dataset(incoming, target, advance, config.consents)
+    seen = [] if config.from_ else [f"{source}: {KNOWN[name].label}."]
+    came = [f"Written by gaploop: uids and {len(incoming.labels)} label events came along."]
+    notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
+    answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
+    answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
+    written = f"{counted(count, 'episode')} written to {target}."
+    emit(config.json, answer, "\n".join([*notes, written]))
+    return 0
+
+
+def _words(config: ConvertConfig, more: tuple[str, ...]) -> dict[str, Any]:
+    """Return what --set states, as words of the vocabulary where there is one."""
+    stated: dict[str, Any] = {}
+    for name, word in config.set.items():
+        if name not in (*_WORDS, *more):
+            raise unknown_choice("field", name, (*_WORDS, *more), "--set")
+        if name in _WORDS and word not in list(_WORDS[name]):
+            raise unknown_choice(name, word, [m.value for m in _WORDS[name]], f"--set, {name}")
+        stated[name] = _WORDS[name](word) if name in _WORDS else word
+    return stated

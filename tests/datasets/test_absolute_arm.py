@@ -1,0 +1,122 @@
+"""Laws of the arm's tests: what is put in is named, with its joint and size, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_arms import NAMES, Change, as_is, recording, reordered, report
+
+from gaploop.core.types import FloatArray
+from gaploop.datasets.absolute import arm
+
+
+def changed(joint: int, change: object) -> Change:
+    def apply(values: FloatArray, episode: int) -> FloatArray:
+        out = values.copy()
+        out[:, joint] = change(values[:, joint], episode)  # type: ignore[operator]
+        return out
+
+    return apply
+
+
+def late(joint: int, rows: float) -> Change:
+    k = np.arange(240)
+    return changed(joint, lambda x, _: np.interp(k - rows, k, x))
+
+
+def repeats(values: FloatArray, episode: int) -> FloatArray:
+    out = values.copy()
+    for k in np.flatnonzero(np.random.default_rng(episode).random(len(out)) < 0.02)[1:]:
+        out[k] = out[k - 1]
+    return out
+
+
+def swapped(values: FloatArray, _episode: int) -> FloatArray:
+    return values[:, [0, 2, 1, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_said_of_a_clean_arm(seed: int) -> None:
+    found = report(recording(seed))
+    assert [f.kind for f in found.findings] == []
+    assert {"wiring", "offset", "dead_band", "joint_delay", "gain"} <= set(found.good)
+    assert "a wrong homing offset" in found.untested
+
+
+@pytest.mark.parametrize(
+    ("kind", "joint", "sent", "read", "size"),
+    [
+        ("offset", 1, changed(1, lambda x, _: x + 17.0), as_is, 17.0),
+        ("offset", 4, changed(4, lambda x, _: x - 3.0), as_is, -3.0),
+        ("joint_delay", 3, late(3, 1.8), as_is, 60.0),
+        ("dead_band", 2, changed(2, lambda x, _: arm.play(x[:, None], np.array([2.5]))[0, :, 0]),
+         as_is, 2.5),
+        ("gain", 0, changed(0, lambda x, _: 0.85 * x), as_is, 0.85),
+        ("drift", 1, changed(1, lambda x, n: x + 4.0 * n / 9), as_is, 4.0),
+        ("zero_change", 2, changed(2, lambda x, n: x + 6.0 * (n > 4)), as_is, 6.0),
+        ("reversed_joint", 4, changed(4, lambda x, _: -x), as_is, None),
+        ("swapped_joints", 1, swapped, as_is, None),
+        ("dead_joint", 3, changed(3, lambda x, _: np.full(len(x), 5.0)), as_is, None),
+        ("clipped_joint", 1, changed(1, lambda x, _: np.minimum(x, 20.0)), as_is, None),
+        ("repeats", None, as_is, repeats, 2.0),
+        ("quantum", 0, as_is, changed(0, lambda x, _: np.round(x / 0.35) * 0.35), 0.35),
+        ("noise", 4, as_is,
+         changed(4, lambda x, n: x + np.random.default_rng(n).normal(0, 0.3, len(x))), 0.3),
+        ("jumps", 0, as_is, changed(0, lambda x, _: np.where(np.arange(len(x)) == 99, 150, x)),
+         None),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_joint_and_size(
+    kind: str, joint: int | None, sent: Change, read: Change, size: float | None
+) -> None:
+    found = report(recording(1, sent=sent, read=read))
+    first = found.findings[0]
+    assert first.kind == kind
+    if joint is not None:
+        assert NAMES[joint] in first.about
+        assert NAMES[joint] in first.sentence
+    if size is not None:
+        assert first.estimate.value == pytest.approx(size, rel=0.3)
+        assert first.estimate.low <= first.estimate.value <= first.estimate.high
+    assert len(first.sentence.split()) <= 30
+    assert first.command
+    assert kind not in found.good
+    beside = {f.kind for f in found.findings if joint is None or NAMES[joint] not in f.about}
+    assert beside <= {kind}
+
+
+def test_play_isnt_called_a_clipped_joint() -> None:
+    """2.4 degrees of play were called a limit, and "calibrate again" was said ten times."""
+    sent = changed(1, lambda x, _: arm.play(x[:, None], np.array([2.4]))[0, :, 0])
+    assert {f.kind for f in report(recording(2, sent=sent)).findings} == {"dead_band"}
+
+
+def test_a_joint_that_is_not_moved_is_open_and_not_dead() -> None:
+    """A constant joint with a tenth of a degree of jitter was called dead."""
+    plain = recording(3)
+    for e in plain.episodes:
+        e.command[:, 3] = 5.0
+        e.reading[:, 3] = 5.0 + np.random.default_rng(0).normal(0, 0.06, len(e.reading))
+    found = report(plain)
+    assert not found.findings
+    assert "wrist_tilt" in found.untested
+
+
+@pytest.mark.parametrize("order", [(5, 4, 3, 2, 1, 0), (2, 0, 1, 5, 3, 4)])
+def test_the_order_of_joints_changes_nothing(order: tuple[int, ...]) -> None:
+    plain = recording(4, sent=changed(2, lambda x, _: x + 5.0))
+    kinds = [
+        [(f.kind, f.about, round(f.estimate.value, 6)) for f in report(r).findings]
+        for r in (plain, reordered(plain, order))
+    ]
+    assert kinds[0] == kinds[1] != []
+
+
+def test_play_is_a_play() -> None:
+    """The output stays within half the width of the input, and moves only where it must."""
+    u = np.cumsum(np.random.default_rng(0).normal(0, 1, (300, 2)), axis=0)
+    out = arm.play(u, np.array([0.0, 3.0]))
+    assert np.allclose(out[0], u)
+    assert (np.abs(out[1] - u) <= 1.5 + 1e-9).all()
+    moved = np.abs(np.diff(out[1], axis=0)) > 1e-9
+    assert np.allclose(np.abs(out[1][1:] - u[1:])[moved], 1.5)
