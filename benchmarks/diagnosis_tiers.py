@@ -363,7 +363,7 @@ def _sure(row: Mapping[str, Any], tier: str) -> tuple[float, bool]:
 
 def _calibration(told: Sequence[tuple[float, bool]]) -> tuple[float, float]:
     """Return the calibration error, and what a calibrated posterior would have by chance."""
-    from gaploop.failure_analysis.attribution.scores import expected_calibration_error
+    from benchmarks.corpus.scores import expected_calibration_error
 
     if not told:
         return 0.0, 0.0

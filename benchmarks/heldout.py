@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.statistics import bootstrap_mean
+from gaploop.core.statistics import Estimate
 from gaploop.finetune.batches import check_signature, load_source
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.tuning.tracked import episode_errors
@@ -88,3 +89,13 @@ def action_error(
         constant=float(np.abs(actions - np.median(actions, axis=0)).mean()),
         units=signature.units,
     )
+
+
+def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000) -> Estimate:
+    """Return a mean with its 95 % percentile bootstrap interval (Efron 1979).
+
+    `values` has one a unit that is drawn whole, such as a take; shape (n,).
+    """
+    draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
+    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
+    return Estimate(float(values.mean()), float(low), float(high))

@@ -115,8 +115,8 @@ def plan_jobs(policy: str | Path, folder: Path, seed: int, takes: int) -> list[R
 
 def judge_journal(journal: Path) -> Iterator[ModeRow]:
     """Yield a row for every failed take of a journal with the oracle's word beside it."""
+    from benchmarks.corpus.scores import read_truth
     from gaploop.core.journal_format import TRUTH, read_journal
-    from gaploop.failure_analysis.attribution.scores import read_truth
 
     truth = read_truth(journal / TRUTH)
     for take in read_journal(journal):

@@ -148,16 +148,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000) -> Estimate:
-    """Return a mean with its 95 % percentile bootstrap interval (Efron 1979).
-
-    `values` has one a unit that is drawn whole, such as a take; shape (n,).
-    """
-    draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
-    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
-    return Estimate(float(values.mean()), float(low), float(high))
-
-
 def median_interval(values: NDArray[np.float64]) -> Estimate:
     """Return a median with its notch, about 95 % (McGill, Tukey and Larsen 1978); shape (n,).
 

@@ -54,24 +54,3 @@ def fetch(
             f"{'Policy' if kind == 'model' else 'Repository'} {repo_id} is no folder here, and "
             f"can't be had from the Hub: {error}"
         ) from None
-
-
-def listing(
-    repo_id: str, revision: str | None = None, kind: str = "model"
-) -> tuple[str, dict[str, int]]:
-    """Return the commit of a repository, and its files with their sizes [bytes].
-
-    Arguments and errors are as of `fetch`.
-    """
-    address = endpoint()
-
-    def look() -> tuple[str, dict[str, int]]:
-        commit = str(api.repo_info(repo_id, revision=revision, repo_type=kind).sha)
-        tree = api.list_repo_tree(repo_id, revision=commit, recursive=True, repo_type=kind)
-        return commit, {item.path: item.size for item in tree if hasattr(item, "size")}
-
-    try:
-        with connected(address, PATIENCE.timeout_s) as api:
-            return retried(look, PATIENCE, f"Looking at {repo_id}", address)
-    except HubUnreachableError as error:
-        raise UnusableInputError(f"{repo_id} can't be looked at: {error}") from None

@@ -214,7 +214,7 @@ failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | 
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
-finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
+finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours
 benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
@@ -283,9 +283,6 @@ finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_devices.py:named_registries | Path(home) / folder | ours
-scripts/_devices.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-scripts/_devices.py:registries | Path(folder).glob(name) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
 failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
@@ -295,10 +292,6 @@ failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_registry.py:named_registries | Path(home) / folder | ours
 collect/lerobot_registry.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 collect/lerobot_registry.py:registries | Path(folder).glob(name) | ours
-scripts/_project.py:_add_run | folder / name | ours
-scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
-scripts/_project.py:read_project | Path(here, name, HEADER) | listed
-scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours

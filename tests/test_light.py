@@ -22,7 +22,7 @@ LIGHT = ("failure_analysis", "datasets/check", "datasets/labels", "datasets/edit
 """Folders and files that import nothing heavy, however far one follows them."""
 MODELS = ("core/arms/", "core/kinematics.py")
 """What makes an arm's model imports MuJoCo, in functions that what is light doesn't call."""
-WITH_A_POLICY_OR_FORCES = {"sklearn"}
+WITH_A_POLICY = {"sklearn"}
 
 BLOCK = f"""
 import importlib.abc, sys
@@ -71,7 +71,7 @@ def test_what_is_light_imports_nothing_heavy_however_far_one_follows_it() -> Non
             continue
         for name in _imports(path):
             root = name.partition(".")[0]
-            assert root not in set(HEAVY) - WITH_A_POLICY_OR_FORCES, f"{ways[path]}: {name}"
+            assert root not in set(HEAVY) - WITH_A_POLICY, f"{ways[path]}: {name}"
             other = _module(name) if root == "gaploop" else None
             if other is not None and other not in ways:
                 ways[other] = f"{ways[path]} > {other.relative_to(ROOT)}"

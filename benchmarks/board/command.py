@@ -129,9 +129,9 @@ def _submit(config: BoardConfig) -> int:
 
 def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
     """Return what is entered, and its files where it isn't on a Hub."""
-    from benchmarks.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission
+    from benchmarks.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission, listing
     from gaploop.datasets.hub.scan import require_clean
-    from gaploop.finetune.hub_fetch import is_hub_name, listing
+    from gaploop.finetune.hub_fetch import is_hub_name
     from gaploop.finetune.hub_policy import files_of
     from gaploop.finetune.lerobot_policy import PACKAGED, resolve
 

@@ -26,8 +26,10 @@ from gaploop.core.confined import MB
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path
+from gaploop.datasets.hub.target import endpoint
+from gaploop.datasets.hub.upload import HubUnreachableError, connected, retried
 from gaploop.finetune import lerobot_trust as trust
-from gaploop.finetune.hub_fetch import fetch, listing
+from gaploop.finetune.hub_fetch import PATIENCE, fetch
 from gaploop.finetune.sandbox import Limits
 
 ENTRY: Final = "entry.json"
@@ -306,3 +308,24 @@ def look_at_weights(path: Path) -> None:
             raise ValueError(f"{at} bytes of tensors in {size - 8 - length}")
     except DAMAGE as error:
         raise UnusableInputError(f"{path}: no sound .safetensors ({str(error)[:120]}).") from None
+
+
+def listing(
+    repo_id: str, revision: str | None = None, kind: str = "model"
+) -> tuple[str, dict[str, int]]:
+    """Return the commit of a repository, and its files with their sizes [bytes].
+
+    Arguments and errors are as of `hub_fetch.fetch`.
+    """
+    address = endpoint()
+
+    def look() -> tuple[str, dict[str, int]]:
+        commit = str(api.repo_info(repo_id, revision=revision, repo_type=kind).sha)
+        tree = api.list_repo_tree(repo_id, revision=commit, recursive=True, repo_type=kind)
+        return commit, {item.path: item.size for item in tree if hasattr(item, "size")}
+
+    try:
+        with connected(address, PATIENCE.timeout_s) as api:
+            return retried(look, PATIENCE, f"Looking at {repo_id}", address)
+    except HubUnreachableError as error:
+        raise UnusableInputError(f"{repo_id} can't be looked at: {error}") from None

@@ -17,18 +17,18 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.board.entries import PROGRAM
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
-from gaploop.core.journal_format import TRUTH, read_end, read_header, take_folders
-from gaploop.core.vocabulary import Outcome, dimension
-from gaploop.failure_analysis.attribution.model import CAUSES
-from gaploop.failure_analysis.attribution.scores import (
+from benchmarks.corpus.scores import (
     Case,
     Prediction,
     read_predictions,
     read_truth,
     score,
 )
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_atomically
+from gaploop.core.journal_format import TRUTH, read_end, read_header, take_folders
+from gaploop.core.vocabulary import Outcome, dimension
+from gaploop.failure_analysis.attribution.model import CAUSES
 from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.sandbox import EndedError, Limits, Sandbox
 

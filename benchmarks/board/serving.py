@@ -27,6 +27,7 @@ from benchmarks.board.entries import (
     TRACKS,
     Submission,
     entered,
+    listing,
     stage,
 )
 from benchmarks.board.page import board_page
@@ -41,7 +42,7 @@ from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.target import HubTarget, endpoint
 from gaploop.finetune import evaluation, sandbox
 from gaploop.finetune.evaluate import CellSpec
-from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name, listing
+from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.sandbox import NAMESPACES, EndedError, Limits
 

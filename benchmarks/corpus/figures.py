@@ -11,19 +11,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.corpus import fit, study
+from benchmarks.corpus import fit, scores, study
 from benchmarks.corpus.design import BLIND, SHIFTS, DrawnStation
 from benchmarks.corpus.fit import targets
 from benchmarks.corpus.record import STATIONS
+from benchmarks.corpus.scores import Case, Prediction
 from benchmarks.corpus.study import Failure
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.attribution import features, scores
+from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE, EvidenceModel
-from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.attribution.station_labels import recalibrated
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from benchmarks.corpus.design import SHIFTS, DrawnStation
 from benchmarks.corpus.record import STATIONS
+from benchmarks.corpus.scores import read_truth
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import TRUTH, read_journal
 from gaploop.core.vocabulary import FailureMode, Outcome
-from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.modes.rules import failure_mode
 from gaploop.failure_analysis.reference import (
     Reference,

@@ -15,12 +15,12 @@ import numpy as np
 from benchmarks.corpus import fit
 from benchmarks.corpus.design import POLICY, SCRIPT
 from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
+from benchmarks.corpus.scores import Case, Prediction
 from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel, by_rules
 from gaploop.failure_analysis.attribution.rules import rule_evidence
-from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import registry
 

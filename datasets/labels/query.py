@@ -119,6 +119,8 @@ def _day(t0_ns: int) -> str:
 
 def _words(value: Any) -> Collection[str]:
     """Return a value as it is written in a query: a list has several."""
+    if isinstance(value, str):
+        return (value or NONE,)
     many = value if isinstance(value, list | tuple | Mapping) else [value]
     words = {v if isinstance(v, str) else json.dumps(v) for v in many if v not in ("", None)}
     return words or {NONE}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.corpus import figures, study
+from benchmarks.corpus import figures, scores, study
 from benchmarks.corpus.card import card
 from benchmarks.corpus.design import (
     PARTS,
@@ -29,12 +29,11 @@ from benchmarks.corpus.design import (
 )
 from benchmarks.corpus.errant import ERRORS, HELD_OUT_ERRORS
 from benchmarks.corpus.record import STATIONS, record_corpus
+from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.signals import MeasuredTake, corpus_references, measure_corpus
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH, read_journal, take_folders
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.attribution import scores
-from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.reference import Reference, UsualValue
 from gaploop.failure_analysis.signals.registry import registry
 

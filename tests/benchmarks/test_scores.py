@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.corpus import figures
+from benchmarks.corpus import figures, scores
+from benchmarks.corpus.scores import Case, Prediction
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.attribution import scores
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE
-from gaploop.failure_analysis.attribution.scores import Case, Prediction
 
 
 def case(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.heldout import bootstrap_mean
 from gaploop.core.statistics import (
     TrialCounts,
-    bootstrap_mean,
     holm,
     mcnemar_p,
     paired_difference,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.scoring import cross_table
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.rig import embedded_rig, scripted_leader
@@ -17,7 +18,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
 from gaploop.core.vocabulary import GapDimension, TakeKind
-from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.scripts.cli import main
 

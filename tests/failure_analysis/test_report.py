@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from failure_analysis_makers import repeated, scene_picture, successes, take
 
+from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.scoring import cross_table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.cohort.cohort import CohortStatistics, cohort_of_trials
 from gaploop.failure_analysis.cohort.trials import Trials
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise

@@ -69,9 +69,9 @@ def test_a_kill_in_the_middle_of_an_upload_costs_no_byte_twice(
 def test_without_a_network_it_says_how_to_go_on(
     dataset: Path, hub: LoopbackHub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(upload, "Patience", partial(upload.Patience, wait_s=0.01))
     hub.fault("drop", times=10**6)
     told = ["push", str(dataset), f"--repo_id={NAME}", "--private", "--tags=[so101, kitchen]"]
-    monkeypatch.setattr(upload, "Patience", partial(upload.Patience, 0))
     assert main(told) == 1
     _, _, command = capsys.readouterr().out.strip().partition("Go on with: ")
     hub.faults.clear()

@@ -1,6 +1,6 @@
 """Scores attributions against what was injected. The same code scores ours and anybody's.
 
-The only reader of `truth.jsonl` in the product; diagnosis never imports it. Takes of one station
+Takes of one station
 aren't independent, so intervals come from drawing whole stations anew.
 """
 
