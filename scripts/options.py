@@ -109,18 +109,24 @@ class DatasetOptions(PublishedDataset):
 
 
 @dataclass
-class PolicyOptions:
+class PolicyFolder:
     """Which policy."""
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop."""
-    fps: float | None = None
-    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
-    that its train_config.json names states it."""
 
     def required(self) -> str:
         """Return `path`; UnusableInputError without."""
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
+
+
+@dataclass
+class PolicyOptions(PolicyFolder):
+    """Which policy, and how fast it is meant to run."""
+
+    fps: float | None = None
+    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
+    that its train_config.json names states it."""
 
 
 def journal_beside(root: Path, journal: Path | None) -> Path:
