@@ -5,7 +5,7 @@ them, with one too small to fail anything, or without any and a base policy whos
 shaken until it fails. Its rollouts are recorded, and diagnosed by what each tier has: LeRobot's
 columns against the station's own demonstrations or against rollouts of the base in the nominal
 cell, with telemetry, with the tracked scene, and LeRobot's columns against either with the twin
-that `gaploop probe` and `gaploop identify` make of the station. Nothing is known of a station but
+that `gaploop identify --measure` makes of the station. Nothing is known of a station but
 its takes.
 """
 

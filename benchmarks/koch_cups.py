@@ -13,7 +13,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from benchmarks.emulated_episodes import record
 from gaploop.core.types import FloatArray
@@ -25,6 +24,8 @@ SIZE = (160, 120)
 
 def main(root: Path, episodes: int = 20) -> None:
     """Write the dataset to `root`, a new folder."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
     names, _ = record("koch", 0, episodes=0)
     apart = np.array([OFF_DEG.get(name, 0.0) for name in names])
     names, made = record("koch", 7, episodes=episodes, fps=FPS, sent=lambda u: u + apart)

@@ -11,7 +11,7 @@ from benchmarks.oracle import Oracle
 from benchmarks.provoke import WAYS, Provoked
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.session import Attendant, Quota, SessionSpec, record_takes, run_take
+from gaploop.collect.session import Operator, Quota, SessionSpec, record_takes, run_take
 from gaploop.collect.take import TakeResult
 from gaploop.core.errors import GaploopError
 from gaploop.core.protocols import Leader
@@ -53,7 +53,7 @@ class RecordingJob:
     folder: Path
 
 
-class _Watched(Attendant):
+class _Watched(Operator):
     """Has every take watched by the oracle, and its word written beside what was injected."""
 
     def __init__(self, job: RecordingJob) -> None:
@@ -99,7 +99,7 @@ def record(job: RecordingJob) -> str:
         job.folder / job.name, job.task, TakeKind.ROLLOUT, MAX_S, job.scene, policy=policy,
         resume=True,
     )  # fmt: skip
-    record_takes(spec, [Quota(job.takes)], make_rig, make_leader, attendant=_Watched(job))
+    record_takes(spec, [Quota(job.takes)], make_rig, make_leader, operator=_Watched(job))
     return job.name
 
 

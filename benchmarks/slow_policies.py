@@ -2,7 +2,7 @@
 
 The nominal embedded cell, the same scenes for all; inference time is put in and doesn't depend on
 the machine. `wait` executes a plan and stands until the next one is there, `jump` makes the next
-plan ahead and goes over to it at once, `blend` is what rollouts do (`PatientLeader`).
+plan ahead and goes over to it at once, `blend` is what rollouts do (`AsyncPolicyDriver`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.collect.policy_leader import PatientLeader
+from gaploop.collect.policy_leader import AsyncPolicyDriver
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Tick
 from gaploop.scripts import options
@@ -29,7 +29,7 @@ SMOOTHED: Final = 9
 """Readings in a window of the third derivative, of fourth order."""
 
 
-class Waits(PatientLeader):
+class Waits(AsyncPolicyDriver):
     """Executes a plan, and stands until the next one is there."""
 
     def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
@@ -43,7 +43,7 @@ class Waits(PatientLeader):
     def _require_in_time(self) -> None: ...
 
 
-class Jumps(PatientLeader):
+class Jumps(AsyncPolicyDriver):
     """Makes plans ahead and goes over to each at once."""
 
     def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
@@ -51,10 +51,10 @@ class Jumps(PatientLeader):
         return new
 
 
-MODES: Final[Mapping[str, type[PatientLeader]]] = {
+MODES: Final[Mapping[str, type[AsyncPolicyDriver]]] = {
     "wait": Waits,
     "jump": Jumps,
-    "blend": PatientLeader,
+    "blend": AsyncPolicyDriver,
 }
 
 

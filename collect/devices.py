@@ -37,6 +37,7 @@ from gaploop.core.protocols import (
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
 from gaploop.core.vocabulary import Domain
+from gaploop.sim.follower import CellFollower, PacedCellClock
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
@@ -524,20 +525,6 @@ class ArmDevices(SessionDevices):
 # -- the embedded cell --------------------------------------------------------------------------
 
 
-class Standing:
-    """The arm, or the clock, of whichever rig is set up: for a leader that outlives rigs.
-
-    A leader that dated its answers by the first rig's clock, which stands still, was taken for one
-    that no longer answers.
-    """
-
-    def __init__(self, now: Any) -> None:
-        self.now = now
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.now, name)
-
-
 class CellDevices(SessionDevices):
     """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
 
@@ -554,15 +541,17 @@ class CellDevices(SessionDevices):
         self._make, self._shared = make, shared
         self._rig: EmbeddedRig | None = None
         self._person: Leader | None = None
-        self._arm: Any = None
-        self._clock: Any = None
+        self._arm: CellFollower | None = None
+        self._clock: PacedCellClock | None = None
         with ExitStack() as cleanup:
             cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(SWITCH_INTERVAL_S)  # a leader's window must be heard in time
             if leader_of is not None:
                 first = make({})
                 cleanup.callback(first.close)
-                self._arm, self._clock = Standing(first.follower), Standing(first.clock)
+                # They outlive cells with the leader: one that dated its answers by the first
+                # cell's clock, which stands still, was taken for one that no longer answers.
+                self._arm, self._clock = CellFollower(first.cell), PacedCellClock(first.cell)
                 self._person = leader_of(self._arm, first.station, self._clock)
                 if callable(close := getattr(self._person, "close", None)):
                     cleanup.callback(close)
@@ -571,17 +560,16 @@ class CellDevices(SessionDevices):
 
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Build the cell with something set up."""
-        from gaploop.sim.follower import PacedCellClock
-
         rig = self._make(conditions)
-        clock = PacedCellClock(rig.cell)
+        clock = self._clock or PacedCellClock(rig.cell)
+        clock.enter(rig.cell)
+        if self._arm is not None:
+            self._arm.enter(rig.cell)
 
         def reset(seed: int) -> None:
             rig.reset(seed)
             clock.restart()
 
-        if self._person is not None:
-            self._arm.now, self._clock.now = rig.follower, clock
         self._rig = replace(rig, clock=clock, reset=reset)
         self.monitor = LoopMonitor(rig.follower.joint_names, rig.rates, rig.safety.limits)
         return self._rig

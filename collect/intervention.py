@@ -116,8 +116,8 @@ class OnStall(TakeOver):
         fps: float,
         from_units: Callable[[FloatArray], FloatArray],
         *,
-        stall_s: float,
-        late_s: float,
+        stall_s: float = 1.5,
+        late_s: float = 6.0,
         hand_back_s: float | None = None,
     ) -> None:
         self._from_units = from_units

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +24,13 @@ from gaploop.core.vocabulary import Domain
 from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock
+from gaploop.teleop.sensors import connect_sensors
+from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
+    from gaploop.collect.rig import EmbeddedRig
+    from gaploop.collect.rollout import RolloutDriver
     from gaploop.sim.cell import SimCell
     from gaploop.teleop.lerobot_devices.identity import Identities
 
@@ -150,6 +155,87 @@ def connect(
         cameras = cameras_of(robot, clock, station, identities) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
+
+
+class ArmConnection(contextlib.ExitStack):
+    """Connects a session's arms, cameras and sensors, as often as they are lost.
+
+    A leader with a window, which belongs to a thread, outlives the arms: it ends with the block.
+
+    Args:
+        teleop: who leads the arm by hand; None where nobody does.
+        station_file: beside it lies the calibration, None for the usual place.
+        sensors: as of `--sensors`.
+        driver: the policy that the person takes over from, if one drives.
+    """
+
+    def __init__(
+        self,
+        robot: Any,
+        teleop: Any,
+        station: Station,
+        *,
+        station_file: Path | None,
+        inputs: LeaderInputs | None = None,
+        sensors: Mapping[str, Any] | None = None,
+        driver: RolloutDriver | None = None,
+    ) -> None:
+        super().__init__()
+        from gaploop.teleop.lerobot_devices.identity import Identities
+
+        self._robot, self._teleop, self._station = robot, teleop, station
+        self._station_file, self._inputs, self._driver = station_file, inputs, driver
+        self._sensors, self._identities = dict(sensors or {}), Identities()
+        self._panel: Any = None
+        """The leader that has a window."""
+
+    def connect(self) -> Arms:
+        """Connect everything, torque off; all or nothing.
+
+        Raises:
+            DeviceError: a device doesn't answer.
+            UnusableInputError: options or a calibration that can't be used.
+        """
+        from gaploop.collect.devices import Arms
+
+        robot, station, driver = self._robot, self._station, self._driver
+        with contextlib.ExitStack() as undo:
+            follower, clock = follower_of(robot, station, identities=self._identities)
+            undo.callback(disconnect, follower)
+            leader = None if self._teleop is None else self._leader(follower, clock)
+            undo.callback(disconnect, leader)
+            cameras = cameras_of(robot, clock, station, self._identities)
+            undo.callback(disconnect, *cameras)
+            sensors = connect_sensors(self._sensors)
+            undo.callback(disconnect, *sensors)
+            tracker = None if driver is None else driver.tracker(cameras, station)
+            calibration = calibration_of(self._station_file, follower)
+            undo.pop_all()
+        return Arms(
+            follower, leader, cameras, clock, "", sensors, tracker, calibration, self._panel
+        )
+
+    def _leader(self, follower: Follower, clock: Clock) -> Leader:
+        if self._panel is not None:
+            self._panel.lead(lambda: follower.read().position_rad)
+            return self._panel  # type: ignore[no-any-return]
+        leader = leader_of(
+            self._teleop,
+            follower,
+            self._station,
+            clock,
+            inputs=self._inputs,
+            identities=self._identities,
+        )
+        if kind(self._teleop) in TOOL:
+            self._panel = leader
+            self.callback(self._panel.keep_open())
+            return leader
+        if self._driver is None:
+            return leader
+        from gaploop.teleop.lerobot_devices.aligning import aligning
+
+        return aligning(leader) or leader  # a leader arm comes to the arm's pose first
 
 
 def follower_of(
@@ -287,6 +373,14 @@ def robot_arguments(robot: Any) -> dict[str, Any]:
     camera = ("image_size", "camera_hz", "camera_latency_s")
     like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
     return cell_arguments(robot, robot.model, "--robot.model") | like
+
+
+def cell_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
+    """Build the embedded cell that `--robot.*` describes, with something set up, for takes."""
+    from gaploop.collect.rig import embedded_rig
+
+    there = {**robot.conditions, **conditions}
+    return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps)
 
 
 def cell_of(robot: Any) -> SimCell:

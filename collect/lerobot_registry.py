@@ -38,6 +38,8 @@ OWN_PACKAGES: Final = (
 KINDS: Final = ("RobotConfig", "TeleoperatorConfig", "CameraConfig")
 _REGISTERED: Final = re.compile(rf"@({'|'.join(KINDS)})\.register_subclass\(\s*\"(\w+)\"")
 _PLUGINS: Final = ("lerobot_robot_*", "lerobot_teleoperator_*", "lerobot_camera_*")
+DISCOVERED: Final = "GAPLOOP_DISCOVERED_PACKAGES"
+"""Environment variable: packages that the command line named, for the processes it starts."""
 
 
 def with_devices(
@@ -139,8 +141,6 @@ def discover(arguments: Sequence[str]) -> list[str]:
             rest.append(argument)
             continue
         from lerobot.configs.parser import PluginLoadError, load_plugin
-
-        from gaploop.finetune.lerobot_trust import DISCOVERED
 
         found = None
         with contextlib.suppress(ImportError):  # LeRobot has words for that

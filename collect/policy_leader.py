@@ -1,7 +1,7 @@
 """A policy as a command source: observations in at the policy rate, joint targets out.
 
-`PolicyLeader` asks the policy in the loop's own thread, as simulated time can wait; `PatientLeader`
-asks it in a thread of its own: however long it takes, the control loop goes on.
+`PolicyLeader` asks the policy in the loop's own thread, as simulated time can wait;
+`AsyncPolicyDriver` asks it in a thread of its own: however long it takes, the loop goes on.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class RealTimePlanner(Planner, Protocol):
 
 
 @dataclass(frozen=True)
-class _Question:
+class InferenceRequest:
     """What is to be worked out; without an observation, that a new take begins.
 
     Attributes:
@@ -263,10 +263,10 @@ class _Question:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class InferenceResult:
     """What came of it: a plan, shape (n_steps, n_joints), or an error."""
 
-    question: _Question
+    request: InferenceRequest
     plan: FloatArray
     error: Exception | None
     took_s: float
@@ -276,19 +276,22 @@ class _Thread:
     """Works plans out in a thread of its own."""
 
     def __init__(self, policy: Policy) -> None:
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._answers: deque[_Answer] = deque()
+        self._requests: queue.SimpleQueue[InferenceRequest | None] = queue.SimpleQueue()
+        self._results: deque[InferenceResult] = deque()
         threading.Thread(
-            target=_think, args=(policy, self._questions, self._answers), name="policy", daemon=True
+            target=_infer_all,
+            args=(policy, self._requests, self._results),
+            name="policy",
+            daemon=True,
         ).start()
-        self.close = weakref.finalize(self, self._questions.put, None)
+        self.close = weakref.finalize(self, self._requests.put, None)
 
-    def ask(self, question: _Question, _now_s: float) -> None:
-        self._questions.put(question)
+    def request(self, request: InferenceRequest, _now_s: float) -> None:
+        self._requests.put(request)
 
-    def answers(self, _now_s: float) -> Iterator[_Answer]:
-        while self._answers:
-            yield self._answers.popleft()
+    def results(self, _now_s: float) -> Iterator[InferenceResult]:
+        while self._results:
+            yield self._results.popleft()
 
 
 class _Timed:
@@ -296,23 +299,23 @@ class _Timed:
 
     def __init__(self, policy: Policy, takes_s: float) -> None:
         self._policy, self._takes_s = policy, takes_s
-        self._answers: deque[tuple[float, _Answer]] = deque()
+        self._results: deque[tuple[float, InferenceResult]] = deque()
 
-    def ask(self, question: _Question, now_s: float) -> None:
-        answer = _answered(self._policy, question)
-        if answer is not None:
+    def request(self, request: InferenceRequest, now_s: float) -> None:
+        result = _infer(self._policy, request)
+        if result is not None:
             due_s = now_s + self._takes_s - ROUNDING
-            self._answers.append((due_s, replace(answer, took_s=self._takes_s)))
+            self._results.append((due_s, replace(result, took_s=self._takes_s)))
 
-    def answers(self, now_s: float) -> Iterator[_Answer]:
-        while self._answers and self._answers[0][0] <= now_s:
-            yield self._answers.popleft()[1]
+    def results(self, now_s: float) -> Iterator[InferenceResult]:
+        while self._results and self._results[0][0] <= now_s:
+            yield self._results.popleft()[1]
 
     def close(self) -> None:
         """Let go of nothing."""
 
 
-class PatientLeader(PolicyLeader):
+class AsyncPolicyDriver(PolicyLeader):
     """Drives a follower by a policy that may take longer than a turn of the loop, or than a frame.
 
     Real-time chunking. An observation goes to the policy's thread as long before the plan's last
@@ -354,17 +357,17 @@ class PatientLeader(PolicyLeader):
         """The step that the arm is on: it moves from `_path[0]` to `_path[1]`."""
         self._first: int | None = None
         """The step that the last plan's first target is for; None before the first plan."""
-        self._mind = _Thread(policy) if takes_s is None else _Timed(policy, takes_s)
+        self._worker = _Thread(policy) if takes_s is None else _Timed(policy, takes_s)
         self._now_s = 0.0
         super().__init__(policy, follower, fps, control_hz, lag_s)
         self._period_s, self._fps = 1.0 / control_hz, fps
 
     def reset(self) -> None:
-        """Get ready for a new take; an answer that still comes is thrown away."""
+        """Get ready for a new take; a result that still comes is thrown away."""
         self._number += 1
         self._is_asked = False
         self._error = None
-        self._mind.ask(_Question(None, self._number), self._now_s)
+        self._worker.request(InferenceRequest(None, self._number), self._now_s)
         self._commanded.clear()
         self._path = []
         self._at = 0.0
@@ -372,14 +375,14 @@ class PatientLeader(PolicyLeader):
 
     def close(self) -> None:
         """End the thread, after what it is working out; safe to call twice."""
-        self._mind.close()
+        self._worker.close()
 
     def observe(self, observation: Observation) -> None:
         """Hand an observation to the policy, if the next plan is due and it is idle.
 
         Raises what the policy raised since, or that plans take longer than they can bridge.
         """
-        self._hear()
+        self._poll()
         if self._error is not None:
             raise self._error
         if not self._path or not np.isfinite(self._path[-1]).all():
@@ -390,13 +393,13 @@ class PatientLeader(PolicyLeader):
             self._is_asked = True
             first = round(now)
             passed = None if self._first is None else first - self._first
-            question = _Question(observation, self._number, first, passed, self._delay)
-            self._mind.ask(question, self._now_s)
-            self._hear()
+            request = InferenceRequest(observation, self._number, first, passed, self._delay)
+            self._worker.request(request, self._now_s)
+            self._poll()
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s], as `PolicyLeader.read`."""
-        self._hear()
+        self._poll()
         self._now_s += self._period_s
         if not self._path:
             return super().read(t_s)
@@ -442,22 +445,22 @@ class PatientLeader(PolicyLeader):
         if len(self._path) > 1:
             self._path[1] = lagged(self._path[0], self._path[1], self._share)
 
-    def _hear(self) -> None:
-        for answer in self._mind.answers(self._now_s):
-            if answer.question.number != self._number:
+    def _poll(self) -> None:
+        for result in self._worker.results(self._now_s):
+            if result.request.number != self._number:
                 continue
             self._is_asked = False
-            self.pace.took(answer.took_s)
-            self._took_s.append(answer.took_s)
-            if answer.error is not None:
-                self._error = answer.error
+            self.pace.took(result.took_s)
+            self._took_s.append(result.took_s)
+            if result.error is not None:
+                self._error = result.error
             elif self._path:
-                self._follow(answer)
+                self._follow(result)
 
-    def _follow(self, answer: _Answer) -> None:
+    def _follow(self, result: InferenceResult) -> None:
         """Go over to a plan from the step after the one that the arm is on."""
-        plan = [self._follower.from_units(target) for target in answer.plan]
-        self._long, self._first = len(plan), answer.question.first
+        plan = [self._follower.from_units(target) for target in result.plan]
+        self._long, self._first = len(plan), result.request.first
         self._require_in_time()
         is_on_its_way = len(self._path) > 1
         kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
@@ -486,30 +489,32 @@ class PatientLeader(PolicyLeader):
         )
 
 
-def _think(
-    policy: Policy, questions: queue.SimpleQueue[_Question | None], answers: deque[_Answer]
+def _infer_all(
+    policy: Policy,
+    requests: queue.SimpleQueue[InferenceRequest | None],
+    results: deque[InferenceResult],
 ) -> None:
-    """Answer questions until there is None; the thread's work."""
-    while (question := questions.get()) is not None:
-        answer = _answered(policy, question)
-        if answer is not None:
-            answers.append(answer)
+    """Answer requests until there is None; the thread's work."""
+    while (request := requests.get()) is not None:
+        result = _infer(policy, request)
+        if result is not None:
+            results.append(result)
 
 
-def _answered(policy: Policy, question: _Question) -> _Answer | None:
+def _infer(policy: Policy, request: InferenceRequest) -> InferenceResult | None:
     """Ask a policy; None where a new take begins and nothing was wrong with that."""
     start_s = time.perf_counter()
     made: FloatArray = np.empty((0, 0))
     with CleanupStep() as attempt:
-        if question.about is None:
+        if request.about is None:
             policy.reset()
-        elif isinstance(policy, RealTimePlanner) and question.passed is not None:
-            made = policy.replan(question.about, question.passed, question.delay)
+        elif isinstance(policy, RealTimePlanner) and request.passed is not None:
+            made = policy.replan(request.about, request.passed, request.delay)
         elif isinstance(policy, Planner):
-            made = policy.plan(question.about)
+            made = policy.plan(request.about)
         else:
-            made = np.asarray(policy.act(question.about))[None]
-    if question.about is None and attempt.error is None:
+            made = np.asarray(policy.act(request.about))[None]
+    if request.about is None and attempt.error is None:
         return None
     plan = np.asarray(made, dtype=np.float64)
-    return _Answer(question, plan, attempt.error, time.perf_counter() - start_s)
+    return InferenceResult(request, plan, attempt.error, time.perf_counter() - start_s)

@@ -6,15 +6,20 @@ Each part is a take of kind `probe`, which nothing learns from, with its name as
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.campaign import Quota, held
-from gaploop.collect.devices import SessionDevices
+from gaploop.collect.devices import ArmDevices, SessionDevices
+from gaploop.collect.operator.keys import keys
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.session import (
     MakeLeader,
@@ -24,18 +29,22 @@ from gaploop.collect.session import (
     drive_on,
     record_takes,
 )
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
+from gaploop.collect.setup_words import sketch_text, words
+from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
 from gaploop.core.arms import ARMS
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import Outcome
+from gaploop.sim.arms import arm_named
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.teleop.leaders.make import make_motion_leader, within_limits
 from gaploop.teleop.leaders.motion import MotionLeader, build_script
 from gaploop.teleop.leaders.options import MotionOptions
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.stopping import Stopped
 
 PROBE: Final = "probe"
 """The condition that names a take's part."""
@@ -44,6 +53,10 @@ CLEAR_M: Final = 0.03
 """The arm stays this far above the table, out of the way of what lies there [m]."""
 LONGEST_S: Final = 30.0
 """No part is longer [s]."""
+FPS: Final = 30.0
+"""Frames a second of an arm, as in gaploop record [Hz]."""
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
 HELD_S: Final = 2.0
 """How long the arm holds still with the object, and without it after that [s]."""
 
@@ -120,7 +133,7 @@ def arm_leader(
     """
     rest = MotionOptions("rest", seconds=2.0)
     return make_motion_leader(
-        follower, station, motion or rest, clear_m=CLEAR_M, whose="gaploop probe"
+        follower, station, motion or rest, clear_m=CLEAR_M, whose="gaploop identify --measure"
     )
 
 
@@ -188,7 +201,7 @@ class ProbeEnd:
         return tuple(dict.fromkeys(end.part.tells for end in self.parts if not end.done))
 
 
-class _Prober(Attendant):
+class _Prober(Operator):
     """Runs each part once: a trip or a motion that doesn't fit ends the part, not the probe."""
 
     attempts_per_take = 1
@@ -221,7 +234,7 @@ class _Prober(Attendant):
             return True
 
         return record_takes(
-            self._spec, quotas, make_rig, make_leader, set_up=set_up, stop=stop, attendant=self
+            self._spec, quotas, make_rig, make_leader, set_up=set_up, stop=stop, operator=self
         )
 
     def summary(self) -> tuple[PartEnd, ...]:
@@ -325,3 +338,73 @@ def probe_arm(
 
     reconnected, trip = drive_on(devices, drive, stop, finished=lambda: len(prober.ended))
     return ProbeEnd(prober.summary(), stop(), reconnected, trip)
+
+
+def probe_robot(
+    robot: Any,
+    station: Station,
+    station_file: Path | None,
+    spec: SessionSpec,
+    *,
+    say: Callable[[str], object],
+    on_part: Callable[[PartEnd], object],
+    stopped: Stopped,
+) -> ProbeEnd:
+    """Probe what `--robot.*` describes: the embedded cell by itself, or an arm with its operator.
+
+    Args:
+        say: tells the operator a line.
+        stopped: as `stoppable` yields it.
+
+    Raises:
+        DeviceError: a device doesn't answer in time, or parts can't be recorded.
+    """
+    if robot.type == lerobot_factory.EMBEDDED:
+        parts = parts_of(arm_named(robot.model).joint_names, station.grid)
+        build = functools.partial(lerobot_factory.cell_rig, robot, None)
+        return probe_cell(parts, spec, build, stop=lambda: bool(stopped), on_part=on_part)
+
+    def ask(part: ProbePart) -> str:
+        """Have the operator put the object in place; say why that can't be, or ""."""
+        if not pressed.works:
+            return "nobody is at a terminal to put the object in place"
+        if part.conditions:
+            what = words(part.conditions, station.grid)
+            say(f"Put the {what}.\n{sketch_text(part.conditions, station.grid)}")
+        else:
+            say(
+                "Be ready to hold the object between the jaws: they open, wait two seconds, "
+                "close on it and open again. Hold it by its end, and catch it."
+            )
+        say("Enter continues, s skips it.")
+        while not stopped:
+            heard = pressed.presses(LOOK_S)
+            if "return" in heard:
+                return ""
+            if "s" in heard or not pressed.works:
+                return "the operator left it out"
+        return "stopped"
+
+    with contextlib.ExitStack() as stack:
+        connection = lerobot_factory.ArmConnection(robot, None, station, station_file=station_file)
+        devices = ArmDevices(
+            stack.enter_context(connection).connect,
+            station,
+            Rates.near(FPS),
+            shared=lambda follower, *_: arm_leader(follower, station),
+            is_watched=False,
+        )
+        stack.callback(devices.close)
+        stopped.again = devices.leave
+        pressed = stack.enter_context(keys())
+        pressed.listen(devices.estop)
+        parts = parts_of(devices.arms.follower.joint_names, station.grid)
+        devices.start()
+        end = probe_arm(parts, spec, devices, ask=ask, stop=lambda: bool(stopped), on_part=on_part)
+        pressed.deaf()
+        try:
+            devices.finish()
+        except DeviceError:
+            if not end.trip:
+                raise
+    return end

@@ -1,7 +1,7 @@
 """A policy on another machine: `serve_policy` where it is, `RemotePolicy` where the robot is.
 
 An observation goes out, a plan comes back: as many joint targets as the policy plans at once. On a
-real arm `PatientLeader` asks ahead of time, in a thread of its own.
+real arm `AsyncPolicyDriver` asks ahead of time, in a thread of its own.
 """
 
 from __future__ import annotations

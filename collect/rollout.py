@@ -15,7 +15,7 @@ from gaploop.collect.intervention import Driver, SharedLeader, TakeOver
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
+from gaploop.collect.take import TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
@@ -166,30 +166,6 @@ class Attempts:
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
                 f"{self._faults[-1]}"
             )
-
-
-class Rollouts(Attendant):
-    """Looks after a session of rollouts that nobody watches."""
-
-    def __init__(self, attempts: Attempts, patience_s: float = PATIENCE_S) -> None:
-        super().__init__(patience_s)
-        self._attempts = attempts
-        self._outcomes: dict[str, Outcome] = {}
-
-    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next take may begin; False ends the session.
-
-        Raises DeviceError where the policy failed too often in a row, or something is in the way.
-        """
-        self._attempts.require_policy()
-        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
-
-    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run one attempt, called as `run_take`."""
-        result = self._attempts.run(rig, leader, **given)
-        self._outcomes[result.uid] = result.outcome
-        self._attempts.judged(self._outcomes)
-        return result
 
 
 FIRST: Final = 0.1

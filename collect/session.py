@@ -23,7 +23,7 @@ from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import JournalWriter, no_room, warm_up
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import Attendant, TakeResult, run_take
+from gaploop.collect.take import Operator, TakeResult, run_take
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 __all__ = [
-    "Attendant",
     "MakeLeader",
     "MakeRig",
+    "Operator",
     "Quota",
     "SessionEnd",
     "SessionSpec",
@@ -93,6 +93,7 @@ class SessionEnd:
         gave_up: a line for every quota that was given up.
         reconnected: how often devices that were lost have been found again.
         trip: the safety trip that ended it, where nobody was there to clear it.
+        signals: numbers of the signals to stop that came.
     """
 
     takes: tuple[TakeResult, ...]
@@ -103,6 +104,7 @@ class SessionEnd:
     gave_up: tuple[str, ...] = ()
     reconnected: int = 0
     trip: str = ""
+    signals: tuple[int, ...] = ()
 
 
 type MakeRig = Callable[[Mapping[str, object]], Rig]
@@ -141,10 +143,10 @@ class _Session:
         stop: Callable[[], bool],
         on_take: Callable[[TakeResult, bool], None],
         publish: Callable[[], None],
-        attendant: Attendant,
+        operator: Operator,
     ) -> None:
         self.spec, self.make_leader, self.stop = spec, make_leader, stop
-        self.on_take, self.publish, self.attendant = on_take, publish, attendant
+        self.on_take, self.publish, self.operator = on_take, publish, operator
         self.session = uuid7()
         self.results: list[TakeResult] = []
         self.attempts = Counter[str]()
@@ -189,7 +191,7 @@ class _Session:
                 self._settle(0)  # a seal that failed means one take more
             if sealed() >= missing or self.attempts[quota.key] >= most:
                 break
-            if not self.attendant.begin(
+            if not self.operator.begin(
                 lambda: rig.blocker() or no_room(self.spec.journal), self.stop
             ):
                 break
@@ -236,7 +238,7 @@ class _Session:
             )
 
     def _counts(self, result: TakeResult) -> bool:
-        outcome, retracted = self.attendant.outcome(result), self.attendant.retracted(result)
+        outcome, retracted = self.operator.outcome(result), self.operator.retracted(result)
         return counts(self.spec.kind, outcome, retracted)
 
     def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
@@ -264,7 +266,7 @@ class _Session:
         encoder, waits = self._encoder, not rig.is_real_time
         try:
             with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
-                result = self.attendant.run(
+                result = self.operator.run(
                     rig,
                     leader,
                     seed=seed,
@@ -292,7 +294,7 @@ def record_takes(
     stop: Callable[[], bool] = lambda: False,
     on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
     publish: Callable[[], None] = lambda: None,
-    attendant: Attendant | None = None,
+    operator: Operator | None = None,
 ) -> SessionEnd:
     """Record takes until every quota is filled.
 
@@ -311,7 +313,7 @@ def record_takes(
             second argument says whether it counts.
         publish: called every `publish_every` takes, so that a publication can begin; must not
             wait. What is left, the caller publishes afterwards, however the session ended.
-        attendant: looks after the session; nobody does unless given.
+        operator: looks after the session; nobody does unless given.
 
     Raises:
         UnusableInputError: the journal can't be written, or people take part without consent.
@@ -321,8 +323,8 @@ def record_takes(
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
     have = held(spec.journal, spec.kind, quotas, resume=spec.resume)
-    attendant = attendant or Attendant()
-    session = _Session(spec, make_leader, stop, on_take, publish, attendant)
+    operator = operator or Operator()
+    session = _Session(spec, make_leader, stop, on_take, publish, operator)
     missing = still_missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(recover, spec.journal)
@@ -330,7 +332,7 @@ def record_takes(
         gave_up: list[str] = []
         most, done, before = Counter[str](), Counter[str](), None
         for quota, lacking in zip(quotas, missing, strict=True):
-            most[quota.key] += attendant.attempts_per_take * lacking
+            most[quota.key] += operator.attempts_per_take * lacking
         for quota, lacking in zip(quotas, missing, strict=True):
             if not lacking or stop() or session.attempts[quota.key] >= most[quota.key]:
                 continue
@@ -339,7 +341,7 @@ def record_takes(
             before = quota
             with contextlib.closing(make_rig(quota.conditions)) as rig:
                 done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
-            wanted = most[quota.key] // attendant.attempts_per_take
+            wanted = most[quota.key] // operator.attempts_per_take
             if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
                 name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
                 gave_up.append(
@@ -348,7 +350,7 @@ def record_takes(
                 )
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + done.total()
-    takes = tuple(replace(take, outcome=attendant.outcome(take)) for take in session.results)
+    takes = tuple(replace(take, outcome=operator.outcome(take)) for take in session.results)
     return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(gave_up))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, OnFrame, run_loop
 from gaploop.teleop.stopping import CleanupStep, one_line
+
+if TYPE_CHECKING:
+    from gaploop.collect.rollout import Attempts
 
 log = logging.getLogger(__name__)
 
@@ -255,14 +258,20 @@ def _asking(leader: PolicyLeader) -> OnFrame:
     return observe
 
 
-class Attendant:
-    """Whoever looks after a session: nobody here, who waits for what is in a take's way."""
+class Operator:
+    """Whoever looks after a session: nobody here, who waits for what is in a take's way.
+
+    Args:
+        patience_s: how long to wait for that [s].
+        attempts: runs those of a policy that drives; takes are run as they are where it is None.
+    """
 
     attempts_per_take: int = 3
     """A quota is given up after this many attempts per take that it asks for."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, patience_s: float = PATIENCE_S, attempts: Attempts | None = None) -> None:
+        self._patience_s, self._attempts = patience_s, attempts
+        self._outcomes: dict[str, Outcome] = {}
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next take may begin; False where `stop` ends the session meanwhile.
@@ -271,14 +280,16 @@ class Attendant:
 
         Raises:
             LostError: a device has to be connected anew.
-            DeviceError: what is in the way doesn't go away.
+            DeviceError: what is in the way doesn't go away, or the policy failed too often.
         """
-        said, until_s = "", time.monotonic() + self._patience_s
-        while why := blocker():
-            if why != said:
+        if self._attempts is not None:
+            self._attempts.require_policy()
+        message, until_s = "", time.monotonic() + self._patience_s
+        while why := self._blocker(blocker):
+            if why != message:
                 long = f" up to {self._patience_s:g} s" if math.isfinite(self._patience_s) else ""
                 log.warning("%s Waiting%s.", why, long)
-                said = why
+                message = why
             if stop():
                 return False
             if time.monotonic() >= until_s:
@@ -286,9 +297,17 @@ class Attendant:
             time.sleep(LOOK_S)
         return True
 
+    def _blocker(self, blocker: Callable[[], str]) -> str:
+        return blocker() or ("" if self._attempts is None else self._attempts.blocker())
+
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`."""
-        return run_take(rig, leader, **given)
+        if self._attempts is None:
+            return run_take(rig, leader, **given)
+        result = self._attempts.run(rig, leader, **given)
+        self._outcomes[result.uid] = result.outcome
+        self._attempts.judged(self._outcomes)
+        return result
 
     def outcome(self, result: TakeResult) -> Outcome:
         """Return the outcome of a take that stands now."""

@@ -165,7 +165,7 @@ class EvidenceBase:
             )
         if self.tier is not Tier.TWIN:
             found.append(
-                "More: measure the station in three minutes (gaploop probe, then gaploop identify) "
+                "More: measure the station in three minutes (gaploop identify --measure) "
                 "and diagnose with --twin=station_twin.yaml --policy.path=POLICY."
             )
         return found

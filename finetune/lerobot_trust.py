@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.collect.lerobot_registry import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.paths import plain_name
@@ -69,8 +70,6 @@ KNOWN_REPOSITORIES: Final = frozenset({
 """What LeRobot's own defaults name for them."""
 TRUSTED: Final = "GAPLOOP_TRUSTED_REPOSITORIES"
 """Environment variable: further repositories or folders whose code may run, with commas between."""
-DISCOVERED: Final = "GAPLOOP_DISCOVERED_PACKAGES"
-"""Environment variable: packages that the command line named, for the processes it starts."""
 DISCOVER: Final = "--policy.discover_packages_path=PACKAGE"
 
 

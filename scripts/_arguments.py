@@ -184,7 +184,12 @@ def parse(
     path, nested = _config_file(argv)
     unread = getattr(config_class, "UNREAD", ())
     nested = {n: value for n, value in {**nested, **(values or {})}.items() if n not in unread}
-    chosen = {**_types_in(nested), **chosen_types(argv)}
+    usual = {  # the types that devices are unless others are chosen
+        spec.name: naming(spec.default_factory)
+        for spec in dataclasses.fields(config_class)
+        if (naming := getattr(spec.default_factory, "get_choice_name", None)) is not None
+    }
+    chosen = {**usual, **_types_in(nested), **chosen_types(argv)}
     options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
@@ -199,6 +204,9 @@ def parse(
                 holder[group] = {}
             holder = holder[group]
         holder[leaf] = _value(options[name], text)
+    for name, kind in usual.items():
+        if isinstance(nested.get(name), dict):
+            nested[name].setdefault("type", kind)
     # Draccus would fall back to the class's own defaults in a group of which anything is given.
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
@@ -210,7 +218,7 @@ def parse(
     nested = {fields.get(name, name): value for name, value in nested.items()}
     try:
         config = draccus.decode(config_class, nested)
-        vars(config)["given"] = nested  # see `options.is_given`
+        vars(config)["given"] = nested  # see `session_target.is_given`
         return config
     except DraccusException as error:
         raise _readable(error, nested, options) from None
@@ -293,8 +301,10 @@ def _read(
         rest = ", ".join(f'"{token}"' for token in loose[len(names) - 1 :])
         loose[len(names) - 1 :] = [f"[{rest}]"]
     if len(loose) > len(names):
+        token = loose[len(names)]
+        here = f" Name it with --robot.topics={token}." if "robot.topics" in options else ""
         raise UnusableInputError(
-            f"Unexpected argument '{loose[len(names)]}'. Options are written --name=value: "
+            f"Unexpected argument '{token}'.{here} Options are written --name=value: "
             f"{program} --help"
         )
     yield from zip(names, loose, strict=False)

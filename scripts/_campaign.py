@@ -200,17 +200,21 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None = None) -> None:
-    """Refuse a campaign on a real station where nobody can say that it is set up, unless `yes`.
+def require_person(
+    station: Station, auto_start: bool, stdin_is_terminal: bool | None = None
+) -> None:
+    """Refuse a campaign on a real station where nobody can say that it is set up.
+
+    Unless `auto_start`, which says that something else does it.
 
     Raises:
         UnusableInputError: there is a set-up to confirm and nobody to ask.
     """
     terminal = sys.stdin.isatty() if stdin_is_terminal is None else stdin_is_terminal
-    if station.domain is Domain.REAL and not yes and not terminal:
+    if station.domain is Domain.REAL and not auto_start and not terminal:
         raise UnusableInputError(
             "--plan asks for set-ups that a person confirms with Enter, and stdin is no terminal. "
-            "Run it in a terminal, or give --yes where something else sets the station up."
+            "Run it in a terminal, or give --auto_start where something else sets the station up."
         )
 
 

@@ -27,18 +27,23 @@ class StationCell:
 
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
-        return show_ranges(self)
+        return show_file(self)
 
 
-def show_ranges(cell: Any) -> bool:
-    """Print a file of ranges where `randomise` of `--env.*` or `--robot.*` asks for it."""
-    if getattr(cell, "randomise", "") != "help":
-        return False
-    from gaploop.core.randomisation import as_yaml
-    from gaploop.sim.randomise import preset
+def show_file(device: Any) -> bool:
+    """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
+    if getattr(device, "randomise", "") == "help":
+        from gaploop.core.randomisation import as_yaml
+        from gaploop.sim.randomise import preset
 
-    print(as_yaml(preset("all", cell.randomise_strength)), end="")
-    return True
+        print(as_yaml(preset("all", device.randomise_strength)), end="")
+        return True
+    if str(getattr(device, "topics", "")) == "help":
+        from gaploop.teleop.lerobot_ros2.config import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return True
+    return False
 
 
 @dataclass

@@ -18,7 +18,7 @@ from gaploop.core.journal_format import is_journal
 from gaploop.datasets import staging
 from gaploop.datasets.hub.target import HubTarget, check_repo_id, endpoint
 from gaploop.datasets.layout import is_dataset
-from gaploop.scripts.options import DatasetTarget, progress
+from gaploop.scripts.options import PublishedDataset, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.hub.upload import Patience
@@ -124,13 +124,13 @@ def kind_of(folder: Path) -> str:
 def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> PushRequest:
     """Return the push of a folder, `dataset` or `model`, that a command's options ask for.
 
-    Those are `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
+    Those are `repo_id`, `private`, perhaps `tags`, `license` and `allow_paths`.
     """
     return PushRequest(
         folder.absolute(),
         HubTarget(check_repo_id(asked.repo_id), kind, endpoint(), asked.private),
         getattr(asked, "license", ""),
-        tuple(asked.tags or ()),
+        tuple(getattr(asked, "tags", None) or ()),
         consents.absolute() if consents is not None else None,
         getattr(asked, "allow_paths", False),
     )
@@ -176,7 +176,7 @@ def _send(push: PushRequest, patience: Patience) -> Sent:
 
 
 def push_after(
-    dataset: DatasetTarget, root: Path, consents: Path | None, stopped: Sequence[int] = ()
+    dataset: PublishedDataset, root: Path, consents: Path | None, stopped: Sequence[int] = ()
 ) -> dict[str, Any] | None:
     """Push what a session published, if `--dataset.push_to_hub` says so.
 

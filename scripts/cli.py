@@ -3,7 +3,8 @@
 A command is a module `scripts/<command>.py` with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
-  `config_class_for(arguments) -> type` where some of its options need heavy imports;
+  `config_class_for(arguments) -> type | None` where some of its options need heavy imports (None:
+  the usual one);
 - if some of its options are LeRobot's devices, `DEVICES`, as `with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
@@ -51,9 +52,9 @@ MOVED: Final = (
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
-    "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
+    "drive": ("teleoperate", "rollout", "serve", "doctor", "calibrate", "emulate"),
     "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
-    "find out why": ("probe", "identify"),
+    "find out why": ("identify",),
     "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
@@ -212,9 +213,10 @@ def positional(module: ModuleType) -> tuple[str, ...]:
 
 def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
     """Return the dataclass of a command's options, by what the arguments choose."""
-    made: type
+    made: type | None = None
     if hasattr(module, "config_class_for"):
         made = module.config_class_for(arguments)
+    if made is not None:
         return made
     made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not hasattr(module, "DEVICES"):

@@ -18,9 +18,11 @@ from gaploop.core.consent import (
     today,
 )
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
+from gaploop.core.files import existing_folder
+from gaploop.core.journal_format import is_journal
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import counted, emit, jsonable, progress, require_action, required
+from gaploop.datasets.layout import is_dataset
+from gaploop.scripts.options import counted, emit, progress, require_action, required
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
@@ -57,18 +59,11 @@ class ConsentConfig:
     bands: dict[str, str] = field(default_factory=dict)
     """add: age_band (18-29, 30-44, 45-59, 60+), handedness (left, right, both) and experience of
     driving robots (none, some, daily), for plans that ask who takes part; kept in bands.json."""
-    names: bool = False
-    """list: show names too."""
-    journal: list[Path] = field(default_factory=list)
-    """withdraw: journals to clear besides those that the register knows."""
-    dataset: list[Path] = field(default_factory=list)
-    """withdraw: datasets to clear besides those that the register knows."""
-    runs: list[Path] = field(default_factory=list)
-    """withdraw: folders to look for trained models in, besides those beside the datasets."""
+    places: list[Path] = field(default_factory=list)
+    """withdraw: journals, datasets and folders of trained models to look in, besides those that the
+    register knows."""
     yes: bool = False
     """withdraw: do it; without it nothing is changed."""
-    output_dir: Path | None = None
-    """withdraw: write the report, withdrawal_<id>.json, here too."""
     consents: Path | None = None
     """The register; $GAPLOOP_CONSENTS or ~/.local/share/gaploop/consents.jsonl unless given."""
     json: bool = False
@@ -104,13 +99,10 @@ def _add(config: ConsentConfig, register: Path) -> int:
 
 def _list(config: ConsentConfig, path: Path) -> int:
     register = consent_store.load_register(path)
-    names = consent_store.read_names(path) if config.names else {}
     rows = [_row(consent, register) for consent in register.consents.values()]
-    for row in rows if config.names else ():
-        row["name"] = names.get(row["id"], "")
     lines = [
         f"{r['id']}  {r['state']:<9}  until {r['expires']}  {', '.join(r['scope']):<21}  "
-        f"{len(r['places'])} places  {r.get('name', '')}".rstrip()
+        f"{len(r['places'])} places"
         for r in rows
     ]
     text = "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add"
@@ -139,13 +131,14 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     from gaploop.collect.withdrawal import report_path, withdraw
 
     required(config.id, "Withdraw which consent? Name its id; see: gaploop consent list")
-    places = [Place("journal", str(path.absolute())) for path in config.journal]
-    places += [Place("dataset", str(path.absolute())) for path in config.dataset]
-    folder = None if config.output_dir is None else writable_folder(config.output_dir)
+    places, runs = [], []
+    for path in (existing_folder(path, "--places").absolute() for path in config.places):
+        if is_journal(path) or is_dataset(path):
+            places.append(Place("journal" if is_journal(path) else "dataset", str(path)))
+        else:
+            runs.append(path)
     with progress("Looking for takes"):
-        report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
-    if folder is not None:
-        write_json(folder / report_path(register, config.id).name, jsonable(report))
+        report = withdraw(register, config.id, places=places, runs=runs, remove=config.yes)
     verb = "removed from" if report.done else "would be removed from"
     lines = [f"{counted(len(f.uids), 'take')} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:

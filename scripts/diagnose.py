@@ -45,7 +45,6 @@ RARE = (
     "labels",
     "n",
     "only",
-    "policy.fps",
     "sim",
     "workers",
 )
@@ -85,7 +84,7 @@ class DiagnoseConfig:
     labels: Path | None = None
     """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what these show about this station."""
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
     them, to measure how far the failed takes are from them, in its own encoder, and what changed

@@ -21,14 +21,12 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, Fault
 
-RARE = (
-    "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
-    "wire_time", "seed", "duration_s",
-)  # fmt: skip
+RARE = ("servos", "factory_new", "camera_size")
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side
 gaploop emulate --model=so101 --link=./follower --faults='[{at_s: 5, fault: vanish, id: 3}]'"""
+CAMERA_PORT, CAMERA_HZ = 5555, 25.0
 PLANTS = ("servo", "mujoco")
 
 
@@ -42,8 +40,6 @@ class EmulateConfig:
 
     model: str = "so101"
     """An arm that can be emulated, such as so101, koch or openmanipulator."""
-    protocol: str = ""
-    """feetech or dynamixel; the arm's own unless given."""
     role: str = "follower"
     """follower or leader."""
     link: Path | None = None
@@ -54,40 +50,26 @@ class EmulateConfig:
     """servo: every joint on its own. mujoco: the arm as a whole, with weight and, for the so101,
     the table with cube and disc."""
     cameras: str = ""
-    """Serve these as LeRobot zmq cameras: top, side or both, as in top,side. Needs mujoco."""
-    camera_port: int = 5555
-    """Port on 127.0.0.1 of the zmq cameras."""
+    """Serve these as LeRobot zmq cameras on 127.0.0.1: top, side or both, as in top,side; port 5555
+    unless it is named, as in top:5556. 25 Hz. Needs mujoco."""
     camera_size: list[int] = field(default_factory=lambda: [320, 240])
     """Width and height of the pictures [px]."""
-    camera_fps: float = 25.0
-    """Pictures a second [Hz]."""
     faults: str = ""
     """What goes wrong: a YAML or JSON file, or the list itself."""
     servos: dict[str, Any] = field(default_factory=dict)
     """Changes to servos, such as '{"gripper": {"id": 5}, "elbow_flex": null}': an id, a model,
     registers; null takes one away."""
-    calibration_fault: dict[str, str] = field(default_factory=dict)
-    """What is wrong with a motor's calibration: straddles (the encoder's end), saturated (homing
-    offset) or differs (motor and file), such as '{"elbow_flex": "straddles"}'; implies
-    --calibrated."""
-    calibrated: bool = False
-    """The servos hold offsets and ranges already, as lerobot-calibrate leaves them."""
     calibration: Path | None = None
-    """Write LeRobot's calibration file of the arm here; implies --calibrated."""
+    """Write LeRobot's calibration file of the arm here; its servos then hold the same, as
+    lerobot-calibrate leaves them."""
     factory_new: bool = False
     """Servos as shipped, all with id 1, for lerobot-setup-motors; plug them in one by one."""
-    wire_time: bool = True
-    """Answers take as long as their bytes on a real wire, and the return delay."""
-    seed: int = 0
-    """Draws faults, and the scene of the mujoco plant."""
-    duration_s: float = 0.0
-    """End by itself after this time [s]; 0 runs until Ctrl-C."""
     json: bool = False
     """Print events as JSON, one object a line."""
 
 
 def run(config: EmulateConfig) -> int:
-    """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
+    """Serve until a signal or `quit`; return 128 + the signal."""
     from gaploop.teleop.emulator import EmulatedBus
     from gaploop.teleop.emulator.bus import raise_priority
     from gaploop.teleop.emulator.console import carry_out, servo_state
@@ -95,24 +77,26 @@ def run(config: EmulateConfig) -> int:
     plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
     hand, _, trace = config.hand.partition("=")
     with stoppable() as stopped, ExitStack() as stack:
-        plant = None  # every joint is on its own
+        plant, port = None, CAMERA_PORT  # every joint is on its own
         if config.plant != "servo":
             from gaploop.sim.plant import CameraServer, make_plant
 
-            plant = make_plant(config.model, seed=config.seed)
+            plant = make_plant(config.model)
             if config.cameras:
-                names = ["top"] if config.cameras == "true" else config.cameras.split(",")
-                size_px, fps, port = config.camera_size, config.camera_fps, config.camera_port
-                stack.enter_context(CameraServer(plant, names, port=port, size_px=size_px, fps=fps))
+                said, _, number = config.cameras.partition(":")
+                port = int(number) if number.isdecimal() else CAMERA_PORT
+                names = ["top"] if said == "true" else said.split(",")
+                served = CameraServer(
+                    plant, names, port=port, size_px=config.camera_size, fps=CAMERA_HZ
+                )
+                stack.enter_context(served)
         raise_priority()  # it shares the interpreter with the thread that serves the bus
         stack.callback(platform_calls.ordinary_priority)
         emulated = EmulatedBus(
             plan=plan,
             link=config.link,
             hand="still" if trace else hand,
-            wire_time=config.wire_time,
             faults=faults,
-            seed=config.seed,
             plant=plant,
         )
         bus = stack.enter_context(emulated)
@@ -127,7 +111,7 @@ def run(config: EmulateConfig) -> int:
             "port": bus.port,
             "ids": ids,
             "plant": config.plant,
-            "cameras": f"tcp://127.0.0.1:{config.camera_port}" if config.cameras else None,
+            "cameras": f"tcp://127.0.0.1:{port}" if config.cameras else None,
         }
         text = f"{plan.model} {plan.role} without servos at {bus.port}."
         if ids:
@@ -136,11 +120,10 @@ def run(config: EmulateConfig) -> int:
             text += "Type help for commands; Ctrl-C ends."
         _event(config, ready, text)
         # Carry out what is typed, and tell what happens, until the end.
-        end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
         typed = _Lines()
         told: list[str] = []
         over = False
-        while not stopped and not over and (end_s is None or time.monotonic() < end_s):
+        while not stopped and not over:
             for line in typed.wait(0.1):
                 try:
                     answer = carry_out(bus, line)
@@ -174,10 +157,8 @@ def _plan(config: EmulateConfig) -> ArmPlan:
         raise unknown_choice("plant", config.plant, PLANTS, "--plant")
     if config.cameras and config.plant != "mujoco":
         raise UnusableInputError("--cameras needs a scene to show. Add --plant=mujoco.")
-    plan = arm_plan(config.model, config.role, config.protocol or None)
-    for name, fault in config.calibration_fault.items():
-        plan = plan.with_calibration_fault(name, str(fault))
-    if config.calibrated or config.calibration or config.calibration_fault:
+    plan = arm_plan(config.model, config.role)
+    if config.calibration:
         plan = plan.calibrated()
     if config.factory_new:
         plan = plan.factory_new()

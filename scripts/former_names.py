@@ -18,8 +18,10 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "mix": ("finetune", "--dry_run"),
     "preflight": ("doctor", "--robot.type=so101_sim"),
     "pretrain": ("finetune", "--policy.type=act"),
+    "probe": ("identify", "--measure"),
     "reinforce": ("finetune", "--method=reinforce"),
     "repair": ("check", "--fix"),
+    "ros2": ("rollout", "--robot.type=ros2", "--take_over=never"),
     "studio": ("review",),
     "survey": ("check",),
     "train": ("finetune", "--method=lerobot"),
@@ -35,7 +37,9 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.episodes": "--episodes",
     },
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
+    "probe": {"--journal": "--roots"},
     "repair": {"--yes": ""},
+    "ros2": {"--topics": "--robot.topics", "--dry_run": "--robot.dry_run"},
 }
 """Former command → its options that are written otherwise now; "" for what goes without saying."""
 

@@ -31,7 +31,7 @@ gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
     --dataset.root={out}/takes --dataset.num_episodes=1 --dataset.episode_time_s={timeout_s}'
 gaploop gate --outcomes=outcomes.csv --json
 gaploop gate --outcomes=outcomes.csv --simulated=simulated.csv
-gaploop gate --example > suite.yaml
+gaploop gate --suite=help > suite.yaml
 gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
 """
 
@@ -55,7 +55,7 @@ class GateConfig:
     candidate: str = ""
     """The one that may replace it."""
     suite: Path | None = None
-    """Tasks and rules; see --example. The embedded cell's unless given."""
+    """Tasks and rules; help prints one to start from. The embedded cell's unless given."""
     station: Path | None = None
     """Station file that defines what the suite's conditions may be; the embedded cell's unless
     given."""
@@ -79,15 +79,13 @@ class GateConfig:
     """The gate's folder; outputs/gate/<id of the comparison> unless given."""
     verify: Path | None = None
     """Check everything that a promotion.json names, by hash, and do nothing else."""
-    example: bool = False
-    """Print a suite to start from, and do nothing else."""
     json: bool = False
     """Print one JSON object."""
 
 
 def run(config: GateConfig) -> int:
     """Run the gate, or check what it left; print."""
-    if config.example:
+    if config.suite == Path("help"):
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
     if config.verify is not None:
@@ -124,7 +122,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     On a station without --command, or with tasks that an operator judges, it asks at the terminal.
 
     Args:
-        config: --verify and --example are `run`'s.
+        config: --verify and --suite=help are `run`'s.
         tell: called with what is planned, before the first attempt, and with what else a person
             should know by the way.
 

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.arm import CellArm
+from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session_station
+from gaploop.core.arm import SIX_JOINTS, CellArm
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.run_record import write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.failure_analysis.lineage import takes_input
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
+from gaploop.teleop.stopping import stoppable
+
+if TYPE_CHECKING:
+    from gaploop.collect.probe import PartEnd
 
 LATE: Final = 1.1
 """A probe that took so many times what was planned came late."""
 POSITIONAL: Final = "roots"
+DEVICES: Final = {"robot": "so101_sim"}
 EXAMPLE: Final = """\
+gaploop identify ./station_check --measure --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
+    --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 480, height: 480, fps: 30}}' \\
+    --robot.id=white --station=station.yaml --output_dir=./station
 gaploop identify ./station_journal --output_dir=./station
 gaploop identify monday tuesday --arm=so101 --units=degrees --output_dir=./station
 gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
@@ -38,8 +50,16 @@ class IdentifyConfig:
     Drives (delay, gain, friction, backlash and more) are fitted to goals and readings of any takes:
     telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
     on the goals alone; parameters are added one by one, as long as the takes support it. Camera,
-    light, table and object are measured in pictures in which the arm stands still. gaploop probe
-    records the most useful takes. What they can't show is listed as not excited.
+    light, table and object are measured in pictures in which the arm stands still. What the takes
+    can't show is listed as not excited.
+
+    --measure records the most useful takes first, in three minutes and without a policy: the arm
+    rests, shows itself in some poses, moves each joint slowly back and forth, then faster and
+    faster, then in steps to either side, and closes the gripper on nothing. Then you put the
+    object into the jaws and into two cells of the placement grid (Enter continues, s skips it).
+    Begin with the arm in the middle of its workspace, the gripper above what lies on the table.
+    Space is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume
+    does the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
 
     Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
     run.json.
@@ -56,15 +76,41 @@ class IdentifyConfig:
     given, taken from robot and values where these are clear."""
     pictures: bool = True
     """Measure camera, light, table and object from pictures, too; without, only the drives."""
+    measure: bool = False
+    """Record the takes first, into the folder that is named: a take for each part."""
+    robot: Any = None
+    """With --measure: the arm, with its cameras."""
+    dry_run: bool = False
+    """With --measure: list the parts, their seconds and what they measure, and move nothing."""
+    resume: bool = False
+    """With --measure: do what was left out before."""
     station: Path | None = None
-    """station.yaml with the station's name, the camera of the scene and the colours of object
-    and target there; the takes' name, the first camera, red and blue unless given."""
+    """station.yaml with the station's name, limits and placement grid, the camera of the scene and
+    the colours of object and target there; the takes' name, the first camera, red and blue unless
+    given."""
     json: bool = False
     """Print one JSON object."""
 
 
 def run(config: IdentifyConfig) -> int:
-    """Identify; exit code 0, whatever was found."""
+    """Measure if asked to, identify.
+
+    Returns:
+        0 whatever was found; with --measure 1 where a part tripped or its motion doesn't fit, and
+        128 + the signal where one came. Nothing is identified where it didn't get to its end.
+    """
+    code, measured = 0, dict[str, Any]()
+    if "robot" in vars(config).get("given", {}) and not (config.measure or config.dry_run):
+        raise UnusableInputError(
+            "--robot.* names the arm that --measure moves. Give --measure, too, or leave it out."
+        )
+    if config.dry_run:
+        return _list_parts(config)
+    if config.measure:
+        code, measured = _measure(config)
+        if code > 1 or measured["trip"]:
+            options.emit(config.json, {"measured": measured})
+            return code
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe, residual_lines
 
     twin, folder = identify(config), _folder(config)
@@ -72,6 +118,8 @@ def run(config: IdentifyConfig) -> int:
     not_told = [p.name for p in twin.parameters if not p.excited]
     path = folder / "station_twin.yaml"
     found = {"twin": path, "differs": differs, "not_excited": not_told, "fit": fit}
+    if measured:
+        found["measured"] = measured
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
@@ -89,7 +137,108 @@ def run(config: IdentifyConfig) -> int:
         f"Page: {folder / 'identify.html'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
+    return code
+
+
+def config_class_for(arguments: Sequence[str]) -> type | None:
+    """Return the options where nothing is measured; None where they are as `DEVICES` says."""
+    names = {argument.partition("=")[0] for argument in arguments}
+    needs_arm = {"--measure", "--dry_run", "--help", "-h", "--config_path"} & names
+    return None if needs_arm or any(n.startswith("--robot.") for n in names) else IdentifyConfig
+
+
+def _list_parts(config: IdentifyConfig) -> int:
+    from gaploop.collect.probe import parts_of, planned_s
+    from gaploop.core.kinematics import ArmModel, model_of
+
+    station = session_station(config.robot, config.station)
+    name = station.robot_model or model_of(kind(config.robot))
+    if not name:
+        raise UnusableInputError(
+            f"gaploop identify --measure needs a model of the arm and none is known for "
+            f"{kind(config.robot)}. Name one in the station file as robot_model."
+        )
+    arm = ArmModel.load(name)
+    parts = parts_of(arm.joint_names, station.grid)
+    seconds = planned_s(parts, arm)
+    total_s = sum(seconds.values())
+    rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
+    lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
+    lines.append(f"{total_s:5.1f} s  in all, without the operator's time.")
+    options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
     return 0
+
+
+def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
+    """Record the takes; return the exit code, 0 where all is there, and what `--json` says."""
+    from gaploop.collect.probe import LONGEST_S, parts_of, probe_robot
+    from gaploop.collect.session import SessionSpec
+
+    station = session_station(config.robot, config.station)
+    ask = "Where do the takes go? Name a folder: gaploop identify DIR --measure"
+    journal = options.required(config.roots, ask)[0]
+    spec = SessionSpec(
+        journal.absolute(), "probe", TakeKind.PROBE, max_s=LONGEST_S, resume=config.resume
+    )
+    is_cell = config.robot.type == EMBEDDED
+    parts = len(parts_of(SIX_JOINTS, station.grid))
+    shows = options.progress("Measuring", parts) if is_cell else contextlib.nullcontext()
+    stopping = "Stopping: what is done is kept. --resume does the rest."
+    with stoppable(stopping) as stopped, shows as advance:
+
+        def tell(now: PartEnd) -> None:
+            if advance is None:
+                _say(f"{now.part.name}: {now.why or 'done'}")
+            else:
+                advance()
+
+        end = probe_robot(
+            config.robot, station, config.station, spec, say=_say, on_part=tell, stopped=stopped
+        )
+    lacking = [now for now in end.parts if not now.done]
+    evidence = evidence_of(config.robot, station)
+    untold = list(end.untold)
+    if not is_cell and not getattr(config.robot, "cameras", None):
+        untold.append("everything that pictures tell: the robot has no cameras")
+    seconds = sum(now.duration_s for now in end.parts)
+    summary = {
+        "journal": journal,
+        "evidence": evidence,
+        "seconds": seconds,
+        "parts": [
+            {
+                "name": now.part.name,
+                "done": now.done,
+                "why": now.why,
+                "uid": now.uid,
+                "seconds": now.duration_s,
+            }
+            for now in end.parts
+        ],
+        "untold": untold,
+        "interrupted": end.interrupted,
+        "reconnected": end.reconnected,
+        "trip": end.trip,
+    }
+    _say(
+        f"{len(end.parts) - len(lacking)} of {len(end.parts)} parts in {journal}, "
+        f"{seconds:.0f} s of motion ({evidence})."
+    )
+    for why in dict.fromkeys(now.why for now in lacking):
+        _say(f"  {', '.join(now.part.name for now in lacking if now.why == why)}: {why}")
+    if untold:
+        _say(f"Untold: {'; '.join(untold)}.")
+    if end.trip:
+        _say(f"gaploop identify: {end.trip}")
+    failed = bool(end.trip) or any(not now.by_choice for now in lacking)
+    code = 128 + stopped[0] if stopped else int(failed)
+    if code:
+        _say("Do the rest with the same command and --resume.")
+    return code, summary
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @command

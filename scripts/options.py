@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts._cell import EnvOptions as EnvOptions
 from gaploop.scripts._cell import StationCell as StationCell
 from gaploop.scripts._cell import cell_words as cell_words
-from gaploop.scripts._cell import show_ranges as show_ranges
+from gaploop.scripts._cell import show_file as show_file
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import console as console
 from gaploop.scripts._output import counted as counted
@@ -70,17 +69,15 @@ class DatasetEpisodes(DatasetFolder):
 
 
 @dataclass
-class DatasetTarget(DatasetFolder):
+class PublishedDataset(DatasetFolder):
     """Which dataset to publish to."""
 
     repo_id: str = "local/gaploop"
     """Name on the Hub, such as me/pick_place."""
     push_to_hub: bool = False
-    """Push to the Hub afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    """Push to the Hub afterwards; see gaploop push --help."""
     private: bool | None = None
     """With push_to_hub: make a new repository private."""
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
 
     def __post_init__(self) -> None:
         if self.push_to_hub:
@@ -88,7 +85,15 @@ class DatasetTarget(DatasetFolder):
 
 
 @dataclass
-class DatasetOptions(DatasetTarget):
+class DatasetTarget(PublishedDataset):
+    """Which dataset to publish to, and what its card says."""
+
+    tags: list[str] | None = None
+    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
+
+
+@dataclass
+class DatasetOptions(PublishedDataset):
     """Which dataset, and what to record into it."""
 
     single_task: str = ""
@@ -97,35 +102,31 @@ class DatasetOptions(DatasetTarget):
     """single_task is another one than the dataset holds so far."""
     num_episodes: int = 20
     """How many takes to record."""
-    episode_time_s: float = 60.0
+    episode_time_s: float | None = 60.0
     """Longest time of one take [s]."""
     fps: float | None = None
     """Frames a second; the dataset's, else the robot's own rate unless given [Hz]."""
 
 
-def is_given(config: Any, name: str) -> bool:
-    """Say whether an option such as `robot.use_degrees` was given, not left as it is."""
-    found = vars(config).get("given", {})
-    for part in name.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return False
-        found = found[part]
-    return True
-
-
 @dataclass
-class PolicyOptions:
+class PolicyFolder:
     """Which policy."""
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop."""
-    fps: float | None = None
-    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
-    that its train_config.json names states it."""
 
     def required(self) -> str:
         """Return `path`; UnusableInputError without."""
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
+
+
+@dataclass
+class PolicyOptions(PolicyFolder):
+    """Which policy, and how fast it is meant to run."""
+
+    fps: float | None = None
+    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
+    that its train_config.json names states it."""
 
 
 def journal_beside(root: Path, journal: Path | None) -> Path:

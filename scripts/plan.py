@@ -92,7 +92,7 @@ class PlanConfig:
     """curves.json of an earlier plan: the campaigns it knows count again."""
     station: Path | None = None
     """station.yaml with costs, grid and what can be set up."""
-    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     task: str = "pick_place"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts._pushing import DATASET, PushRequest, kind_of, requested_push, send
 from gaploop.scripts.options import emit, required
 
@@ -52,9 +51,7 @@ class PushConfig:
     consents: Path | None = None
     """The consent register; see gaploop consent --help."""
     dry_run: bool = False
-    """Check, and show what would be pushed; contact no Hub. --output_dir gets the card."""
-    output_dir: Path | None = None
-    """With --dry_run: where to write the card and its picture."""
+    """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
     """Print {"state", "repo_id", "url", "commit", "reason", "command", …}."""
 
@@ -78,7 +75,6 @@ def run(config: PushConfig) -> int:
 
 def _dry_run(config: PushConfig, asked: PushRequest) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
-    from gaploop.datasets.hub.card import PICTURE
 
     options = hub_dataset.PushOptions(asked.license, asked.tags, config.consents, asked.allow_paths)
     folder, target = asked.folder, asked.target
@@ -90,12 +86,6 @@ def _dry_run(config: PushConfig, asked: PushRequest) -> int:
 
         parcel = pack_policy(resolve(folder), target, options)
     card, warnings = parcel.card, parcel.warnings
-    written = {PICTURE: parcel.picture, "README.md": card.encode()}
-    if config.output_dir is not None:
-        for name, content in written.items():
-            if content:
-                writable_folder((config.output_dir / name).parent)
-                write_atomically(config.output_dir / name, content)
     files = {f.name: f.size for f in parcel.contents.files}
     size, where = sum(files.values()), target.url
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}

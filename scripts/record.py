@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.campaign import campaign as in_order
-from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, session_station
-from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
+from gaploop.collect.session_options import SessionOptions, check_session
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
-from gaploop.core.protocols import Follower
+from gaploop.core.protocols import Suggest
 from gaploop.core.station import SIM_STATION, Station, load_station
-from gaploop.core.vocabulary import TakeKind
+from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arguments import all_types
-from gaploop.scripts._campaign import Campaign, require_consents, takes_now
+from gaploop.scripts._campaign import (
+    Campaign,
+    require_consents,
+    require_person,
+    takes_now,
+    telling_set_ups,
+)
 from gaploop.scripts._library import command
-from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
-from gaploop.teleop.loop import Rates
+from gaploop.scripts._pushing import push_after
 
 if TYPE_CHECKING:
-    from gaploop.collect.devices import SharedDriver
+    from gaploop.collect.recording import RecordingSession
+    from gaploop.collect.session import SessionEnd
 
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.private", "dataset.tags", "dataset.reset_time_s", "journal", "yes", "sensors",
-    "keys", "auto_start", "play_sounds", "cartesian.*", "consents", "reconnect_s", "seed",
-    "publish_every",
+    "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
+    "cartesian.*", "force.*", "consents", "seed",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
@@ -45,31 +49,8 @@ gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=m
     --dataset.root=cube --dataset.num_episodes=20 --dataset.single_task="Put the cube on the disc"
 """
 
-
-@dataclass
-class RobotOptions(options.StationCell):
-    """The arm and its cell."""
-
-    type: str = "so101_sim"
-    """so101_sim, the embedded cell; or an arm that LeRobot knows, such as so101_follower."""
-    task: str = "pick_place"
-    """pick_place, pick_lift or stack_cube."""
-    gaps: dict[str, float] = field(default_factory=dict)
-    """Gap dimension to severity from 0 to 1, such as '{"contact_dynamics": 0.6}'."""
-    gap_seed: int = 0
-    """Draws mechanism and direction of each gap."""
-    conditions: dict[str, Any] = field(default_factory=dict)
-    """What is set up, such as '{"distractors": 4}'."""
-    model: str = "so101"
-    """so101_sim: the cell's arm, so101 or vx300s (a ViperX 300 S)."""
-
-
-@dataclass
-class TeleopOptions:
-    """Who drives, where no policy does."""
-
-    type: str = "scripted"
-    """scripted, an expert that sees the embedded scene; or keyboard, gamepad, a leader arm."""
+POSITIONAL: Final = ()
+DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
 
 
 @dataclass
@@ -78,25 +59,15 @@ class RecordDataset(options.DatasetOptions):
 
     num_episodes: int = 20
     """Takes to record in this session; failed demonstrations are kept and don't count."""
-    episode_time_s: float = 10.0
-    """Longest time of one take [s]."""
-    reset_time_s: float = 5.0
-    """Time for putting things back between two takes [s]; a key ends it early. Nobody waits
-    where the embedded cell records by itself."""
+    episode_time_s: float | None = None
+    """Longest time of one take [s]; 60 unless given, 10 for the embedded cell's expert."""
+    reset_time_s: float | None = None
+    """Time for putting things back between two takes [s]; a key ends it early. 60 unless given, 5
+    in the embedded cell with its expert; nobody waits where it records by itself."""
 
 
 @dataclass
-class ArmDataset(RecordDataset):
-    """Where takes are published; times as in lerobot-record."""
-
-    episode_time_s: float = 60.0
-    """Longest time of one take [s]."""
-    reset_time_s: float = 60.0
-    """Time for putting things back between two takes [s]; a key ends it early."""
-
-
-@dataclass
-class RecordConfig:
+class RecordConfig(SessionOptions):
     """Record takes into a journal and publish them to a LeRobot dataset.
 
     Each take is sealed before the next begins, so that a crash, a kill or Ctrl-C loses the open
@@ -104,76 +75,19 @@ class RecordConfig:
     with `--resume` the takes that the journal holds already count. `--plan` records what a plan
     asks for instead, in blocks so that no condition is recorded all at once, and always counts
     what it has already; `--status` shows how far it has come. Takes with people in them need
-    their consent: see gaploop consent --help.
+    their consent: see gaploop consent --help. Takes of a policy: gaploop rollout.
 
     With an arm, or where a person drives, the operator says in a window or terminal when a take
     begins and how it went. The embedded cell with its expert records by itself.
     """
 
-    robot: RobotOptions = field(default_factory=RobotOptions)
-    teleop: TeleopOptions = field(default_factory=TeleopOptions)
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     dataset: RecordDataset = field(default_factory=RecordDataset)
-    journal: Path | None = None
-    """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
     plan: Path | None = None
     """plan.yaml whose quotas to fill."""
     status: bool = False
     """Show how far the plan has come and what comes next, and record nothing."""
-    yes: bool = False
-    """Don't wait for Enter where a real station has to be set up for the plan."""
-    station: Path | None = None
-    """station.yaml with the cell's name, limits and conditions."""
-    sensors: dict[str, Any] = field(default_factory=dict)
-    """What else is recorded with an arm, at the control rate: name to
-    '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
-    numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
-    display: str = "auto"
-    """window, terminal or none; auto: a window if there is a display and a person is needed."""
-    keys: dict[str, Any] = field(default_factory=dict)
-    """Other keys, pedals or gamepad buttons, such as '{"success": "b", "next": "right pad:a"}'."""
-    auto_start: bool = False
-    """Begin each take when the reset is over, as lerobot-record does, not on a key."""
-    play_sounds: bool = True
-    """Tones when a take begins and ends, and when the arm trips."""
-    consent: str = ""
-    """Consent ids of the people who take part, such as c-k3v7q2mzna,c-p5xw7akq3d."""
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
     resume: bool = False
     """Count the takes that the journal holds already."""
-    reconnect_s: float = 60.0
-    """How long to wait for an arm that was lost, a camera or room on the disk, where nobody is
-    there to end the session [s]."""
-    seed: int = 0
-    """Draws the scenes."""
-    operator: str = ""
-    """Who records."""
-    publish_every: int = 10
-    """Publish after this many takes, and at the end."""
-    json: bool = False
-    """Print one JSON object."""
-
-
-def config_class_for(arguments: Sequence[str]) -> type:
-    """Return the options: of LeRobot's devices only where one of them is asked for."""
-    if {"--status", "--status=true"} & set(arguments):
-        return StatusConfig
-    chosen = all_types(arguments)
-    if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
-        return RecordConfig
-    from gaploop.collect.lerobot_registry import with_devices
-
-    return with_devices(RecordArmConfig, {"robot": EMBEDDED, "teleop": EXPERT})
-
-
-@dataclass
-class RecordArmConfig(RecordConfig):
-    """With one of LeRobot's devices."""
-
-    dataset: ArmDataset = field(default_factory=ArmDataset)
-    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-    force: ForceOptions = field(default_factory=ForceOptions)
 
 
 @dataclass
@@ -183,7 +97,12 @@ class StatusConfig(RecordConfig):
     UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian", "force")
 
 
-RecordArmConfig.__doc__ = StatusConfig.__doc__ = RecordConfig.__doc__
+StatusConfig.__doc__ = RecordConfig.__doc__
+
+
+def config_class_for(arguments: Sequence[str]) -> type | None:
+    """Return the options where no arm is needed; None where they are as `DEVICES` says."""
+    return StatusConfig if {"--status", "--status=true"} & set(arguments) else None
 
 
 @dataclass(frozen=True)
@@ -225,14 +144,14 @@ class RecordResult:
 
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
-    if options.show_ranges(config.robot):
-        return 0
     if config.status:
         station = load_station(config.station) if config.station else SIM_STATION
         campaign = _request(config, station)[1]
         if campaign is None:
             raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
         options.emit(config.json, campaign.as_json(), campaign.as_text())
+        return 0
+    if options.show_file(config.robot):
         return 0
     result, stopped = _recorded(config)
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
@@ -270,17 +189,25 @@ def _request(
     return quotas, Campaign(plan, quotas, journal, station, config.consents), root, journal
 
 
-def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
+def _recorded(config: Any) -> tuple[RecordResult, tuple[int, ...]]:
     """Record and publish; return what came of it, and the signals that stopped it."""
-    from gaploop.scripts._sessions import (
-        SessionJob,
-        go_on_with,
-        record_alone,
-        session_figures,
-        spec_of,
-    )
+    from gaploop.collect.recording import RecordingSession, runs_by_itself, spec_of
+    from gaploop.collect.session_target import go_on_with
 
-    _check(config)
+    is_cell = config.robot.type == EMBEDDED
+    leads = kind(config.teleop)
+    by_expert = is_cell and leads == EXPERT
+    times = config.dataset
+    if times.episode_time_s is None:
+        times.episode_time_s = 10.0 if by_expert else 60.0
+    if times.reset_time_s is None:
+        times.reset_time_s = 5.0 if by_expert else 60.0
+    check_session(config)
+    if not is_cell and leads == EXPERT:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only. For an arm choose a leader "
+            "with --teleop.type: so101_leader, keyboard, gamepad, motion, …"
+        )
     station = session_station(config.robot, config.station)
     quotas, campaign, root, journal = _request(config, station)
     go_on_with(config, root, journal)
@@ -294,33 +221,33 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
                 log.info("%s: nothing to record; %s.", what, item.remedy)
         log.info("%s", campaign.as_text())
         quotas = tuple(takes_now(campaign, config.consent))
-
-    kind, policy_id = TakeKind.DEMONSTRATION, ""
-    shared: SharedDriver | None = None
-    if config.policy.path:
-        from gaploop.finetune import lerobot_policy
-
-        policy = lerobot_policy.load_policy(config.policy.path, fps=config.policy.fps)
-        config.dataset.fps = config.dataset.fps or policy.fps
-        kind, policy_id = TakeKind.ROLLOUT, lerobot_policy.policy_id(config.policy.path)
-
-        def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
-            return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
-
-        shared = drive
-
-    spec = spec_of(config, journal, kind, policy_id, resume=config.resume)
-    job = SessionJob(config, station, root, journal, quotas, spec, campaign, shared=shared)
-    # Nobody is needed where the embedded cell records by itself.
-    alone = config.teleop.type == EXPERT or config.policy.path
-    if config.robot.type == EMBEDDED and alone and config.display not in ("window", "terminal"):
-        from gaploop.collect.take import Attendant
-
-        end, reports, stopped = record_alone(job, Attendant(config.reconnect_s), "Recording")
+    suggest: Suggest | None = None
+    shows: contextlib.AbstractContextManager[Callable[..., None]]
+    if runs_by_itself(config, leads):
+        shows = options.progress("Recording", sum(quota.takes for quota in quotas))
     else:
-        from gaploop.scripts._attended import record_attended
+        # Now: later it would hold up the control loop.
+        from gaploop.failure_analysis.diagnosis import labels_if_failed
 
-        end, reports, stopped = record_attended(job)
+        suggest = labels_if_failed
+        shows = contextlib.nullcontext(lambda _steps: None)
+    with shows as advance:
+        session = RecordingSession(
+            config,
+            station,
+            spec_of(config, journal, TakeKind.DEMONSTRATION, "", resume=config.resume),
+            quotas,
+            root,
+            leads=leads,
+            fps=config.dataset.fps,
+            progress=None if campaign is None else campaign.progress,
+            suggest=suggest,
+            set_up=telling_set_ups(station.grid),
+            on_take=lambda _take, counts: advance(int(counts)),
+        )
+        if campaign is not None and session.shown == "none":
+            require_person(station, config.auto_start, stdin_is_terminal=False)
+        end = session.run()
 
     for line in end.gave_up:
         log.info("%s", line)
@@ -328,14 +255,14 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
         log.error("%s", end.trip)
     if end.recovered:
         log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
-    withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
+    withheld = {uid: why for report in session.reports for uid, why in report.withheld.items()}
     for why, count in Counter(withheld.values()).items():
         log.info("%d not published: %s.", count, why)
     if campaign is not None:
         log.info("%s", campaign.as_text())
     plan = None if campaign is None else campaign.plan
     result = RecordResult(
-        **session_figures(job, end, reports, stopped),
+        **session_figures(config, session, end),
         plan="" if plan is None else plan.id,
         evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
         counted=end.counted,
@@ -345,27 +272,24 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
         interrupted=end.interrupted,
         gave_up=end.gave_up,
     )
-    return result, stopped
+    return result, end.signals
 
 
-def _check(config: Any) -> None:
-    """Refuse options that don't fit each other, or values out of range."""
-    from gaploop.scripts._sessions import check_session
+def session_figures(config: Any, session: RecordingSession, end: SessionEnd) -> dict[str, Any]:
+    """Return what every session says of itself, as of `RecordResult`, after pushing if asked to."""
+    from gaploop.collect.recording import video_figures
 
-    check_session(config)
-    if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
-        raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only. For an arm choose a leader "
-            "with --teleop.type: so101_leader, keyboard, gamepad, motion, …"
-        )
-    if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
-        raise UnusableInputError(
-            "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
-            "can take over, use gaploop rollout."
-        )
-    if config.policy.path and config.plan is not None:
-        raise UnusableInputError(
-            "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
-        )
-    if math.isinf(config.dataset.reset_time_s):
-        raise UnusableInputError("--dataset.reset_time_s must be finite, got inf.")
+    outcomes = {o.value: sum(take.outcome is o for take in end.takes) for o in Outcome}
+    return {
+        "journal": session.journal,
+        "root": session.root,
+        "takes": len(end.takes),
+        "outcomes": {name: count for name, count in outcomes.items() if count},
+        "published": sum(len(report.published) for report in session.reports),
+        "recovered": end.recovered,
+        "reconnected": end.reconnected,
+        "trip": end.trip,
+        "uids": [take.uid for take in end.takes],
+        "video": video_figures(end.takes),
+        "push": push_after(config.dataset, session.root, config.consents, end.signals),
+    }

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Literal
+import contextlib
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
+from gaploop.collect.lerobot_factory import (
+    EMBEDDED,
+    EXPERT,
+    evidence_of,
+    kind,
+    robot_words,
+    station_for,
+)
+from gaploop.collect.session_options import SessionOptions, check_session
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import Follower, Policy, Suggest
+from gaploop.core.station import Station
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
-from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.scripts._campaign import require_consents
+from gaploop.scripts.record import session_figures
+
+if TYPE_CHECKING:
+    from gaploop.collect.intervention import TakeOver
+    from gaploop.collect.recording import RecordingSession
+    from gaploop.collect.rollout import RolloutDriver
+    from gaploop.collect.session import SessionEnd
+    from gaploop.failure_analysis.live.watch import SessionWatch
+
+log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.push_to_hub", "dataset.private", "dataset.tags", "dataset.reset_time_s",
-    "take_over_*", "hand_back_s", "smoothing.*", "watch_false_alarms", "journal", "sensors",
-    "keys", "auto_start", "play_sounds", "cartesian.*", "consents", "reconnect_s", "seed",
-    "publish_every",
+    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
+    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "consents", "seed",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -26,7 +54,9 @@ gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim 
 """
 
 POSITIONAL: Final = ()
-DEVICES: Final = {"robot": "so101_sim", "teleop": "scripted"}
+DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
+TAKE_OVER_DEG: Final = 5.0
+"""With `--take_over=motion`: a leader that is moved further than this within half a second [°]."""
 
 
 @dataclass
@@ -66,7 +96,7 @@ class RolloutDataset(options.DatasetOptions):
 
 
 @dataclass
-class RolloutConfig:
+class RolloutConfig(SessionOptions):
     """Let a policy drive, take over where it fails, and record whole attempts.
 
     Attempts go into a journal and are published, with gap.intervention true on the frames
@@ -81,32 +111,22 @@ class RolloutConfig:
     with --take_over=never, rolls out by itself on simulated time.
     """
 
-    robot: Any = None
-    """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
-    teleop: Any = None
-    """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
     policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
     dataset: RolloutDataset = field(default_factory=RolloutDataset)
     take_over: Literal["key", "motion", "auto", "never"] = "key"
-    """key: t takes over and hands back. motion: also when the leader is moved. auto: also when
-    the arm has stood still or the attempt is late, for runs that nobody watches. never: no
-    leader is used."""
-    take_over_motion_deg: float = 5.0
-    """With motion: moved further than this within half a second [°]."""
-    take_over_stall_s: float = 1.5
-    """With auto: after the arm has stood still this long [s]; longer where it drives slowly."""
-    take_over_late_s: float = 6.0
-    """With auto: after the policy has driven this long [s]; longer where it drives slowly."""
+    """key: t takes over and hands back. motion: also when the leader is moved by 5° within half a
+    second. auto: also when the arm has stood still for 1.5 s or the attempt is late (6 s; both
+    longer where the policy drives slowly), for runs that nobody watches. never: no leader is
+    used."""
     hand_back_s: float | None = None
     """Hand back by itself: with motion after the leader has rested this long, with auto after
     the person has driven this long [s]. Unless given, only t hands back."""
     smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     watch: str = "auto"
     """Takes that went well, as the reference: an attempt that looks like failing is reported
-    while it runs. A folder with 20 or more of this policy on this station, auto
-    (what ships, for the packaged base in the embedded cell; else nothing), or never."""
-    watch_false_alarms: float = 0.05
-    """Share of the attempts that go well that may alarm."""
+    while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
+    this station, auto (what ships, for the packaged base in the embedded cell; else nothing), or
+    never."""
     speed_scale: float | None = None
     """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
     passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
@@ -116,44 +136,179 @@ class RolloutConfig:
     """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
     attempts with the station as usual, and as many at each level that the station defines, in
     blocks. Attempts that the journal holds count. gaploop evaluate --rollouts counts them."""
-    journal: Path | None = None
-    """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
-    station: Path | None = None
-    """station.yaml with the cell's limits; conservative ones unless given."""
-    sensors: dict[str, Any] = field(default_factory=dict)
-    """What else is recorded with an arm, at the control rate: name to
-    '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
-    numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
-    display: str = "auto"
-    """window, terminal or none; auto: a window if there is a display and a person is needed."""
-    keys: dict[str, Any] = field(default_factory=dict)
-    """Other keys, pedals or gamepad buttons, such as '{"take_over": "f9", "next": "pad:a"}'."""
-    auto_start: bool = False
-    """Begin each attempt when the reset is over, not on a key."""
-    play_sounds: bool = True
-    """Tones when an attempt begins and ends, and when the arm trips."""
-    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-    consent: str = ""
-    """Consent ids of the people who take part."""
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
-    reconnect_s: float = 60.0
-    """How long to wait for an arm that was lost, a camera or room on the disk, where nobody is
-    there to end the session [s]."""
-    seed: int = 0
-    """Draws the scenes."""
-    operator: str = ""
-    """Who takes over."""
-    publish_every: int = 10
-    """Publish after this many takes, and at the end."""
-    json: bool = False
-    """Print one JSON object."""
 
 
-def run(config: RolloutConfig) -> int:
-    """Roll out and publish; 128 + the signal where one came."""
-    if options.show_ranges(config.robot):
+def run(config: Any) -> int:
+    """Roll out and publish; 128 + the signal where one came, 1 where a trip ended it."""
+    if options.show_file(config.robot):
         return 0
-    from gaploop.scripts._rollout_session import roll_out
+    from gaploop.collect.campaign import Quota, in_blocks
+    from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
+    from gaploop.collect.recording import RecordingSession, runs_by_itself, spec_of
+    from gaploop.collect.remote_policy import RemotePolicy
+    from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
+    from gaploop.collect.session_target import go_on_with
+    from gaploop.failure_analysis.live.watch import session_watch
+    from gaploop.finetune.factors import settings
 
-    return roll_out(config)
+    config.policy.required()
+    check_session(config, "hand_back_s")
+    lag_share(config.smoothing.exponential_s, 1.0)
+    root = config.dataset.folder().absolute()
+    journal = options.journal_beside(root, config.journal)
+    go_on_with(config, root, journal)
+    policy, id_ = _policy(config)
+    is_embedded = config.robot.type == EMBEDDED
+    fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
+    leads = "" if config.take_over == "never" else kind(config.teleop)
+    by_itself = runs_by_itself(config, leads)
+    watched = session_watch(config.watch, policy, id_, is_embedded)
+    drives = PolicyLeader if by_itself else AsyncPolicyDriver  # simulated time waits for a policy
+    blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
+    driver = RolloutDriver(
+        policy,
+        functools.partial(drives, lag_s=config.smoothing.exponential_s),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
+        functools.partial(_takeover_policy, config),
+        has_person=bool(leads),
+        drives_between=not is_embedded,
+    )
+    station = station_for(config.robot, config.station)
+    spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
+    quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
+    if config.factors:  # as many attempts at each of their levels, in blocks
+        levels = [
+            replace(quotas[0], conditions=c) for c in settings(config.factors, station=station)
+        ]
+        quotas = tuple(in_blocks(levels, f"factors {config.seed}"))
+    require_consents(quotas, station, config.consent, config.consents)
+    if station.domain is Domain.REAL:  # were policy and arm checked together?
+        from gaploop.collect.preflight import Checked, missing
+
+        if why := missing(journal, Checked(id_, robot_words(config.robot))):
+            log.warning(
+                "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
+                f"{why[0].upper()}{why[1:]}",
+                journal,
+            )
+    suggest: Suggest | None = None
+    shows: contextlib.AbstractContextManager[Callable[..., None]]
+    if by_itself:
+        driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
+        shows = options.progress("Rolling out", config.dataset.num_episodes)
+    else:
+        # Now: later it would hold up the control loop.
+        from gaploop.failure_analysis.diagnosis import labels_if_failed
+
+        suggest = labels_if_failed
+        shows = contextlib.nullcontext(lambda _steps: None)
+    with shows as advance:
+        session = RecordingSession(
+            config,
+            station,
+            spec,
+            quotas,
+            root,
+            leads=leads,
+            fps=config.dataset.fps or policy.fps,
+            driver=driver,
+            suggest=suggest,
+            on_take=lambda _take, counts: advance(int(counts)),
+        )
+        end = session.run()
+    return _tell(config, station, driver, watched, session, end)
+
+
+def _policy(config: Any) -> tuple[Policy, str]:
+    """Load the policy, or connect to where it is served; return it and its id."""
+    from gaploop.collect.remote_policy import SCHEME, RemotePolicy
+    from gaploop.teleop.link import TOKEN_VARIABLE
+
+    path, coefficient = config.policy.path, config.smoothing.temporal_ensemble_coeff
+    if path.startswith(SCHEME):
+        if coefficient is not None:
+            raise UnusableInputError(
+                "A policy on another machine isn't asked on every frame: leave "
+                "--smoothing.temporal_ensemble_coeff out."
+            )
+        token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
+        policy = RemotePolicy(path, token, config.dataset.single_task)
+        return policy, policy.card.id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
+
+    warn_withdrawn(path)
+    loaded = load_policy(
+        path,
+        temporal_ensemble_coeff=coefficient,
+        task=config.dataset.single_task,
+        fps=config.policy.fps,
+    )
+    return loaded, policy_id(path)
+
+
+# -- what the options ask for -------------------------------------------------------------------
+
+
+def _takeover_policy(config: Any, follower: Follower, fps: float) -> TakeOver:
+    """Return when the person takes over and hands back unasked."""
+    from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
+
+    if config.take_over == "motion":
+        return OnMotion(math.radians(TAKE_OVER_DEG), config.hand_back_s)
+    if config.take_over == "auto":
+        return OnStall(
+            fps,
+            follower.from_units,
+            hand_back_s=config.hand_back_s,
+        )
+    return TakeOver()
+
+
+# -- what is said at the end --------------------------------------------------------------------
+
+
+def _tell(
+    config: Any,
+    station: Station,
+    driver: RolloutDriver,
+    watched: SessionWatch,
+    session: RecordingSession,
+    end: SessionEnd,
+) -> int:
+    from gaploop.collect.remote_policy import RemotePolicy
+
+    notes = driver.attempts.notes
+    sealed = [notes[take.uid] for take in end.takes if take.uid in notes]
+    helped = sum(note.interventions > 0 for note in sealed)
+    paces = [note.pace for note in sealed]
+    asked = sum(pace.asked for pace in paces)
+    link = {}  # how long observations and plans were under way to another machine
+    if isinstance(driver.policy, RemotePolicy) and driver.policy.on_the_way_s:
+        p50, p99 = 1e3 * np.percentile(driver.policy.on_the_way_s, (50, 99))
+        link = {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
+    summary = {
+        **session_figures(config, session, end),
+        "helped": helped,
+        "person_s": round(sum(note.person_s for note in sealed), 3),
+        "policy": {
+            "asked": asked,
+            "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
+            "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
+            "waited_s": round(sum(pace.waited_s for pace in paces), 2),
+            **link,
+        },
+        "speed_scale": [note.speed_scale for note in sealed],
+        "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
+        "faults": [note.fault for note in notes.values() if note.fault],
+        "interrupted": bool(end.signals),
+        "evidence": evidence_of(config.robot, station),
+    }
+    words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
+    text = (
+        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {session.journal}; "
+        f"{summary['published']} published to {session.root}."
+    )
+    options.emit(config.json, summary, text)
+    if end.trip:
+        log.error("%s", end.trip)
+    return 128 + end.signals[0] if end.signals else int(bool(end.trip))

@@ -54,8 +54,6 @@ class ServeConfig:
     given."""
     port: int = 8440
     """Port to listen on; 0 for any."""
-    token: str = ""
-    """The token that the robot must give; better in GAPLOOP_LINK_TOKEN, which others don't see."""
     json: bool = False
     """Print one JSON object: {"address", "token", "at_the_robot"}."""
 
@@ -66,8 +64,8 @@ def run(config: ServeConfig) -> int:
 
     if config.what not in (LEADER, POLICY):
         raise unknown_choice("thing to serve", config.what, (LEADER, POLICY), "gaploop serve")
-    given = config.token or os.environ.get(link.TOKEN_VARIABLE, "")
-    token = link.require_token(given or link.new_token(), "--token")
+    given = os.environ.get(link.TOKEN_VARIABLE, "")
+    token = link.require_token(given or link.new_token(), link.TOKEN_VARIABLE)
     with contextlib.ExitStack() as stack:
         stopped = stack.enter_context(stoppable())
         serve = _leader if config.what == LEADER else _policy

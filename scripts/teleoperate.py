@@ -10,18 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory
 from gaploop.collect.lerobot_factory import kind
 from gaploop.collect.operator.keys import keys
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick, feature_of
 from gaploop.scripts import options
-from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread
 from gaploop.teleop.stopping import stoppable
@@ -29,7 +29,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
 
-RARE = ("control_hz", "cartesian.*", "force.*_*")
+RARE = ("cartesian.*", "force.*")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
@@ -51,7 +51,7 @@ DRAW_FPS: Final = 20.0
 
 
 @dataclass
-class TeleoperateConfig:
+class TeleoperateConfig(DriveOptions):
     """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
 
     The safety filter stands between leader and arm. After a trip the arm is lowered, or let go of;
@@ -61,26 +61,14 @@ class TeleoperateConfig:
     (a cable, a servo's power) is waited for; nothing need be restarted.
     """
 
-    robot: Any
-    """The arm that is driven."""
-    teleop: Any
-    """Who drives."""
     fps: float = CONTROL_HZ
     """Turns of the control loop per second [Hz]."""
-    control_hz: float | None = None
-    """The same, in gaploop's words; wins over --fps [Hz]."""
     teleop_time_s: float | None = None
     """End after this time of driving [s]."""
-    station: Path | None = None
-    """station.yaml with the cell's limits; conservative ones unless given."""
-    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-    force: ForceOptions = field(default_factory=ForceOptions)
     display_data: bool = False
     """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
     output_dir: Path | None = None
     """Where teleoperate.json goes, if the summary is to be kept."""
-    json: bool = False
-    """Print the summary as one JSON object."""
 
 
 def run(config: TeleoperateConfig) -> int:
@@ -89,17 +77,16 @@ def run(config: TeleoperateConfig) -> int:
     Returns:
         1 where it ended in a trip, 2 where a device failed, 128 + the signal where one came.
     """
+    if options.show_file(config.robot):
+        return 0
     from gaploop.collect.devices import ArmDevices
     from gaploop.collect.operator.teleop_view import screen
     from gaploop.collect.teleoperation import TeleopSession
     from gaploop.teleop.lerobot_devices.identity import Identities
 
-    name = "fps" if config.control_hz is None else "control_hz"
-    control_hz = float(getattr(config, name))
+    control_hz = float(config.fps)
     if not 1 <= control_hz <= FASTEST_HZ:
-        raise UnusableInputError(
-            f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {control_hz:g}."
-        )
+        raise UnusableInputError(f"--fps must be from 1 to {FASTEST_HZ:g} Hz, got {control_hz:g}.")
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")

@@ -21,6 +21,10 @@ class CellFollower:
         self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
         self.joint_limits_rad: FloatArray = cell.joint_limits_rad
 
+    def enter(self, cell: SimCell) -> None:
+        """Be the same arm in another cell, for a leader that outlives cells."""
+        self._cell = cell
+
     def read(self) -> FollowerState:
         """Return what the servos report."""
         return self._cell.read()
@@ -86,6 +90,11 @@ class PacedCellClock:
 
     def __init__(self, cell: SimCell) -> None:
         self._cell, self._real = cell, MonotonicClock()
+        self.restart()
+
+    def enter(self, cell: SimCell) -> None:
+        """Go on with another cell's time."""
+        self._cell = cell
         self.restart()
 
     def restart(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.machine import (
-    Deed,
+    ActionKind,
     SessionStage,
     SessionState,
     StageTiming,
@@ -142,7 +142,7 @@ class OperatorConsole:
     def choose(self, place: int) -> bool:
         """Give the answer at `place`, from 0; return whether anything is being asked."""
         with self._changed:
-            asked = self._state.inquiry is not None
+            asked = self._state.prompt is not None
             self._step(machine.choose(self._state, place, self._now_s()))
         return asked
 
@@ -175,7 +175,7 @@ class OperatorConsole:
         """End the session now, as when the window was closed; a take that runs is interrupted."""
         with self._changed:
             if self._state.stage is not SessionStage.ENDED:
-                self._set(replace(self._state, stage=SessionStage.ENDED, inquiry=None))
+                self._set(replace(self._state, stage=SessionStage.ENDED, prompt=None))
 
     # -- the thread that records ------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class OperatorConsole:
                 self._numbers[uid] = len(self._numbers) + 1
             self._play(Sound.END if uid else Sound.ALARM)
             self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
-            if not self.attended and self._state.inquiry is not None:
+            if not self.attended and self._state.prompt is not None:
                 self._step(machine.skipped(self._state, self._now_s()))
         self._wait(lambda s: s.stage is not SessionStage.VERDICT)
         return self._book.outcome(uid, outcome)
@@ -303,7 +303,7 @@ class OperatorConsole:
             return False
         with self._changed:
             self._fill()
-        self._wait(lambda s: s.stage is not SessionStage.DONE or (s.inquiry is None and lacks()))
+        self._wait(lambda s: s.stage is not SessionStage.DONE or (s.prompt is None and lacks()))
         with self._changed:
             self._set(machine.unfilled(self._state, self._now_s()))
         return not self.left
@@ -341,17 +341,17 @@ class OperatorConsole:
 
     def _step(self, step: machine.Step) -> None:
         before = self._state.stage
-        state, acts = step
+        state, actions = step
         if state is not self._state:
             self._set(state)
-        for act in acts:
-            if act.deed is Deed.END:
+        for action in actions:
+            if action.kind is ActionKind.END:
                 self._ends = True
-            elif act.deed is Deed.LABEL:
-                self._book.say(act.uid, act.said, anew=act.anew)
-                if outcome := act.said.get("outcome"):
+            elif action.kind is ActionKind.LABEL:
+                self._book.say(action.uid, action.update, anew=action.anew)
+                if outcome := action.update.get("outcome"):
                     self._play(Sound.GOOD if outcome == Outcome.SUCCESS.value else Sound.BAD)
-            elif act.deed is Deed.UNDO:
+            elif action.kind is ActionKind.UNDO:
                 uid = self._book.undo()
                 number = self._numbers.get(uid)
                 take = f"take {number}" if number else "an earlier take"
@@ -361,7 +361,7 @@ class OperatorConsole:
                     self.note(f"Taken back: {take} has no label now. It counts once it has one.")
                 else:
                     self.note(f"Taken back: the last label of {take}.")
-            if act.deed in (Deed.LABEL, Deed.UNDO):
+            if action.kind in (ActionKind.LABEL, ActionKind.UNDO):
                 self.labelled += 1
                 self.on_label()
         if before is SessionStage.RESET and state.stage is SessionStage.READY:

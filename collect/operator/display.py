@@ -125,7 +125,7 @@ class _Guest:
         if not name or held:
             return False
         is_accept = self._console.keys.command(name) is Command.ACCEPT
-        if self._shares and is_accept and self._console.seen().state.inquiry is None:
+        if self._shares and is_accept and self._console.seen().state.prompt is None:
             return False  # Enter clears a trip there
         return self._console.key(name)
 

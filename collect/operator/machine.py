@@ -19,7 +19,7 @@ from typing import Any, Final
 from gaploop.collect.operator.commands import Command
 from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome
 
-type Said = Mapping[str, Any]
+type LabelUpdate = Mapping[str, Any]
 """Label field to value, as in `core.labels`."""
 
 
@@ -81,7 +81,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class LabelPrompt:
     """A take about which the operator is asked.
 
     Attributes:
@@ -113,18 +113,18 @@ class Inquiry:
         }.get(self.question, "")
         return self.choices.index(suggested) if suggested in self.choices else None
 
-    def mark(self, step: int) -> Inquiry:
+    def mark(self, step: int) -> LabelPrompt:
         """Mark the answer `step` places further down, round and round."""
         here = self.at
         start = here if here is not None else (-1 if step > 0 else 0)
         return replace(self, marked=(start + step) % len(self.choices))
 
-    def suggest(self, suggestion: Suggestion) -> Inquiry:
+    def suggest(self, suggestion: Suggestion) -> LabelPrompt:
         """Take a suggestion in; the outcome that was proposed before stays unless it has one."""
         outcome = suggestion.outcome or self.suggestion.outcome
         return replace(self, suggestion=replace(suggestion, outcome=outcome))
 
-    def answer(self, place: int) -> tuple[Inquiry | None, Said]:
+    def answer(self, place: int) -> tuple[LabelPrompt | None, LabelUpdate]:
         """Give the answer at `place`; return what is asked next, if anything, and what was said."""
         value = self.choices[place]
         if self.question is Question.OUTCOME:
@@ -139,13 +139,13 @@ class Inquiry:
             return None, {Question.DIMENSION.value: {value: 1.0}}
         return None, {Question.REASON.value: value}
 
-    def skip(self) -> tuple[Inquiry | None, Said]:
+    def skip(self) -> tuple[LabelPrompt | None, LabelUpdate]:
         """Pass over the question: the outcome stays as sealed, a mode and a dimension open."""
         if self.question is Question.MODE:
             return self._ask(Question.DIMENSION), {}
         return None, {}
 
-    def _ask(self, question: Question) -> Inquiry:
+    def _ask(self, question: Question) -> LabelPrompt:
         return replace(self, question=question, marked=None)
 
 
@@ -159,7 +159,7 @@ def _cleared(outcome: Outcome, dimensions: Mapping[str, float]) -> dict[str, Any
     }
 
 
-def _rerecorded(purpose: Mapping[str, float]) -> Said:
+def _rerecorded(purpose: Mapping[str, float]) -> LabelUpdate:
     return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": RERECORDED}
 
 
@@ -186,7 +186,7 @@ BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET, S
 RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
 
 
-class Deed(StrEnum):
+class ActionKind(StrEnum):
     """What is to be done outside."""
 
     START = "start"
@@ -201,15 +201,15 @@ class Deed(StrEnum):
 
 
 @dataclass(frozen=True)
-class Act:
+class Action:
     """One thing to be done, and about which take.
 
     With `anew` a label is the first word about it: those that follow are taken back with it.
     """
 
-    deed: Deed
+    kind: ActionKind
     uid: str = ""
-    said: Said = MappingProxyType({})
+    update: LabelUpdate = MappingProxyType({})
     anew: bool = False
 
 
@@ -233,7 +233,7 @@ class SessionState:
         since_s: when the stage began [s].
         stood_s: how long the stage's clock has stood still [s].
         paused_s: when it was last paused [s], or None where it isn't.
-        inquiry: what the operator is asked, of the take just ended or of an earlier one.
+        prompt: what the operator is asked, of the take just ended or of an earlier one.
         verdict: what the operator has said of the take before it ended.
         leaving: the session ends after this take's verdict.
         blocked: why no take may start, such as a trip; "" where it may.
@@ -247,7 +247,7 @@ class SessionState:
     since_s: float = 0.0
     stood_s: float = 0.0
     paused_s: float | None = None
-    inquiry: Inquiry | None = None
+    prompt: LabelPrompt | None = None
     verdict: Command | None = None
     leaving: bool = False
     blocked: str = ""
@@ -291,7 +291,7 @@ SETTLE_S: Final = 0.4
 _VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
 """Command to the place of its answer to `Question.OUTCOME`."""
 
-type Step = tuple[SessionState, tuple[Act, ...]]
+type Step = tuple[SessionState, tuple[Action, ...]]
 
 
 def press(state: SessionState, command: Command, now_s: float) -> Step:
@@ -300,7 +300,7 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
         return state, ()
     if command is Command.PAUSE:
         return _pause(state, now_s), ()
-    if state.inquiry is not None:
+    if state.prompt is not None:
         return _answered(state, command, now_s)
     if state.stage in (SessionStage.RECORDING, SessionStage.ENDING):
         # It ends the take; what the operator has said of it by that is kept until it has ended.
@@ -314,7 +314,7 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
             return state, ()
         if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
             return state, ()
-        return replace(state, stage=SessionStage.ENDING), (Act(Deed.END),)
+        return replace(state, stage=SessionStage.ENDING), (Action(ActionKind.END),)
     if command is Command.STOP:
         return _leave(state, now_s)
     if state.stage not in BETWEEN:
@@ -340,28 +340,28 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
         place += -1 if command is Command.UP else 1
         return replace(state, pointed=min(last, max(0, place))), ()
     if command is Command.UNDO:
-        return state, (Act(Deed.UNDO),)
+        return state, (Action(ActionKind.UNDO),)
     if not state.at:
         return state, ()
     purpose = state.purposes.get(state.at, {})
     if command is Command.RERECORD:
-        return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
+        return state, (Action(ActionKind.LABEL, state.at, _rerecorded(purpose), anew=True),)
     if command in _VERDICTS:
-        inquiry = Inquiry(state.at, purpose=purpose)
-        return _after_answer(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
+        prompt = LabelPrompt(state.at, purpose=purpose)
+        return _after_answer(state, prompt, prompt.answer(_VERDICTS[command]), now_s)
     return state, ()
 
 
 def choose(state: SessionState, place: int, now_s: float) -> Step:
     """Give the answer at `place`, from 0; one that there isn't changes nothing."""
-    if state.inquiry is None or not 0 <= place < len(state.inquiry.choices):
+    if state.prompt is None or not 0 <= place < len(state.prompt.choices):
         return state, ()
-    return _after_answer(state, state.inquiry, state.inquiry.answer(place), now_s)
+    return _after_answer(state, state.prompt, state.prompt.answer(place), now_s)
 
 
 def tick(state: SessionState, now_s: float) -> Step:
     """Let time pass: a reset ends by itself, and a take begins by itself with `auto_start`."""
-    if state.inquiry is not None:
+    if state.prompt is not None:
         return state, ()
     if state.stage is SessionStage.RESET and not state.paused and state.left_s(now_s) == 0.0:
         state = _enter(state, SessionStage.READY, now_s)
@@ -397,24 +397,24 @@ def ended(
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
-    inquiry = Inquiry(uid, suggestion=suggestion or Suggestion(), purpose=purpose)
+    prompt = LabelPrompt(uid, suggestion=suggestion or Suggestion(), purpose=purpose)
     state = _enter(state, SessionStage.VERDICT, now_s)
-    state = replace(state, takes=takes, purposes=purposes, pointed=None, inquiry=inquiry)
+    state = replace(state, takes=takes, purposes=purposes, pointed=None, prompt=prompt)
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
 def skipped(state: SessionState, now_s: float) -> Step:
     """Pass over what is asked, where nobody is there to answer."""
-    if state.inquiry is None:
+    if state.prompt is None:
         return state, ()
-    return _after_answer(state, state.inquiry, state.inquiry.skip(), now_s)
+    return _after_answer(state, state.prompt, state.prompt.skip(), now_s)
 
 
 def suggested(state: SessionState, uid: str, suggestion: Suggestion) -> SessionState:
     """Take in what the machine thinks of a take, if it is being asked about."""
-    if state.inquiry is None or state.inquiry.uid != uid:
+    if state.prompt is None or state.prompt.uid != uid:
         return state
-    return replace(state, inquiry=state.inquiry.suggest(suggestion))
+    return replace(state, prompt=state.prompt.suggest(suggestion))
 
 
 def set_up(state: SessionState, now_s: float) -> SessionState:
@@ -454,57 +454,66 @@ def _pause(state: SessionState, now_s: float) -> SessionState:
 def _start(state: SessionState, now_s: float) -> Step:
     if state.blocked or state.paused:
         return state, ()
-    return _enter(replace(state, pointed=None), SessionStage.STARTING, now_s), (Act(Deed.START),)
+    return _enter(replace(state, pointed=None), SessionStage.STARTING, now_s), (
+        Action(ActionKind.START),
+    )
 
 
 def _leave(state: SessionState, now_s: float) -> Step:
-    return _enter(replace(state, inquiry=None), SessionStage.ENDED, now_s), (Act(Deed.LEAVE),)
+    return _enter(replace(state, prompt=None), SessionStage.ENDED, now_s), (
+        Action(ActionKind.LEAVE),
+    )
 
 
 def _answered(
     state: SessionState, command: Command, now_s: float, *, anew_press: bool = True
 ) -> Step:
-    inquiry = state.inquiry
-    if inquiry is None:
+    prompt = state.prompt
+    if prompt is None:
         return state, ()
-    is_outcome = inquiry.question is Question.OUTCOME
+    is_outcome = prompt.question is Question.OUTCOME
     settled = not anew_press or state.elapsed_s(now_s) >= SETTLE_S or not is_outcome
     if command in (Command.UP, Command.DOWN):
         step = -1 if command is Command.UP else 1
-        return replace(state, inquiry=inquiry.mark(step)), ()
+        return replace(state, prompt=prompt.mark(step)), ()
     if command in _VERDICTS and is_outcome:
-        return _after_answer(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
-    if command is Command.ACCEPT and inquiry.at is not None and settled:
-        return _after_answer(state, inquiry, inquiry.answer(inquiry.at), now_s)
+        return _after_answer(state, prompt, prompt.answer(_VERDICTS[command]), now_s)
+    if command is Command.ACCEPT and prompt.at is not None and settled:
+        return _after_answer(state, prompt, prompt.answer(prompt.at), now_s)
     if command is Command.NEXT and settled:
-        return _after_answer(state, inquiry, inquiry.skip(), now_s)
+        return _after_answer(state, prompt, prompt.skip(), now_s)
     if command is Command.RERECORD:
-        return _after_answer(state, inquiry, (None, _rerecorded(inquiry.purpose)), now_s)
+        return _after_answer(state, prompt, (None, _rerecorded(prompt.purpose)), now_s)
     if command is Command.UNDO:
         if is_outcome:
             return state, ()  # nothing has been answered
         asked = None
         if state.stage is SessionStage.VERDICT:  # back to the first question
-            asked = replace(inquiry, question=Question.OUTCOME, marked=None)
-        return replace(state, inquiry=asked), (Act(Deed.UNDO),)
+            asked = replace(prompt, question=Question.OUTCOME, marked=None)
+        return replace(state, prompt=asked), (Action(ActionKind.UNDO),)
     if command is Command.STOP:
         return _leave(state, now_s)
     return state, ()
 
 
 def _after_answer(
-    state: SessionState, asked: Inquiry, answer: tuple[Inquiry | None, Said], now_s: float
+    state: SessionState,
+    asked: LabelPrompt,
+    answer: tuple[LabelPrompt | None, LabelUpdate],
+    now_s: float,
 ) -> Step:
     """Go on after an answer: with the next question, or with what comes after the verdict."""
     then, said = answer
-    acts: tuple[Act, ...] = ()
+    actions: tuple[Action, ...] = ()
     if said:
-        acts = (Act(Deed.LABEL, asked.uid, said, anew=asked.question is Question.OUTCOME),)
-    state = replace(state, inquiry=then)
+        actions = (
+            Action(ActionKind.LABEL, asked.uid, said, anew=asked.question is Question.OUTCOME),
+        )
+    state = replace(state, prompt=then)
     if then is not None or state.stage is not SessionStage.VERDICT:
-        return state, acts
+        return state, actions
     state, more = _after_verdict(state, now_s)
-    return state, (*acts, *more)
+    return state, (*actions, *more)
 
 
 def _after_verdict(state: SessionState, now_s: float) -> Step:

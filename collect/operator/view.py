@@ -14,7 +14,7 @@ from gaploop.collect.operator.machine import (
     ASKED,
     BETWEEN,
     RUNS_ON,
-    Inquiry,
+    LabelPrompt,
     Question,
     SessionStage,
     SessionState,
@@ -204,7 +204,7 @@ def look(seen: ScreenContent) -> Shown:
     loop, driven, keys = seen.loop, seen.driven, seen.keys
     left_s = None if loop.lost else state.left_s(seen.now_s)
     limit_s = state.limit_s
-    asked, quotas = state.inquiry, seen.quotas
+    asked, quotas = state.prompt, seen.quotas
     bars = quotas.bars
     if driven is not None and driven.successes is not None:
         name = "successes without help, for full speed"
@@ -239,7 +239,7 @@ def look(seen: ScreenContent) -> Shown:
             driving.append("hold the leader, it is coming")
     choices = []
     if asked is not None:
-        suggested = Inquiry(asked.uid, asked.question, asked.suggestion).at
+        suggested = LabelPrompt(asked.uid, asked.question, asked.suggestion).at
         for place, value in enumerate(asked.choices):
             key = str((place + 1) % 10)
             if asked.question is Question.OUTCOME:
@@ -312,10 +312,10 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
         return "KEEP CLEAR", Tone.ALARM, " ".join(filter(None, (loop.doing, loop.trip)))
     if loop.trip:
         return "TRIPPED", Tone.ALARM, loop.trip
-    if state.inquiry is not None:
-        about = [take.number for take in seen.takes if take.uid == state.inquiry.uid]
+    if state.prompt is not None:
+        about = [take.number for take in seen.takes if take.uid == state.prompt.uid]
         below = f"Take {about[0]}." if about and about[0] else "An earlier take."
-        return _QUESTIONS[state.inquiry.question], Tone.ASK, below
+        return _QUESTIONS[state.prompt.question], Tone.ASK, below
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
@@ -388,10 +388,10 @@ def hints(seen: ScreenContent) -> tuple[Hint, ...]:
         key, is_on = seen.keys.name(Command.TAKE_OVER), driven.driver in _IN_HAND
         if state.stage in RUNS_ON:
             found.append(Hint(key, "hand back to the policy" if is_on else "TAKE OVER"))
-        elif state.stage in BETWEEN and state.inquiry is None:
+        elif state.stage in BETWEEN and state.prompt is None:
             found.append(Hint(key, "let the arm hold" if is_on else "drive, to put things back"))
     for command, does in _do(state):
-        if command is Command.NEXT and state.blocked and state.inquiry is None:
+        if command is Command.NEXT and state.blocked and state.prompt is None:
             continue
         if key := seen.keys.name(command):
             found.append(Hint(key, does))
@@ -407,8 +407,8 @@ _IN_HAND: Final = (Driver.PERSON, Driver.ALIGNING)
 
 
 def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
-    if state.inquiry is not None:
-        if state.inquiry.at is not None:
+    if state.prompt is not None:
+        if state.prompt.at is not None:
             yield Command.ACCEPT, "take the marked answer"
         yield Command.NEXT, "pass over"
         yield Command.UP, "mark another"

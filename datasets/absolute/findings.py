@@ -108,6 +108,8 @@ class Finding:
         text = self.sentence
         if low < high:
             text += f" {value:.3g} {self.unit} [{low:.3g}, {high:.3g}]".replace(" °", "°")
+        elif self.unit:  # one value, or one that has no interval
+            text += f" {value:.3g} {self.unit}".replace(" °", "°")
         text += f"; {len(self.episodes)} of {self.of} episodes"
         if self.worst is not None and len(self.episodes) > 1:
             text += f", most in {self.worst}"

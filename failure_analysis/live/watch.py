@@ -6,17 +6,21 @@ same code that watches rollouts.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import Policy, TakeSink
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.live.score import (
     EVERY_S,
     FEATURES,
@@ -28,6 +32,8 @@ from gaploop.failure_analysis.live.score import (
 from gaploop.failure_analysis.live.signals import LiveSignals
 from gaploop.failure_analysis.views.policy_view import overlap_rms
 from gaploop.failure_analysis.views.view import TakeView
+
+log = logging.getLogger(__name__)
 
 SHIPPED: Final = Path(__file__).with_name("so101_cell.json")
 """The score of the embedded cell with the shipped policy.
@@ -168,6 +174,74 @@ class FailureWatch(SignalTracker):
             why = explain(self._model, t_s, self.values)
             self.alarm = Alarm(t_s, self.score, self._model.p_value(self.score), why)
             self._on_alarm(self.alarm)
+
+
+class SessionWatch:
+    """Watches every attempt of a session.
+
+    Args:
+        score: says how unusual an attempt is; None where nothing is watched.
+        planned: the policy's newest plan, in degrees; None where it doesn't show one.
+    """
+
+    def __init__(
+        self,
+        score: FailureScore | None,
+        planned: Planned | None,
+    ) -> None:
+        self.score, self._planned = score, planned
+        self.alarms: dict[str, Alarm] = {}
+        """Take to its alarm."""
+
+    def __call__(self, rig: Any, writer: Any) -> Sequence[TakeSink]:
+        """Return what watches an attempt that begins, given its rig and its journal writer."""
+        if self.score is None:
+            return ()
+
+        def alarmed(alarm: Alarm) -> None:
+            self.alarms[writer.header.info.uid] = alarm
+            said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
+            writer.event(alarm.t_s, ALARM, **said)
+            log.warning(
+                "This attempt has looked like a failure since %.1f s: %s (p = %.2g).",
+                alarm.t_s, alarm.why, alarm.p_value,
+            )  # fmt: skip
+
+        follower = rig.follower
+        watch = FailureWatch(
+            self.score,
+            follower.joint_names,
+            rig.control_hz,
+            rig.fps,
+            planned=self._planned if follower.units.startswith("deg") else None,
+            on_alarm=alarmed,
+        )
+        return (watch,)
+
+
+def session_watch(watch: str, policy: Policy, policy_id: str, is_embedded: bool) -> SessionWatch:
+    """Return what watches a session's attempts.
+
+    Args:
+        watch: a folder of takes that went well, auto or never.
+        policy_id: the id of the policy that drives.
+        is_embedded: in the embedded cell.
+
+    Raises:
+        UnusableInputError: too few successful takes.
+    """
+    score = None
+    if watch == "auto":
+        shipped = shipped_score() if is_embedded else None
+        score = shipped if shipped is not None and shipped.policy == policy_id else None
+    elif watch != "never":
+        score = score_of(load_takes(Path(watch)), watch)
+    if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
+        raise UnusableInputError(
+            f"{score.name}: {len(score.peaks)} takes that went well are too few for a false-alarm "
+            f"rate of {FALSE_ALARMS:g}: record {math.ceil(1 / FALSE_ALARMS)}."
+        )
+    return SessionWatch(score, (lambda: policy.chunk) if hasattr(policy, "chunk") else None)
 
 
 def shipped_score() -> FailureScore:

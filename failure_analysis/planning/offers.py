@@ -198,11 +198,10 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     if twin is None:
         arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
         if arm:
-            roots = [about.folder / "station_check"]
-            lines.append(["probe", *arm, f"--journal={roots[0]}"])
+            roots, arm = [about.folder / "station_check"], ["--measure", *arm]
         if roots:
             twin = about.folder / "station" / "station_twin.yaml"
-            lines.append(["identify", *map(str, roots), f"--output_dir={twin.parent}"])
+            lines.append(["identify", *map(str, roots), *arm, f"--output_dir={twin.parent}"])
     again = next((root for root in about.takes if root.resolve().name == source), None)
     if twin is not None and again is not None:
         with_twin = [f"--twin={twin}", f"--policy.path={about.policy}"]

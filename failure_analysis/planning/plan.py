@@ -424,7 +424,7 @@ def _stop_words(
             return (
                 f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. "
                 "Measure first: "
-                "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
+                "gaploop identify --measure, then gaploop diagnose --twin=station_twin.yaml."
             )
         if not quotas and summary.get("takes"):
             return "No cause was named: there is nothing to put right or to collect for yet."

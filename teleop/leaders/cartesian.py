@@ -62,6 +62,7 @@ class CartesianLeader:
     Args:
         limits_rad: the follower's joint limits [rad], shape (n_joints, 2), gripper last.
         start: returns the follower's joint positions [rad]; called by `reset`.
+        joint_velocity_rad_s: fastest motion of any joint [rad/s].
     """
 
     def __init__(
@@ -72,13 +73,15 @@ class CartesianLeader:
         start: Callable[[], FloatArray],
         options: CartesianOptions,
         box: Box | None = None,
+        joint_velocity_rad_s: float = CartesianOptions.joint_velocity_rad_s,
     ) -> None:
         self._limits_rad = common_limits(arm, limits_rad)
-        self._servo = ToolServo(arm, self._limits_rad, options.joint_velocity_rad_s, box)
+        self._servo = ToolServo(arm, self._limits_rad, joint_velocity_rad_s, box)
         self._source, self._start, self._options = source, start, options
         # Where nobody pumps, the input grows old and the arm stops.
         self.listen, self.host = source.listen, source.host
-        self.pump, self.close = source.pump, source.close
+        self.pump = source.pump
+        self.close: Callable[[], object] = source.close
         self.has_window, self.clear_hint = source.has_window, source.clear_hint
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
@@ -96,6 +99,16 @@ class CartesianLeader:
         self._last_s = None
         if self._home_rad is None:
             self._home_rad = self._q_rad.copy()
+
+    def keep_open(self) -> Callable[[], object]:
+        """Outlive the arm: `close` does nothing any more; return what closes the input device."""
+        closes = self.close
+        self.close = _nothing
+        return closes
+
+    def lead(self, start: Callable[[], FloatArray]) -> None:
+        """Lead the arm as it is connected now; `start` returns its joint positions [rad]."""
+        self._start = start
 
     def tick(self, tick: Tick) -> None:
         """Take note of what was sent; called from any thread."""
@@ -189,6 +202,10 @@ class CartesianLeader:
         if way:
             self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
         self._q_rad = self._servo.q_rad
+
+
+def _nothing() -> None:
+    """Close nothing."""
 
 
 def common_limits(arm: ArmModel, limits_rad: FloatArray) -> FloatArray:

@@ -56,8 +56,9 @@ def make_tool_leader(
         station.joint_limits(follower.joint_names, follower.joint_limits_rad),
         source,
         lambda: follower.read().position_rad,
-        replace(options, joint_velocity_rad_s=fastest),
+        options,
         box_of(arm, station),
+        joint_velocity_rad_s=fastest,
     )
 
 

@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 
 EXAMPLE: Final = """\
-# gaploop's node: ROS 2 parameters, for gaploop ros2 THIS_FILE --policy.path=... and for
+# gaploop's node: ROS 2 parameters, for
 # gaploop record|rollout|teleoperate --robot.type=ros2 --robot.topics=THIS_FILE.
 /**:
   ros__parameters:
@@ -66,7 +66,7 @@ class Ros2RobotConfig(RobotConfig):  # type: ignore[misc]
     """A robot behind ROS 2 topics.
 
     Attributes:
-        topics: the node's parameter file; `gaploop ros2 --example` prints one.
+        topics: the node's parameter file; help prints one to edit.
         dry_run: everything but publishing goals.
         cameras: those of the file, by name.
     """
@@ -76,6 +76,8 @@ class Ros2RobotConfig(RobotConfig):  # type: ignore[misc]
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if str(self.topics) == "help":
+            return
         self.parameters = Ros2Parameters(self.topics)
         self.cameras = {**self.parameters.cameras, **self.cameras}
 

@@ -14,7 +14,7 @@ from lerobot.configs import RTCAttentionSchedule
 from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 
-from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, cross_faded
+from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, cross_faded
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 
@@ -66,17 +66,17 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def steps() -> Iterator[tuple[Steps, PatientLeader]]:
+def steps() -> Iterator[tuple[Steps, AsyncPolicyDriver]]:
     policy, arm = Steps(), Arm()
     any_arm: Any = arm
-    leader = PatientLeader(policy, any_arm, FPS, FPS * TURNS)
+    leader = AsyncPolicyDriver(policy, any_arm, FPS, FPS * TURNS)
     yield policy, leader
     policy.gate.set()
     leader.close()
 
 
 def test_a_slow_policy_holds_the_arm_and_never_the_loop(
-    steps: tuple[Steps, PatientLeader],
+    steps: tuple[Steps, AsyncPolicyDriver],
 ) -> None:
     """A policy that took 0.3 s for each plan took the control loop with it: 3 turns a second."""
     policy, leader = steps
@@ -94,7 +94,7 @@ def test_a_slow_policy_holds_the_arm_and_never_the_loop(
 
 
 def test_what_the_policy_raises_is_raised_where_it_is_shown_a_frame(
-    steps: tuple[Steps, PatientLeader],
+    steps: tuple[Steps, AsyncPolicyDriver],
 ) -> None:
     policy, leader = steps
     policy.fails = True
@@ -106,7 +106,7 @@ def test_what_the_policy_raises_is_raised_where_it_is_shown_a_frame(
     until(lambda: frame(leader)[-1] > 0.0)
 
 
-def test_a_plan_of_the_take_before_is_thrown_away(steps: tuple[Steps, PatientLeader]) -> None:
+def test_a_plan_of_the_take_before_is_thrown_away(steps: tuple[Steps, AsyncPolicyDriver]) -> None:
     policy, leader = steps
     policy.at = 99.0
     frame(leader)
@@ -141,7 +141,7 @@ class Plans:
 def driven(policy: Any, slow_frames: float, frames: int, scale: float = 1.0) -> tuple[Any, Any]:
     """Drive by a planner that takes so many frames for each plan; return targets and leader."""
     arm, any_arm = [0.0], Arm()
-    leader = PatientLeader(policy, any_arm, FPS, FPS * TURNS, takes_s=slow_frames / FPS)  # type: ignore[arg-type]
+    leader = AsyncPolicyDriver(policy, any_arm, FPS, FPS * TURNS, takes_s=slow_frames / FPS)  # type: ignore[arg-type]
     leader.speed_scale = scale
     for _ in range(frames):
         arm += frame(leader, arm[-1])

@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 
 from benchmarks.link_proxy import meddling
 from gaploop.collect import remote_policy
-from gaploop.collect.policy_leader import PatientLeader, Planner
+from gaploop.collect.policy_leader import AsyncPolicyDriver, Planner
 from gaploop.collect.remote_policy import Picture, RemotePolicy, packed, unpacked
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
@@ -253,7 +253,7 @@ def test_where_a_plan_runs_out_the_arm_holds() -> None:
     policy = FakePlanner()
     with contextlib.ExitStack() as serving:
         far = RemotePolicy(at(serving.enter_context(served(policy))), TOKEN)
-        leader = PatientLeader(far, DegreesArm(), 25.0, 50.0)  # type: ignore[arg-type]
+        leader = AsyncPolicyDriver(far, DegreesArm(), 25.0, 50.0)  # type: ignore[arg-type]
         leader.observe(observation(0.0))
         while not leader.pace.asked:
             leader.read(0.0)

@@ -16,10 +16,10 @@ from gaploop.collect.rollout import (
     SUCCESSES,
     Attempts,
     RolloutNote,
-    Rollouts,
     SpeedRamp,
 )
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
+from gaploop.collect.take import Operator
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.types import CameraFrame, FloatArray, Observation
@@ -60,7 +60,7 @@ class Frozen:
 
 
 def roll(
-    journal: Path, policy: Still, takes: int, *, frozen: bool = False, attendant: Rollouts
+    journal: Path, policy: Still, takes: int, *, frozen: bool = False, operator: Operator
 ) -> SessionEnd:
     def rig(_conditions: object) -> Rig:
         made = embedded_rig()
@@ -71,14 +71,14 @@ def roll(
         return SharedLeader(drives, None, lambda: rig.safety.sent_rad)
 
     spec = SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=1.0, policy="p")
-    return record_takes(spec, [Quota(takes)], rig, leader, attendant=attendant)
+    return record_takes(spec, [Quota(takes)], rig, leader, operator=operator)
 
 
 def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Path) -> None:
     notes: list[RolloutNote] = []
     attempts = Attempts(SpeedRamp(tmp_path, "p", 1.0), lambda n, _r: notes.append(n))
-    attendant = Rollouts(attempts)
-    end = roll(tmp_path, Still(fails=(1,)), 3, attendant=attendant)
+    operator = Operator(attempts=attempts)
+    end = roll(tmp_path, Still(fails=(1,)), 3, operator=operator)
     assert end.counted == 3
     takes = list(read_journal(tmp_path))
     assert [take.outcome for take in takes] == [Outcome.FAILURE] * 3
@@ -101,7 +101,7 @@ def test_a_policy_out_of_reach_is_no_failure_and_is_waited_for(tmp_path: Path) -
 
     policy = Still(fails=(0,), error=LostError("The policy at host:8441: The link is closed."))
     attempts = Attempts(SpeedRamp(tmp_path, "p", 1.0), blocker=blocker)
-    end = roll(tmp_path, policy, 2, attendant=Rollouts(attempts))
+    end = roll(tmp_path, policy, 2, operator=Operator(attempts=attempts))
     assert end.counted == 2
     assert blocked[:3] == ["No link.", "No link.", ""]
     outcomes = [read_end(folder) for folder in take_folders(tmp_path)]
@@ -111,16 +111,16 @@ def test_a_policy_out_of_reach_is_no_failure_and_is_waited_for(tmp_path: Path) -
 
 
 def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path) -> None:
-    attendant = Rollouts(Attempts(SpeedRamp(tmp_path, "p", 1.0)))
+    operator = Operator(attempts=Attempts(SpeedRamp(tmp_path, "p", 1.0)))
     with pytest.raises(DeviceError, match=r"3 takes in a row ended in a fault; .* not aligned"):
-        roll(tmp_path, Still(fails=tuple(range(9))), 9, attendant=attendant)
+        roll(tmp_path, Still(fails=tuple(range(9))), 9, operator=operator)
     assert len(list(read_journal(tmp_path))) == 3
 
 
 def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
-    attendant = Rollouts(Attempts(SpeedRamp(tmp_path, "p", 1.0)))
+    operator = Operator(attempts=Attempts(SpeedRamp(tmp_path, "p", 1.0)))
     with pytest.raises(DeviceError, match=r"3 takes in a row .* Camera overhead is stale"):
-        roll(tmp_path, Still(), 1, frozen=True, attendant=attendant)
+        roll(tmp_path, Still(), 1, frozen=True, operator=operator)
     for folder in take_folders(tmp_path):
         end = read_end(folder)
         assert end is not None

@@ -14,8 +14,8 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import (
-    Attendant,
     MakeLeader,
+    Operator,
     Quota,
     SessionEnd,
     SessionSpec,
@@ -311,5 +311,5 @@ def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
     assert end.counted == 1
     blocked = replace(rig, blocker=lambda: full, close=lambda: None)
     with pytest.raises(DeviceError, match="Make room"):
-        record_takes(spec, [Quota(1)], lambda _conditions: blocked, idle, attendant=Attendant(0.0))
+        record_takes(spec, [Quota(1)], lambda _conditions: blocked, idle, operator=Operator(0.0))
     assert len(take_folders(tmp_path)) == 1

@@ -268,15 +268,12 @@ def test_the_command_from_adding_to_withdrawing(
     assert main([*add, option, "--json"]) == 0
     id_ = json.loads(capsys.readouterr().out)["id"]
     write_take(journal, id_)
-    out = tmp_path / "out"
-    dry = ["consent", "withdraw", id_, option, f"--journal=[{journal}]", f"--output_dir={out}"]
-    assert main(dry) == 0
-    assert not json.loads((out / f"withdrawal_{id_}.json").read_text())["done"]
+    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]"]) == 0
     said = capsys.readouterr().out
     assert "1 take would be removed" in said
     assert "--yes" in said
     assert len(take_folders(journal)) == 1
-    assert main(["consent", "withdraw", id_, option, f"--journal=[{journal}]", "--yes"]) == 0
+    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]", "--yes"]) == 0
     assert "1 take removed" in capsys.readouterr().out
     assert take_folders(journal) == []
     assert main(["consent", "list", option, "--json"]) == 0
@@ -297,6 +294,7 @@ def test_the_command_from_adding_to_withdrawing(
         (["add", "ana", "--expires=2999-01-01", "--scope=[record]"], "never a name"),
         (["withdraw"], "consent list"),
         (["withdraw", "c-aaaaaaaaaa"], "Unknown consent"),
+        (["withdraw", "c-aaaaaaaaaa", "--places=[nowhere]"], "nowhere"),
     ],
 )
 def test_unusable_input_is_one_line(

@@ -12,13 +12,14 @@ import damage
 import numpy as np
 import pytest
 
+from gaploop.collect.session_target import go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.units import plainly_radians
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.failure_analysis.views.joints import units_of
+from gaploop.scripts import cli, record
 from gaploop.scripts._arguments import parse
-from gaploop.scripts._sessions import go_on_with
 from gaploop.scripts.record import RecordConfig
 
 type Write = Callable[..., str]
@@ -45,7 +46,8 @@ def test_takes_in_other_units_are_not_published_beside_them(
 
 
 def gone_on_with(store: Path, *words: str, **robot: Any) -> Any:
-    config = parse(RecordConfig, [f"--dataset.root={store}/set", *words], (), "gaploop record")
+    made = cli.config_class_of(record, "record", words)
+    config = parse(made, [f"--dataset.root={store}/set", *words], (), "gaploop record")
     if robot:
         config.robot = SimpleNamespace(**robot)
     go_on_with(config, store / "set", store / "journal")

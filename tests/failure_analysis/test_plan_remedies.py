@@ -122,17 +122,18 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
     found = replace(diagnosed({"actuator_response": 0.9}), source=rollouts.name)
     plan = plan_for(found, Ask(Budget(takes=20), learn(), about=context)).plan
     names = [shlex.split(line)[1] for line in plan.measure]
-    assert names == [*(["probe"] if record_with else []), "identify", "diagnose", "plan"]
+    assert names == ["identify", "diagnose", "plan"]
     made: list[Path] = [rollouts]
     for line in plan.measure:  # each reads what a line before it has made
         config = parsed(line)
+        made += getattr(config, "roots", []) if getattr(config, "measure", False) else []
         for read in ("roots", "dataset.root", "diagnosis", "takes"):
             value = _of(config, read)
             for root in value if isinstance(value, list) else [value]:
                 assert root is None or root in made
         twin_file = _of(config, "twin")
         assert twin_file is None or twin_file.parent in made
-        made += [p for o in ("journal", "output_dir") if (p := _of(config, o))]
+        made += [p for o in ("output_dir",) if (p := _of(config, o))]
     assert all(line in plan_markdown(plan) for line in plan.measure)
     measured = replace(found, summary={**found.summary, "reproduction": NOTHING_REPRODUCED})
     assert not plan_for(measured, Ask(Budget(takes=20), learn(), about=context)).plan.measure

@@ -96,7 +96,7 @@ def test_a_plan_says_what_to_measure_where_nothing_was_seen() -> None:
     found = by_the_station_itself()
     blank = replace(found.takes[0], dimensions=dict.fromkeys(DIMENSIONS, 0.0), none=1.0)
     nothing = replace(found, takes=(blank,) * 4)
-    assert "gaploop probe" in make_plan(nothing, 50).stop
+    assert "gaploop identify --measure" in make_plan(nothing, 50).stop
     free = {**found.summary["evidence"], "cannot_rule_out": []}
     seen = replace(nothing, summary={**found.summary, "evidence": free})
     assert "nothing to put right or to collect for yet" in make_plan(seen, 50).stop

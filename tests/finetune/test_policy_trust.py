@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import gaploop
+from gaploop.collect.lerobot_registry import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.vocabulary import Outcome
@@ -123,10 +124,6 @@ COMMANDS: dict[str, list[str]] = {
     "rollout": [
         "rollout", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/rollout_x",
         "--dataset.root={}_set", "--dataset.single_task=Move",
-    ],
-    "record": [
-        "record", "--policy.path={}", "--robot.type=so101_sim", "--dataset.repo_id=me/x",
-        "--dataset.root={}_set", "--dataset.single_task=Move", "--dataset.num_episodes=1",
     ],
     "finetune": ["finetune", "--policy.path={}", "--sim_takes=1", "--output_dir={}_run"],
     "gate": ["gate", "--baseline={}", "--candidate=base", "--output_dir={}_gate"],
@@ -253,7 +250,7 @@ def test_own_steps_are_allowed_by_importing_them(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As LeRobot does it, `--policy.discover_packages_path` says that a package is trusted."""
-    monkeypatch.setenv(trust.DISCOVERED, "")
+    monkeypatch.setenv(DISCOVERED, "")
     package = tmp_path / "site" / "my_steps"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -268,7 +265,7 @@ def test_own_steps_are_allowed_by_importing_them(
     assert main(command) == 2
     assert "my_steps.steps" not in sys.modules
     assert main([*command, "--policy.discover_packages_path=my_steps"]) == 0
-    assert os.environ[trust.DISCOVERED].split(",")[-1] == "my_steps"  # for worker processes
+    assert os.environ[DISCOVERED].split(",")[-1] == "my_steps"  # for worker processes
     put(policy, {"class": "my_steps.steps.subprocess.Popen", "config": {"args": ["true"]}})
     with pytest.raises(UnusableInputError, match="Popen"):
         refuse_foreign_code(policy)

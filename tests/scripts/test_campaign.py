@@ -112,11 +112,11 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
     ]
 
 
-def test_a_real_station_needs_a_person_or_yes() -> None:
+def test_a_real_station_needs_a_person_or_auto_start() -> None:
     require_person(BENCH, False, True)
     require_person(BENCH, True, False)
     require_person(SIM_STATION, False, False)
-    with pytest.raises(UnusableInputError, match="--yes"):
+    with pytest.raises(UnusableInputError, match="--auto_start"):
         require_person(BENCH, False, False)
 
 

@@ -436,9 +436,8 @@ def test_what_is_rare_exists_and_every_option_says_what_it_does(
     said = capsys.readouterr().out
     assert WORDLESS.findall(said) == []
     options = re.findall(r"^  --([\w.]+)=", said, re.MULTILINE)
-    given = {"record": ["cartesian.speed_m_s"]}.get(name, [])  # with a leader that needs them
     for pattern in getattr(module, "RARE", ()):
-        assert any(fnmatch.fnmatchcase(option, pattern) for option in [*options, *given]), pattern
+        assert any(fnmatch.fnmatchcase(option, pattern) for option in options), pattern
 
 
 def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_too_few_outcomes_are_inconclusive(
 
 
 def test_the_example_is_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gate("--example") == 0
+    assert gate("--suite=help") == 0
     (tmp_path / "suite.yaml").write_text(capsys.readouterr().out)
     assert load_suite(tmp_path / "suite.yaml").name == "so101_cell"
 

@@ -47,7 +47,6 @@ items:
         (["--dataset.fps=-30"], "above 0"),
         (["--dataset.num_episodes=0"], "above 0"),
         (["--plan=missing.yaml"], "not found"),
-        (["--policy.path=missing"], "not found"),
         (["--journal=DIR/data/j"], "inside each other"),
         (["--journal=/proc/no/j"], "--journal"),
         (["--dataset.root=/proc/no/d"], "--dataset.root"),

@@ -20,7 +20,7 @@ from patient_wire import LoopTime
 from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.attended import Operator
+from gaploop.collect.operator.attended import ConsoleOperator
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
@@ -296,7 +296,7 @@ class Desk:
         self.thread = threading.Thread(target=self._record)
 
     def _record(self) -> None:
-        operator = Operator(self.console, lambda: self._devices.monitor)
+        operator = ConsoleOperator(self.console, lambda: self._devices.monitor)
         spec = SessionSpec(self._journal, "t", max_s=WITHIN_S, resume=True)
         devices, left = self._devices, lambda: self.console.left
         while True:
@@ -307,7 +307,7 @@ class Desk:
                     devices.rig,
                     devices.leader,
                     stop=left,
-                    attendant=operator,
+                    operator=operator,
                 )
             except LostError as error:
                 self.lost.append(str(error))

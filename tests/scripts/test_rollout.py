@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import embedded_rig
+from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.twin import Twin, TwinParameter, save_twin
@@ -67,7 +70,7 @@ def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_o
 ) -> None:
     root = tmp_path / "data"
     command = [*BASE, *STALLS, "--take_over=auto", "--seed=1", f"--dataset.root={root}"]
-    command += ["--dataset.num_episodes=1", "--take_over_late_s=4", "--json"]
+    command += ["--dataset.num_episodes=1", "--json"]
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["helped"], said["published"], said["evidence"]) == (1, 1, "sim-to-sim")
@@ -110,20 +113,24 @@ def test_in_a_twin_it_is_sim_to_sim_and_the_camera_is_as_asked(
     assert 0.1 - 1e-6 <= ages_s.min() < ages_s.max() <= 0.2 + 1e-6
 
 
-def test_a_fast_policy_alone_is_what_record_gives(
+def test_a_fast_policy_alone_drives_as_without_a_shared_leader(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rolling out through the shared leader changes nothing as long as nobody takes over."""
-    sent = []
-    for command in ("record", "rollout"):
-        root = tmp_path / command
-        options = [f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
-        assert main([command, "--policy.path=base", "--teleop.type=scripted", *options]) == 0
-        (take,) = read_journal(Path(json.loads(capsys.readouterr().out)["journal"]))
-        sent.append(take)
-    assert len(sent[0].frames.action) == len(sent[1].frames.action)
-    np.testing.assert_allclose(sent[0].frames.action, sent[1].frames.action, atol=1e-4)
-    assert not sent[1].frames.intervention.any()
+    root, policy = tmp_path / "rollout", load_policy("base")
+    record_takes(
+        SessionSpec(tmp_path / "plain", "pick place", TakeKind.ROLLOUT, max_s=15.0),
+        [Quota(1)],
+        lambda _conditions: embedded_rig(fps=policy.fps),
+        lambda rig, _seed: PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz),
+    )
+    options = [f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
+    assert main(["rollout", "--policy.path=base", *options]) == 0
+    (shared,) = read_journal(Path(json.loads(capsys.readouterr().out)["journal"]))
+    (plain,) = read_journal(tmp_path / "plain")
+    assert len(plain.frames.action) == len(shared.frames.action)
+    np.testing.assert_allclose(plain.frames.action, shared.frames.action, atol=1e-4)
+    assert not shared.frames.intervention.any()
 
 
 def test_a_new_policy_starts_slowly_where_that_is_asked_for(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, TakeOver
-from gaploop.collect.operator.attended import Operator
+from gaploop.collect.lerobot_factory import ArmConnection
+from gaploop.collect.operator.attended import ConsoleOperator
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
@@ -32,8 +32,6 @@ from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.scripts._attended import ArmConnector
-from gaploop.scripts._sessions import SessionJob
 from gaploop.teleop.control import LoopMode
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
@@ -91,17 +89,15 @@ class Bench:
         self, *, is_watched: bool = True, station: Station = STATION
     ) -> Iterator[ArmDevices]:
         """Yield the connected arms, torque off."""
-        config: Any = SimpleNamespace(
-            robot=self.robot, teleop=self.teleop, sensors={}, station=None
+        arms = ArmConnection(
+            self.robot, self.teleop, station, station_file=None, driver=self.driver
         )
-        spec, driver = SessionSpec(self.journal, "t"), self.driver
-        job = SessionJob(config, station, self.journal, self.journal, (), spec, driver=driver)
-        with ArmConnector(job) as connector:
+        with arms:
             devices = ArmDevices(
-                connector.connect,
+                arms.connect,
                 station,
                 Rates.near(Still.fps),
-                shared=driver.leader,
+                shared=self.driver.leader,
                 is_watched=is_watched,
                 patience_s=0.0,
             )
@@ -155,7 +151,7 @@ class Desk:
                     devices.rig,
                     devices.leader,
                     stop=lambda: self.console.left,
-                    attendant=Operator(
+                    operator=ConsoleOperator(
                         self.console, lambda: devices.monitor, attempts=bench.attempts
                     ),
                 )

@@ -15,31 +15,20 @@ from gaploop.failure_analysis.live import watch
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.failure_analysis.live.watch import ALARM
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.scripts import _rollout_session as _watching
 from gaploop.scripts import cli
-
-
-def options_of(**given: object) -> SimpleNamespace:
-    return SimpleNamespace(**{"watch": "auto", "watch_false_alarms": 0.05, **given})
 
 
 def test_what_ships_is_for_the_packaged_base_in_the_cell_only() -> None:
     base, policy = policy_id("base"), SimpleNamespace(chunk=None)
-    assert _watching.watching(options_of(), policy, base, True).score is not None
-    assert _watching.watching(options_of(), policy, "sha256:other", True).score is None
-    assert _watching.watching(options_of(), policy, base, False).score is None
-    assert _watching.watching(options_of(watch="never"), policy, base, True).score is None
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0, float("nan")])
-def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
-    with pytest.raises(UnusableInputError, match="above 0 and below 1"):
-        _watching.watching(options_of(watch_false_alarms=rate), SimpleNamespace(), "", True)
+    assert watch.session_watch("auto", policy, base, True).score is not None
+    assert watch.session_watch("auto", policy, "sha256:other", True).score is None
+    assert watch.session_watch("auto", policy, base, False).score is None
+    assert watch.session_watch("never", policy, base, True).score is None
 
 
 def test_a_folder_with_too_few_takes_is_refused_before_anything_moves(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError):
-        _watching.watching(options_of(watch=str(tmp_path)), SimpleNamespace(), "", True)
+        watch.session_watch(str(tmp_path), SimpleNamespace(), "", True)
 
 
 def test_an_alarm_is_in_the_takes_events_and_in_the_summary(

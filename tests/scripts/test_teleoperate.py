@@ -289,7 +289,7 @@ def test_a_station_with_limits_that_cannot_be(
         (["--robot.type=so101_folower"], "Did you mean 'so101_follower'"),
         (["--robot.type=so101_follower", "--robot.port=x"], "--teleop.type"),
         (["--fps=0"], "--fps must be from 1"),
-        (["--control_hz=1e6"], "--control_hz must be from 1"),
+        (["--fps=1e6"], "--fps must be from 1"),
         (["--teleop_time_s=-1"], "--teleop_time_s must be above 0"),
         (["--station=missing.yaml"], "missing.yaml"),
         (["--teleop.type=scripted"], "drives the embedded cell only"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gaploop.collect.campaign import held
-from gaploop.collect.operator.attended import Operator
+from gaploop.collect.operator.attended import ConsoleOperator
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole, Safety
 from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
@@ -59,7 +59,7 @@ class Desk:
         self.suggester = LabelSuggester(suggest, self.console.suggested)
         self.end: SessionEnd | None = None
         self.told: list[int] = []
-        operator = Operator(
+        operator = ConsoleOperator(
             self.console, suggester=self.suggester, told=lambda: self.told.append(1)
         )
 
@@ -70,7 +70,7 @@ class Desk:
                 lambda _conditions: embedded_rig(),
                 lambda _rig, _seed: idle(),
                 stop=lambda: self.console.left,
-                attendant=operator,
+                operator=operator,
             )
 
         self.thread = threading.Thread(target=record)
@@ -131,12 +131,10 @@ def rig() -> Iterator[Rig]:
 def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> None:
     with Desk(tmp_path, 1, slipped) as desk:
         desk.take(C.FAILURE)
-        inquiry = desk.console.seen
+        prompt = desk.console.seen
         desk.until(
             SessionStage.VERDICT,
-            is_so=lambda: (
-                (i := inquiry().state.inquiry) is not None and i.suggestion.mode == "slip"
-            ),
+            is_so=lambda: (i := prompt().state.prompt) is not None and i.suggestion.mode == "slip",
         )
         desk.console.command(C.ACCEPT)
         desk.console.command(C.ACCEPT)
@@ -370,8 +368,8 @@ def test_a_take_that_was_ended_by_a_key_is_not_suggested_to_have_run_out_of_time
 
 
 def suggested(desk: Desk) -> Suggestion:
-    inquiry = desk.console.seen().state.inquiry
-    return Suggestion() if inquiry is None else inquiry.suggestion
+    prompt = desk.console.seen().state.prompt
+    return Suggestion() if prompt is None else prompt.suggestion
 
 
 def test_what_was_said_of_a_lost_servo_goes_when_it_answers_again() -> None:

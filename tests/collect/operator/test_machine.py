@@ -15,9 +15,9 @@ from gaploop.collect.operator.machine import (
     CHOICES,
     RUNS_ON,
     SETTLE_S,
-    Act,
-    Deed,
-    Inquiry,
+    Action,
+    ActionKind,
+    LabelPrompt,
     Question,
     SessionStage,
     SessionState,
@@ -42,17 +42,17 @@ def verdict(suggestion: Suggestion | None = None) -> SessionState:
 
 def play(
     state: SessionState, now_s: float, *commands: Command | int
-) -> tuple[SessionState, list[Act]]:
+) -> tuple[SessionState, list[Action]]:
     """Press commands, or digits by their place, a second apart."""
-    acts: list[Act] = []
+    actions: list[Action] = []
     for n, command in enumerate(commands):
         at_s = now_s + n
         if isinstance(command, Command):
             state, more = machine.press(state, command, at_s)
         else:
             state, more = machine.choose(state, command, at_s)
-        acts += more
-    return state, acts
+        actions += more
+    return state, actions
 
 
 class Session(RuleBasedStateMachine):
@@ -67,20 +67,20 @@ class Session(RuleBasedStateMachine):
         self.running = False
 
     def take(self, step: machine.Step, *, asked: bool = False) -> None:
-        before, (self.state, acts) = self.state, step
-        for act in acts:
-            if act.deed is Deed.START:
+        before, (self.state, actions) = self.state, step
+        for action in actions:
+            if action.kind is ActionKind.START:
                 assert not self.running
                 assert not before.blocked
                 if before.stage is SessionStage.RESET:
                     assert asked, "a reset ends by time or by the operator's word"
                 self.running = True
-            if act.deed is Deed.END:
+            if action.kind is ActionKind.END:
                 assert self.running
-            if act.deed is Deed.LABEL:
-                assert act.uid in self.state.takes
-                for name, value in act.said.items():
-                    LabelEvent(act.uid, name, value, "a", "operator")  # in the vocabulary
+            if action.kind is ActionKind.LABEL:
+                assert action.uid in self.state.takes
+                for name, value in action.update.items():
+                    LabelEvent(action.uid, name, value, "a", "operator")  # in the vocabulary
 
     @rule(command=st.sampled_from(Command))
     def presses(self, command: Command) -> None:
@@ -116,10 +116,10 @@ class Session(RuleBasedStateMachine):
 
     @invariant()
     def a_question_is_about_a_known_take(self) -> None:
-        if self.state.inquiry is not None:
-            assert self.state.inquiry.uid in self.state.takes
+        if self.state.prompt is not None:
+            assert self.state.prompt.uid in self.state.takes
         if self.state.stage is SessionStage.VERDICT:
-            assert self.state.inquiry is not None
+            assert self.state.prompt is not None
 
     @invariant()
     def what_runs_is_shown_as_running(self) -> None:
@@ -131,21 +131,21 @@ TestSession = Session.TestCase
 
 
 def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
-    state, acts = play(SessionState(TIMING), 0.0, C.NEXT)
-    assert [act.deed for act in acts] == [Deed.START]
+    state, actions = play(SessionState(TIMING), 0.0, C.NEXT)
+    assert [action.kind for action in actions] == [ActionKind.START]
     state = machine.begun(state, 1.0, TIMING.episode_s)
     assert state.left_s(4.0) == 7.0
-    state, acts = play(state, 4.0, C.NEXT)
-    assert [act.deed for act in acts] == [Deed.END]
+    state, actions = play(state, 4.0, C.NEXT)
+    assert [action.kind for action in actions] == [ActionKind.END]
     state, _ = machine.ended(state, "a", 4.1)
     assert state.stage is SessionStage.VERDICT
-    state, acts = play(state, 5.0, C.FAILURE, 6, 0)
-    assert [dict(act.said) for act in acts] == [
+    state, actions = play(state, 5.0, C.FAILURE, 6, 0)
+    assert [dict(action.update) for action in actions] == [
         {"outcome": "failure", "failure_mode": "", "dimensions": {}, "discard_reason": ""},
         {"failure_mode": "slip"},
         {"dimensions": {"contact_dynamics": 1.0}},
     ]
-    assert [act.anew for act in acts] == [True, False, False]
+    assert [action.anew for action in actions] == [True, False, False]
     assert state.stage is SessionStage.RESET
     assert machine.tick(state, 11.9)[0].stage is SessionStage.RESET
     state, acts2 = machine.tick(state, 12.1)
@@ -157,45 +157,45 @@ def test_with_auto_start_the_next_take_begins_when_the_reset_is_over() -> None:
     state, _ = machine.ended(state, "a", 2.0)
     state, _ = play(state, 3.0, C.SUCCESS)
     assert machine.tick(state, 7.9)[1] == ()
-    state, acts = machine.tick(state, 8.0)
-    assert [act.deed for act in acts] == [Deed.START]
+    state, actions = machine.tick(state, 8.0)
+    assert [action.kind for action in actions] == [ActionKind.START]
 
 
 @pytest.mark.parametrize("command", [C.SUCCESS, C.FAILURE, C.DISCARD, C.RERECORD])
 def test_a_verdict_pressed_while_recording_ends_the_take_and_is_not_asked_again(
     command: Command,
 ) -> None:
-    state, acts = play(recording(), 3.0, command)
-    assert [act.deed for act in acts] == [Deed.END]
+    state, actions = play(recording(), 3.0, command)
+    assert [action.kind for action in actions] == [ActionKind.END]
     state, (label,) = machine.ended(state, "a", 3.0)
     wanted = {C.SUCCESS: "success", C.FAILURE: "failure"}.get(command, "discarded")
-    assert label.said["outcome"] == wanted
+    assert label.update["outcome"] == wanted
     if command is C.RERECORD:
-        assert (state.stage, label.said["discard_reason"]) == (SessionStage.RESET, "re-recorded")
+        assert (state.stage, label.update["discard_reason"]) == (SessionStage.RESET, "re-recorded")
 
 
 def test_enter_takes_the_suggestion_and_right_passes_over() -> None:
     marked = Suggestion(Outcome.FAILURE, "slip", "contact_dynamics")
-    _, acts = play(verdict(marked), 5.0, C.ACCEPT, C.ACCEPT, C.ACCEPT)
-    assert [act.said.get("failure_mode") for act in acts][1] == "slip"
-    assert acts[2].said == {"dimensions": {"contact_dynamics": 1.0}}
-    state, acts = play(verdict(marked), 5.0, C.FAILURE, C.NEXT, C.NEXT)
-    assert len(acts) == 1
+    _, actions = play(verdict(marked), 5.0, C.ACCEPT, C.ACCEPT, C.ACCEPT)
+    assert [action.update.get("failure_mode") for action in actions][1] == "slip"
+    assert actions[2].update == {"dimensions": {"contact_dynamics": 1.0}}
+    state, actions = play(verdict(marked), 5.0, C.FAILURE, C.NEXT, C.NEXT)
+    assert len(actions) == 1
     assert state.stage is SessionStage.RESET
-    state, acts = play(verdict(), 5.0, C.NEXT)
-    assert (state.stage, acts) == (SessionStage.RESET, [])
+    state, actions = play(verdict(), 5.0, C.NEXT)
+    assert (state.stage, actions) == (SessionStage.RESET, [])
 
 
 def test_enter_without_anything_marked_answers_nothing() -> None:
-    state, acts = play(verdict(), 5.0, C.ACCEPT)
-    assert (state.stage, acts) == (SessionStage.VERDICT, [])
+    state, actions = play(verdict(), 5.0, C.ACCEPT)
+    assert (state.stage, actions) == (SessionStage.VERDICT, [])
 
 
 def test_a_press_meant_for_the_take_does_not_answer_the_question_that_has_just_come() -> None:
     """The operator presses right as time runs out: the verdict must not be passed over by it."""
     state = verdict()
-    state, acts = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
-    assert (state.stage, acts) == (SessionStage.VERDICT, ())
+    state, actions = machine.press(state, C.NEXT, 3.0 + SETTLE_S / 2)
+    assert (state.stage, actions) == (SessionStage.VERDICT, ())
 
 
 def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not() -> None:
@@ -203,8 +203,8 @@ def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not(
     slip = Suggestion(None, "slip", "")
     assert machine.suggested(state, "b", slip) is state
     state = machine.suggested(state, "a", slip)
-    assert state.inquiry is not None
-    assert state.inquiry.choices[state.inquiry.at or 0] == "slip"
+    assert state.prompt is not None
+    assert state.prompt.choices[state.prompt.at or 0] == "slip"
 
 
 def test_a_trip_lets_no_take_start_and_a_pause_stops_the_clock() -> None:
@@ -218,25 +218,25 @@ def test_a_trip_lets_no_take_start_and_a_pause_stops_the_clock() -> None:
 
 
 def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
-    state, acts = play(recording(), 2.0, C.STOP)
-    assert [act.deed for act in acts] == [Deed.END]
+    state, actions = play(recording(), 2.0, C.STOP)
+    assert [action.kind for action in actions] == [ActionKind.END]
     state, _ = machine.ended(state, "a", 2.5)
     assert state.stage is SessionStage.VERDICT
-    state, acts = play(state, 4.0, C.SUCCESS)
+    state, actions = play(state, 4.0, C.SUCCESS)
     assert state.stage is SessionStage.ENDED
-    assert [act.deed for act in acts] == [Deed.LABEL, Deed.LEAVE]
+    assert [action.kind for action in actions] == [ActionKind.LABEL, ActionKind.LEAVE]
 
 
 def test_an_earlier_take_is_pointed_at_and_labelled_anew() -> None:
     state = replace(SessionState(TIMING), takes=("a", "b", "c"))
-    state, acts = play(state, 0.0, C.UP, C.UP, C.UP, C.DOWN, C.SUCCESS)
-    assert [(act.uid, act.said["outcome"]) for act in acts] == [("b", "success")]
+    state, actions = play(state, 0.0, C.UP, C.UP, C.UP, C.DOWN, C.SUCCESS)
+    assert [(action.uid, action.update["outcome"]) for action in actions] == [("b", "success")]
     assert state.stage is SessionStage.READY
 
 
 @given(st.sampled_from(Question), st.integers(-30, 30))
 def test_marking_goes_round_and_stays_among_the_answers(question: Question, step: int) -> None:
-    marked = Inquiry("a", question).mark(step)
+    marked = LabelPrompt("a", question).mark(step)
     assert marked.at is not None
     assert 0 <= marked.at < len(CHOICES[question])
     again = marked.mark(len(CHOICES[question]))

@@ -17,7 +17,7 @@ from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import ROLLOUT, KeyMap
 from gaploop.collect.operator.display import line, render
 from gaploop.collect.operator.machine import (
-    Inquiry,
+    LabelPrompt,
     Question,
     SessionStage,
     SessionState,
@@ -50,9 +50,9 @@ states = st.builds(
     stage=st.sampled_from(SessionStage),
     since_s=st.floats(0, 10),
     paused_s=st.none() | st.floats(0, 20),
-    inquiry=st.none()
+    prompt=st.none()
     | st.builds(
-        Inquiry,
+        LabelPrompt,
         st.just("a"),
         st.sampled_from(Question),
         st.builds(Suggestion, st.none() | st.sampled_from(Outcome), st.sampled_from(FailureMode)),
@@ -126,8 +126,8 @@ def test_everything_can_be_shown_and_the_terminal_says_all_of_it(seen: ScreenCon
         assert shown.word == "TRIPPED"
         assert seen.loop.trip in shown.below
         assert shown.hints[0].does == "clear the trip"
-    if seen.state.inquiry is not None:
-        assert len(shown.choices) == len(seen.state.inquiry.choices)
+    if seen.state.prompt is not None:
+        assert len(shown.choices) == len(seen.state.prompt.choices)
         assert sum(choice.marked for choice in shown.choices) <= 1
 
 
@@ -172,7 +172,7 @@ def test_pictures_stay_while_a_question_is_open(question: Question, window: Oper
     """The picture vanished behind the question, though the arm went on following its leader."""
     pygame.display.set_mode(SIZE_PX)
     pink = np.full((48, 64, 3), (250, 10, 200), dtype=np.uint8)
-    state = SessionState(TIMING, stage=SessionStage.VERDICT, inquiry=Inquiry("a", question))
+    state = SessionState(TIMING, stage=SessionStage.VERDICT, prompt=LabelPrompt("a", question))
     window.draw(look(ScreenContent(1.0, state, KeyMap())), {"top": pink, "side": pink})
     shown = pygame.surfarray.array3d(pygame.display.get_surface())
     assert (shown == (250, 10, 200)).all(axis=2).sum() > 60_000  # pixels

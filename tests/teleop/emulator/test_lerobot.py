@@ -354,8 +354,8 @@ def test_lerobot_record_records_a_dataset_that_loads(tmp_path: Path) -> None:
     )
     with (
         emulator(
-            tmp_path, "--link=./follower", "--plant=mujoco", "--cameras=top",
-            f"--camera_port={port}", f"--calibration={calibrations}/robots/so_follower/f.json",
+            tmp_path, "--link=./follower", "--plant=mujoco", f"--cameras=top:{port}",
+            f"--calibration={calibrations}/robots/so_follower/f.json",
         ),
         emulator(
             tmp_path, "--link=./leader", "--role=leader", "--hand=wave",

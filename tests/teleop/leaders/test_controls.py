@@ -81,7 +81,7 @@ def test_the_frame_does_not_change_while_moving() -> None:
 
 
 def test_speed_keys_stop_at_the_ends() -> None:
-    controls = Controls(CartesianOptions(speed_step=4))
+    controls = Controls(CartesianOptions())
     for action in (ControlAction.FASTER, ControlAction.SLOWER):
         for _ in range(6):
             controls.press(action)

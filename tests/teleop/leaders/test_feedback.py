@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import NO_REPLY, FollowerState, LeaderSample
 from gaploop.teleop.leaders.feedback import STALE_S, ForceLaw
 from gaploop.teleop.leaders.options import ForceOptions
@@ -143,9 +142,3 @@ def test_a_leader_that_is_let_go_of_comes_to_rest(friction_nm: float) -> None:
     assert max(furthest) <= 0.62
     assert max(furthest[2000:]) < 0.1
     assert abs(speed) < 0.1
-
-
-def test_options_say_what_is_valid() -> None:
-    assert not ForceOptions().enabled
-    with pytest.raises(UnusableInputError, match=r"--force\.most_a: .* from 0\.01 to 0\.5"):
-        ForceOptions(most_a=2.0)

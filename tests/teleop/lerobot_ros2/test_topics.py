@@ -66,10 +66,13 @@ def test_a_parameter_file_that_says_something_else_is_one_line(
 
 
 def test_the_example_is_printed_and_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ros2", "--example"]) == 0
+    rollout = ["rollout", "--robot.type=ros2"]
+    assert main([*rollout, "--robot.topics=help"]) == 0
     assert capsys.readouterr().out == EXAMPLE
-    assert main(["ros2"]) == 2
-    assert "Which topics?" in capsys.readouterr().err
+    assert main(rollout) == 2
+    assert "--robot.topics" in capsys.readouterr().err
+    assert main(["ros2", "arm.yaml"]) == 2
+    assert "--robot.topics=arm.yaml" in capsys.readouterr().err
 
 
 def picture(encoding: str, channels: int, step: int = 0) -> Any:
@@ -222,7 +225,8 @@ def test_a_policy_drives_and_attempts_are_recorded(
     robot: subprocess.Popen[str], parameters: Path, tmp_path: Path, picture_policy: Path
 ) -> None:
     arguments = [
-        "ros2", str(parameters), f"--policy.path={picture_policy}",
+        "rollout", "--robot.type=ros2", f"--robot.topics={parameters}", "--take_over=never",
+        f"--policy.path={picture_policy}",
         f"--dataset.root={tmp_path / 'runs'}", "--dataset.num_episodes=1",
         "--dataset.episode_time_s=2", "--display=none", "--speed_scale=1", "--policy.fps=30",
         "--json",
