@@ -8,8 +8,7 @@ byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -32,22 +31,6 @@ CLEAR_M: Final = 0.04
 _GOAL: Final = {Protocol.FEETECH: (42, 2), Protocol.DYNAMIXEL: (116, 4)}
 _PRESENT: Final = {Protocol.FEETECH: (56, 2), Protocol.DYNAMIXEL: (132, 4)}
 _TORQUE: Final = {Protocol.FEETECH: (40, 1), Protocol.DYNAMIXEL: (64, 1)}
-
-
-@dataclass
-class Between:
-    """What happens between the recording loop and the bus.
-
-    Attributes:
-        sent: changes the commands of an episode before they reach the bus, shape (n, joints)
-            [deg], as does a follower that was calibrated otherwise.
-        read: the same of readings on their way back.
-        settings: servo registers by joint, such as a low speed limit.
-    """
-
-    sent: Callable[[FloatArray, int], FloatArray] = lambda command, _episode: command
-    read: Callable[[FloatArray, int], FloatArray] = lambda reading, _episode: reading
-    settings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def leader_motion(
@@ -95,15 +78,16 @@ def record(
     episodes: int = 10,
     seconds: float = 8.0,
     fps: float = 30.0,
-    between: Between | None = None,
+    sent: Callable[[FloatArray], FloatArray] = lambda command: command,
 ) -> tuple[tuple[str, ...], list[tuple[FloatArray, FloatArray]]]:
-    """Return joint names, and of each episode commands and readings [deg], shape (n, joints)."""
-    between, rng, clock = between or Between(), np.random.default_rng(seed), ManualClock(100.0)
-    plan = arm_plan(model)
-    for name, settings in between.settings.items():
-        (servo,) = (s for s in plan.servos if s.name == name)
-        plan = plan.with_servo(name, settings={**servo.settings, **settings})
-    plan = plan.calibrated()
+    """Return joint names, and of each episode commands and readings [deg], shape (n, joints).
+
+    Args:
+        sent: changes an episode's commands before they reach the bus, as a follower does that was
+            calibrated otherwise.
+    """
+    rng, clock = np.random.default_rng(seed), ManualClock(100.0)
+    plan = arm_plan(model).calibrated()
     wire: Any = feetech if plan.protocol is Protocol.FEETECH else dynamixel
     bus = EmulatedBus(plan=plan, hand="none", clock=clock, serve=False)
     ids = list(bus.servos)
@@ -134,10 +118,9 @@ def record(
     try:
         write(_GOAL[plan.protocol], [round(v / DEG_PER_TICK) + 2047 for v in (low + high) / 2])
         write(_TORQUE[plan.protocol], [1] * len(ids))
-        for episode in range(episodes):
+        for _ in range(episodes):
             command = leader_motion(rng, low, high, seconds, fps, is_free)
-            sent = between.sent(command, episode)
-            ticks = np.clip(np.round(sent / DEG_PER_TICK) + 2047, 0, 4095).astype(int)
+            ticks = np.clip(np.round(sent(command) / DEG_PER_TICK) + 2047, 0, 4095).astype(int)
             reading = np.empty_like(command)
             for k in range(-round(fps), len(command)):  # a second to get to the start
                 clock.sleep_until(clock.now_s() + 1 / fps)
@@ -145,7 +128,7 @@ def record(
                 if k >= 0:
                     reading[k] = positions()
                 write(_GOAL[plan.protocol], ticks[max(k, 0)].tolist())
-            made.append((command, between.read(reading, episode)))
+            made.append((command, reading))
     finally:
         bus.stop()
     return names, made

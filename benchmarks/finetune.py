@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.starts import LoopStart
     from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.finetune.config import FinetuneConfig
     from gaploop.finetune.evaluation import Evaluation
-    from gaploop.finetune.tuning.work import AdaptOptions
 
 TASKS: Final[Mapping[str, Mapping[str, float]]] = {
     "pick_place": {"spatial_geometry.camera_pose": 1.0},
@@ -155,21 +155,20 @@ class _Runs:
             result |= {"auto": auto, "auto_minus_best": _points(sweep[best], sweep[auto])}
         return result
 
-    def _options(self, name: str, share: float, full: bool) -> AdaptOptions:
-        from gaploop.finetune.tuning.presets import PRESETS
-        from gaploop.finetune.tuning.work import AdaptOptions
+    def _options(self, name: str, share: float, full: bool) -> FinetuneConfig:
+        from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
+        from gaploop.finetune.tuning.presets import TRACKED_SPECS
 
-        spec = PRESETS["tracked_full" if full else "tracked_lora"].spec
-        steps = max(2, round(spec.steps * self.size.part))
-        warmup = min(spec.warmup_steps, steps // 2)
-        return AdaptOptions(
-            self.start.base,
-            (self.real,),
-            self.place / name,
-            () if share == 1.0 else (self.start.sim,),
-            share_real=share,
-            full=full,
-            spec=replace(spec, steps=steps, warmup_steps=warmup, seed=self.seed),
+        way = "full" if full else "lora"
+        return FinetuneConfig(
+            StartPolicy(self.start.base),
+            way,
+            real=(self.real,),
+            sim=() if share == 1.0 else (self.start.sim,),
+            mix=MixOptions(share),
+            steps=max(2, round(TRACKED_SPECS[way].steps * self.size.part)),
+            seed=self.seed,
+            output_dir=self.place / name,
             resume=True,
         )
 
@@ -177,7 +176,7 @@ class _Runs:
         from gaploop.finetune.adapt import adapt
 
         wanted = self._options(name, share, full)
-        if not (wanted.output_dir / "run.json").exists():
+        if not (wanted.folder / "run.json").exists():
             adapt(wanted)
         return self._rate(self._policy(name), name, on_target=True)
 

@@ -120,15 +120,14 @@ def _turn(kind: str, root: Path, out: Path) -> dict[str, float]:
 
 
 def _gaploop(way: str, root: Path, out: Path) -> list[float]:
-    from dataclasses import replace
-
     from gaploop.finetune.adapt import adapt
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS
-    from gaploop.finetune.tuning.work import AdaptOptions
+    from gaploop.finetune.config import FinetuneConfig, StartPolicy
 
     ends: list[float] = []
-    spec = replace(TRACKED_SPECS[way], steps=STEPS, batch_size=BATCH, checkpoint_every=10 * STEPS)
-    wanted = AdaptOptions("base", (root,), out, full=way == "full", spec=spec, select="all")
+    wanted = FinetuneConfig(
+        StartPolicy("base"), way, real=(root,), select="all", steps=STEPS, batch_size=BATCH,
+        output_dir=out,
+    )  # fmt: skip
     adapt(wanted, lambda *_: ends.append(time.perf_counter()))
     return ends
 

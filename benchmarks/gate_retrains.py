@@ -133,15 +133,17 @@ def _demonstrations(folder: Path) -> Path:
 
 def _train(job: _Retrain) -> None:
     from gaploop.finetune.adapt import adapt
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS
-    from gaploop.finetune.tuning.work import AdaptOptions
+    from gaploop.finetune.config import FinetuneConfig, StartPolicy
 
     run = _run_of(job)
     if (run / "run.json").exists():
         return
-    spec = replace(TRACKED_SPECS["lora"], steps=STEPS, seed=job.seed)
-    data, sim = (job.takes,), (job.start.sim,)
-    adapt(AdaptOptions(job.start.base, data, run, sim, spec=spec, resume=run.exists()))
+    adapt(
+        FinetuneConfig(
+            StartPolicy(job.start.base), real=(job.takes,), sim=(job.start.sim,), steps=STEPS,
+            seed=job.seed, output_dir=run, resume=run.exists(),
+        )
+    )  # fmt: skip
 
 
 def _run_of(job: _Retrain) -> Path:

@@ -44,12 +44,12 @@ class Loader:
     Attributes:
         mode: of the frame cache; "" for LeRobot's dataset, "streaming" for its streaming one,
             "lance" for lerobot-lancedb's, where that is installed.
-        size: height and width that pictures are scaled to, or None.
+        size: what pictures are scaled to [px], or native.
         target: the ratio to LeRobot's dataset that is aimed at, or 0.
     """
 
     mode: str
-    size: tuple[int, int] | None = None
+    size: str = "native"
     target: float = 0.0
 
     @property
@@ -70,8 +70,8 @@ LOADERS: Final = {
     "lance": Loader("lance"),
     "raw_native": Loader("raw", target=10),
     "jpeg_native": Loader("jpeg", target=10),
-    "raw_224": Loader("raw", (224, 224), target=40),
-    "jpeg_224": Loader("jpeg", (224, 224), target=40),
+    "raw_224": Loader("raw", "224", target=40),
+    "jpeg_224": Loader("jpeg", "224", target=40),
 }
 
 
@@ -117,7 +117,7 @@ def _open(root: Path, folder: Path, name: str) -> Any:
         "return_uint8": True,
     }
     if loader.cached:
-        cache = CacheOptions(loader.mode, loader.size, max_gb=1e6, folder=folder / "cache" / name)
+        cache = CacheOptions(loader.mode, loader.size, max_gb=1e6, dir=folder / "cache" / name)
         return CachedLeRobotDataset(REPO, root=root, cache=cache, **how)
     if not loader.mode:
         return LeRobotDataset(REPO, root=root, **how)

@@ -9,7 +9,6 @@ missing as `so101_to_piper_teleop`. What isn't there is left out and said so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,9 +78,8 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     from gaploop.datasets.check.dataset import check
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
     from gaploop.finetune.adapt import adapt
-    from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS
-    from gaploop.finetune.tuning.work import AdaptOptions
+    from gaploop.finetune.config import FinetuneConfig, StartPolicy
+    from gaploop.finetune.pretrain import pretrain
 
     findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
     root = folder / "teleop_joints"
@@ -95,21 +93,24 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
             advance()
 
         base = pretrain(
-            PretrainOptions(
-                (root,),
-                folder / "teleop_base",
-                spec=replace(TRACKED_SPECS["pretrain"], steps=STEPS["pretrain"], seed=seed),
+            FinetuneConfig(
+                StartPolicy(type="act"),
+                sim=(root,),
                 episodes=tuple(TRAIN),
+                steps=STEPS["pretrain"],
+                seed=seed,
+                output_dir=folder / "teleop_base",
             ),
             step,
         )
         adapted = adapt(
-            AdaptOptions(
-                base.folder,
-                (root,),
-                folder / "teleop_adapted",
-                spec=replace(TRACKED_SPECS["lora"], steps=STEPS["lora"], seed=seed),
+            FinetuneConfig(
+                StartPolicy(str(base.folder)),
+                real=(root,),
                 episodes=tuple(ADAPT),
+                steps=STEPS["lora"],
+                seed=seed,
+                output_dir=folder / "teleop_adapted",
             ),
             step,
         )

@@ -151,8 +151,9 @@ class _Station:
         from gaploop.core.run_record import RUN
         from gaploop.finetune.adapt import ADAPTER, MERGED
         from gaploop.finetune.closed_loop import TargetCell, collected, learn_from, silent
+        from gaploop.finetune.config import FinetuneConfig, StartPolicy
         from gaploop.finetune.evaluate import CellSpec
-        from gaploop.finetune.reinforce import ReinforceOptions, reinforce
+        from gaploop.finetune.reinforce import reinforce
         from gaploop.finetune.tuning.presets import TRACKED_SPECS
 
         if (run / RUN).exists():
@@ -164,15 +165,15 @@ class _Station:
                 self._learned("reinforce", first := self.folder / "run_reinforce")
                 shutil.copytree(first, run, ignore=shutil.ignore_patterns(RUN))
             reinforce(
-                ReinforceOptions(
-                    begun / MERGED, run,
-                    CellSpec(
-                        parameters=twin.values(),
-                        randomise=around_twin(twin) if arm == "around" else None,
-                    ),
-                    2 * ROUNDS if arm == "longer" else ROUNDS, SCENES, GROUP, seed=self.seed,
-                    workers=1, resume=run.exists(),
-                )
+                FinetuneConfig(
+                    StartPolicy(str(begun / MERGED)), "reinforce",
+                    steps=2 * ROUNDS if arm == "longer" else ROUNDS, batch_size=SCENES * GROUP,
+                    num_workers=1, seed=self.seed, output_dir=run, resume=run.exists(),
+                ),
+                CellSpec(
+                    parameters=twin.values(),
+                    randomise=around_twin(twin) if arm == "around" else None,
+                ),
             )  # fmt: skip
             return run / ADAPTER
         cell = self.cell if arm == "takes" else TargetCell({}, 0, parameters=twin.values())

@@ -48,7 +48,7 @@ ROLLOUTS, TAKES, NOMINAL_TAKES, SIMULATED = 20, 20, 40, 100
 FAILING, TRIED = 3, 8
 STEPS: Final = 300
 """Half of what the preset trains: eleven adapters a seed in a quarter of an hour."""
-SIZE: Final = (96, 96)
+SIZE: Final = "96"
 """Height and width at which the base looks at pictures."""
 
 
@@ -153,23 +153,20 @@ class _Station:
         """Return the adapter of an arm, trained now or before."""
         from gaploop.core.run_record import RUN
         from gaploop.datasets.cache.folder import CacheOptions
-        from gaploop.finetune.adapt import ADAPTER, adapt, base_of, kind_of
-        from gaploop.finetune.lerobot_adapter import LoraOptions
-        from gaploop.finetune.tuning.presets import Randomise, preset_for
-        from gaploop.finetune.tuning.work import AdaptOptions
+        from gaploop.finetune.adapt import ADAPTER, adapt
+        from gaploop.finetune.config import FinetuneConfig, StartPolicy
+        from gaploop.finetune.tuning.presets import Randomise
 
         if (run / RUN).exists():
             return run / ADAPTER
-        nominal, kind = self._nominal(), preset_for(kind_of(base_of(self.base)), full=False)
-        wanted = AdaptOptions(
-            self.base,
-            (),
-            run,
-            lora=LoraOptions(kind.r, targets=kind.targets),
-            spec=replace(kind.spec, steps=STEPS, seed=self.seed),
+        nominal = self._nominal()
+        wanted = FinetuneConfig(
+            StartPolicy(self.base),
             cache=CacheOptions(size=SIZE),
+            steps=STEPS,
+            seed=self.seed,
+            output_dir=run,
             resume=run.exists(),
-            merge=False,
         )
         if arm in KINDS:
             mixture = self.shared / "nominal.yaml"

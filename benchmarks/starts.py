@@ -11,7 +11,8 @@ from gaploop.collect.rig import scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, TakeResult, record_takes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import DEMONSTRATION_S, SIM_SEEDS, TargetCell
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
+from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
+from gaploop.finetune.pretrain import POLICY, pretrain
 from gaploop.sim.arms import SO101
 
 SIM_TAKES: Final = 40
@@ -66,7 +67,12 @@ def start_for(
     name = task if ships else f"{task}_{robot}"
     run, packaged = folder / f"base_{name}", ships and task == PACKAGED_TASK
     if not packaged and not (run / "run.json").exists():
-        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists(), robot=robot))
+        pretrain(
+            FinetuneConfig(
+                StartPolicy(type="act"), sim_takes=BASE_TAKES, env=TrainingCell(task, robot),
+                output_dir=run, resume=run.exists(),
+            )
+        )  # fmt: skip
     base = "base" if packaged else str(run / POLICY)
     nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
     sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)

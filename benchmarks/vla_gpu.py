@@ -12,7 +12,7 @@ import gc
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +21,8 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.finetune.config import FinetuneConfig
     from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning.work import AdaptOptions
 
 CAMERA: Final = "observation.images.overhead"
 PIXELS, JOINTS = 192, 6
@@ -140,38 +140,36 @@ def _row(
 ) -> dict[str, Any] | None:
     """Train a row; None where the preset is that way by itself."""
     from gaploop.finetune.adapt import base_of, kind_of
-    from gaploop.finetune.lerobot_adapter import LoraOptions
+    from gaploop.finetune.config import FinetuneConfig, StartPolicy
     from gaploop.finetune.tuning.presets import preset_for
-    from gaploop.finetune.tuning.work import AdaptOptions
 
     kind = kind_of(base_of(name))
-    preset = preset_for(kind, row.full)
+    method = "full" if row.full else "lora"
+    preset = preset_for(kind, method)
     if row.spec and all(getattr(preset.spec, name) == value for name, value in row.spec.items()):
         return None
     size = budget.batch_size or preset.spec.batch_size
-    spec = replace(
-        preset.spec, steps=budget.steps, batch_size=size, warmup_steps=1, seed=config.seed,
-        checkpoint_every=budget.steps, **row.spec,
-    )  # fmt: skip
-    asked = AdaptOptions(
-        name,
-        (data,),
-        runs / f"{kind} {row.words}".replace(", ", "_").replace(" ", "_"),
-        lora=LoraOptions(preset.r, targets=preset.targets),
-        full=row.full,
-        spec=spec,
+    asked = FinetuneConfig(
+        StartPolicy(name),
+        method,
+        real=(data,),
         stats="new",
+        steps=budget.steps,
+        batch_size=size,
         device=ranks.device,
-        merge=False,
+        seed=config.seed,
+        output_dir=runs / f"{kind} {row.words}".replace(", ", "_").replace(" ", "_"),
+        **row.spec,
     )
-    said = {"policy": kind, "way": row.words, "precision": spec.precision, "batch_size": size}
+    precision = row.spec.get("precision", preset.spec.precision)
+    said = {"policy": kind, "way": row.words, "precision": precision, "batch_size": size}
     try:
         return {**said, **_trained(asked, budget.rollouts, ranks)}
     except UnusableInputError as error:
         return {**said, "left_out": str(error)}
 
 
-def _trained(asked: AdaptOptions, rollouts: int, ranks: Ranks) -> dict[str, Any]:
+def _trained(asked: FinetuneConfig, rollouts: int, ranks: Ranks) -> dict[str, Any]:
     import psutil
     import torch
 

@@ -66,8 +66,9 @@ class NewDataset:
     def finish(self) -> None:
         """Close the files and write what describes them."""
         with contextlib.ExitStack() as stack:
-            for files in (self._data, *self._videos.values()):
-                stack.enter_context(contextlib.closing(files))
+            stack.callback(self._data.close)
+            for files in self._videos.values():
+                stack.callback(files.close)
         info, features = self._info, dict[str, Any]()
         for name, spec in info.features.items():
             features[name] = {**spec, "shape": list(spec["shape"])}

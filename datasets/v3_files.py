@@ -190,12 +190,13 @@ def arrow_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
     fields, notes = list[pa.Field](), dict[str, Any]()
     for name, spec in features.items():
         dtype, shape = spec["dtype"], list(spec["shape"])
+        note: dict[str, Any] = {"dtype": dtype, "_type": "Value"}
         if dtype == "video":
             continue
         if dtype == "image":
             kind, note = _PICTURE, {"_type": "Image"}
         else:
-            kind, note = pa.type_for_alias(dtype), {"dtype": dtype, "_type": "Value"}
+            kind = pa.type_for_alias(dtype)
             if not 1 <= len(shape) <= layout.MOST_AXES:
                 raise ValueError(f"{name} has {len(shape)} axes")
             if len(shape) > 1:

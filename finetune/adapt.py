@@ -25,28 +25,27 @@ from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.lerobot_probe import keep_cameras
-from gaploop.finetune.pretrain import TrainedPolicy
+from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.trackers import tracked
 from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainResult, train
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
-from gaploop.finetune.tuning.presets import RANDOMISED
+from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.tracked import TrackedWork
-from gaploop.finetune.tuning.work import AdaptOptions
 
 ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
-EVALUATIONS: Final = 10
-"""How often the held-out error is looked at in a run that doesn't say."""
-
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
-PLACES: Final = ("base", "real", "sim", "output_dir", "mixture")
-HARMLESS: Final = ("resume", "merge", "workers", "device", "cache", "trackers")
-"""Options that don't decide what is learned."""
+DECIDING: Final = (
+    *("sim_takes", "select", "episodes", "station", "held_out", "held_out_share", "stats"),
+    "rename_map",
+)
+"""Options that decide what is learned, beside datasets and what the recipe says."""
 HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
 
 type Work = TrackedWork | ImagePolicyWork
@@ -70,7 +69,7 @@ class HeldOut:
         return float(np.mean(list(self.errors.values()))) if self.errors else float("nan")
 
 
-def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPolicy:
+def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedPolicy:
     """Adapt a base and write OUT/adapter, OUT/merged, OUT/run.json and OUT/metrics.jsonl.
 
     Where several processes train, all call this and the first one writes.
@@ -80,23 +79,26 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
             `training.train` say.
     """
     began_s = time.monotonic()
-    ranks, base = Ranks(options.device), base_of(options.base)
+    ranks, base, folder = Ranks(options.device), base_of(options.policy.path), options.folder
+    recipe = options.recipe(kind_of(base))
     work, result, seen = tuned(options, base, ranks, progress)
-    folder = options.output_dir
-    trained = folder / (MERGED if options.full else ADAPTER)
-    inputs = work.inputs(options.spec.steps)
+    trained = folder / (MERGED if recipe.full else ADAPTER)
+    inputs = work.inputs(recipe.spec.steps)
     if ranks.is_main:
         try:
-            work.save(folder, options.merge)
+            work.save(folder)
         except (OSError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:160]
             raise UnusableInputError(
                 f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
                 "make room, and give the same command with --resume."
             ) from None
-        config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
-        config |= {"mixture": str(options.mixture or ""), "held_out_uids": sorted(seen.errors)}
-        config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
+        chosen: dict[str, object] = {
+            "held_out_uids": sorted(seen.errors),
+            "weights": options.weights(),
+        }
+        chosen |= {"full": recipe.full, "lora": asdict(recipe.lora), "spec": asdict(recipe.spec)}
+        config = {**options.record(), "base": options.policy.path, **chosen}
         ended = {**asdict(result), "held_out_at_end": asdict(seen)}
         timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
         merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
@@ -106,13 +108,13 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
             config,
             inputs,
             {"policy": policy_id(trained), "merged": merged_id, **ended, **timed},
-            seed=options.spec.seed,
+            seed=options.seed,
             base=policy_id(base),
             base_folder=base,
         )
         write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
         if not is_tracked(base) and options.mixture is None:
-            keep_cameras(trained, options.real + options.sim)
+            keep_cameras(trained, (*options.real, *options.sim))
     ranks.wait()
     merged = folder / MERGED
     plain = merged if merged.exists() else trained
@@ -120,17 +122,31 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
 
 
 def tuned(
-    options: AdaptOptions, base: Path, ranks: Ranks, progress: Progress | None = None
+    options: FinetuneConfig,
+    base: Path,
+    ranks: Ranks,
+    progress: Progress | None = None,
+    part: float = 1.0,
 ) -> tuple[Work, TrainResult, HeldOut]:
-    """Train, and return the trained work without writing a policy."""
-    work = open_work(base, options, ranks)
-    folder = writable_folder(options.output_dir)
-    spec = replace(options.spec, eval_every=0, patience=0)
+    """Train, and return the trained work without writing a policy.
+
+    Args:
+        part: of the steps; less than all of them is looked at in the end only.
+    """
+    recipe = options.recipe(kind_of(base))
+    if part < 1:
+        steps = max(1, round(recipe.spec.steps * part))
+        recipe = replace(recipe, spec=replace(recipe.spec, steps=steps, patience=0))
+    open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
+    work: Work = open_work(base, options, recipe, ranks)
+    folder = writable_folder(options.folder)
+    spec = replace(recipe.spec, patience=0)
     if work.held_out:
-        every = options.spec.eval_every or max(1, options.spec.steps // EVALUATIONS)
-        spec = replace(options.spec, eval_every=every, keep_best=True)
+        steps = recipe.spec.steps
+        every = steps if part < 1 else max(1, steps // EVALUATIONS)
+        spec = replace(recipe.spec, eval_every=every, keep_best=True)
     if ranks.is_main:
-        require_same(folder, options, base, keep=options.resume)
+        require_same(folder, options, recipe, base, keep=options.resume)
     trackers = options.trackers if ranks.is_main else ()
     result = train(
         work.learner,
@@ -145,13 +161,6 @@ def tuned(
     errors = work.learner.held_out_errors() if work.held_out else {}
     groups = held_out.by_group(errors, work.held_out)
     return work, result, HeldOut(errors, groups["session"], groups["dimension"])
-
-
-def open_work(base: Path, options: AdaptOptions, ranks: Ranks) -> Work:
-    """Return the base and the data, checked against each other."""
-    if is_tracked(base):
-        return TrackedWork(base, options, ranks)
-    return ImagePolicyWork(base, options, ranks)
 
 
 def base_of(path: str | Path) -> Path:
@@ -191,30 +200,35 @@ def is_tracked(folder: Path) -> bool:
 
 
 def require_same(
-    folder: Path, options: AdaptOptions, base: Path, *, keep: bool, without: Sequence[str] = ()
+    folder: Path,
+    options: FinetuneConfig,
+    recipe: Preset,
+    base: Path,
+    *,
+    keep: bool,
+    without: Sequence[str] = (),
 ) -> None:
     """Check that a folder that is gone on with was asked for the same; write down what is asked.
 
     Args:
         folder: a run folder; one without the note (older, or empty) holds nothing that differs.
+        without: what may differ all the same.
         keep: the folder is gone on with; otherwise it begins anew.
 
     Raises:
         UnusableInputError: it holds a run with other data or settings; says which.
     """
     # Everything that decides what is learned, as JSON types.
-    known = {k: v for k, v in asdict(options).items() if k not in (*PLACES, *HARMLESS)}
-    spec = {k: v for k, v in known.pop("spec").items() if k not in HARMLESS_SPEC}
-    lora = {} if options.full else known["lora"]
-    alpha = {} if options.full else {"alpha": options.lora.alpha or 2 * options.lora.r}
+    spec = {k: v for k, v in asdict(recipe.spec).items() if k not in HARMLESS_SPEC}
     mixed = load_mixture(options.mixture) if options.mixture else None
     roots = [r for s in mixed.sources for r in s.roots] if mixed else []
-    if options.randomise.kinds == RANDOMISED:
-        known["randomise"].pop("kinds")  # as runs say that began before there was a choice
     value = {
-        **known,
-        "lora": {**lora, **alpha},
-        "held_out_uids": sorted(options.held_out_uids),
+        **{name: getattr(options, name) for name in DECIDING},
+        "share_real": options.share_real,
+        "weights": options.weights(),
+        "randomise": asdict(options.randomise),
+        "full": recipe.full,
+        "lora": {} if recipe.full else asdict(recipe.lora),
         "size": options.cache.size,
         "base": policy_id(base),
         "takes of --real": [_takes(r) for r in options.real],

@@ -55,17 +55,16 @@ from gaploop.failure_analysis.planning.curves import learn
 from gaploop.failure_analysis.planning.plan import Ask
 from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
-from gaploop.finetune.adapt import ADAPTER, adapt, base_of, kind_of
+from gaploop.finetune.adapt import ADAPTER, adapt
+from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Verdict, compare
-from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
 from gaploop.finetune.reproduction import reproduced
-from gaploop.finetune.tuning.presets import TRACKED_SPECS, preset_for
-from gaploop.finetune.tuning.work import AdaptOptions
+from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.station import fit_station
@@ -355,12 +354,15 @@ def learn_from(
     """Adapt the base to takes with LoRA, in `run`, unless that is done."""
     if (run / RUN).exists():
         return
-    kind = preset_for(kind_of(base_of(base)), full=False)
-    training = replace(kind.spec, steps=steps, seed=seed)
-    lora = LoraOptions(kind.r, targets=kind.targets)
     adapt(
-        AdaptOptions(
-            base, tuple(real), run, tuple(sim), lora=lora, spec=training, resume=run.exists()
+        FinetuneConfig(
+            StartPolicy(str(base)),
+            real=tuple(real),
+            sim=tuple(sim),
+            steps=steps,
+            seed=seed,
+            output_dir=run,
+            resume=run.exists(),
         ),
         lambda step, of, _loss: say("Adapting with LoRA", step, of),
     )

@@ -80,7 +80,9 @@ def scripted_source(
         UnusableInputError: no takes asked for, or none succeeded.
     """
     if takes < 1:
-        raise UnusableInputError(f"--takes={takes} must be at least 1; the base was made of 400.")
+        raise UnusableInputError(
+            f"--sim_takes={takes} must be at least 1; the base was made of 400."
+        )
     cell = cell or DemonstratedCell()
     jobs = [
         (cell, range(i, min(i + CHUNK, seed + takes))) for i in range(seed, seed + takes, CHUNK)

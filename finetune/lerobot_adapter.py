@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from gaploop.core.paths import refuse_links_out
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.finetune.tuning.presets import ACT_TARGETS, Targets
+from gaploop.finetune.tuning.presets import LoraOptions
 
 log = logging.getLogger(__name__)
 
@@ -39,57 +39,39 @@ COPIED_BYTES: Final = 300_000_000
 """A larger base isn't copied beside its adapter."""
 
 
-@dataclass(frozen=True)
-class LoraOptions:
-    """Size of the adapter.
-
-    Attributes:
-        r: rank.
-        alpha: scale; the update is multiplied by alpha / r. 0 means 2 r.
-        targets: modules that get an adapter; LeRobot's own for the policy if None.
-    """
-
-    r: int = 16
-    alpha: int = 0
-    dropout: float = 0.0
-    targets: Targets = ACT_TARGETS
-
-
 def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
     """Freeze a LeRobot policy and put a trainable adapter on it.
+
+    Args:
+        lora: LeRobot's own modules get an adapter where it names none.
 
     Raises:
         UnusableInputError: sizes out of range, or nothing to put an adapter on.
     """
     if lora.r < 1:
         raise UnusableInputError(f"--lora.r={lora.r} must be at least 1; try 16.")
-    if lora.alpha < 0 or not 0 <= lora.dropout < 1:
-        raise UnusableInputError(
-            f"--lora.alpha={lora.alpha} must not be below 0, and --lora.dropout={lora.dropout:g} "
-            "must be from 0 to below 1."
-        )
     policy.config.pretrained_path = base
-    targets = lora.targets
+    named = list(lora.target_modules)
+    is_pattern = len(named) == 1 and not named[0].isidentifier()
     try:
         model: PeftModel = policy.wrap_with_peft(
             peft_cli_overrides={
                 "method_type": "lora",
-                "target_modules": list(targets) if isinstance(targets, tuple) else targets,
+                "target_modules": named[0] if is_pattern else named or None,
                 "r": lora.r,
-                "lora_alpha": lora.alpha or 2 * lora.r,
-                "lora_dropout": lora.dropout,
+                "lora_alpha": 2 * lora.r,
             }
         )
         model.base_sha256 = weights_hash(base)  # now, not when it is saved hours later
         return model
     except ValueError as error:
-        named = policy.named_modules()
-        linear = sorted({n.rpartition(".")[2] for n, m in named if type(m).__name__ == "Linear"})
+        parts = policy.named_modules()
+        linear = sorted({n.rpartition(".")[2] for n, m in parts if type(m).__name__ == "Linear"})
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"No adapter for this {policy.config.type} policy ({reason}). Name "
             f"modules with --lora.target_modules, such as {', '.join(linear[:6])}; or train all "
-            "weights with --full."
+            "weights with --method=full."
         ) from None
 
 

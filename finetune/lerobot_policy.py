@@ -243,7 +243,7 @@ def resolve(path: str | Path) -> Path:
             return candidate
     raise UnusableInputError(
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
-        "--output_dir of gaploop pretrain, train or finetune, a LeRobot policy folder, or 'base'."
+        "--output_dir of gaploop finetune, a LeRobot policy folder, or 'base'."
     )
 
 

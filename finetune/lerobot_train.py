@@ -9,9 +9,10 @@ LeRobot restores the random numbers of a checkpoint and then draws from them onc
 loader begins anew: with dropout or a policy's own noise (ACT's, as it comes) a resumed run ended
 with other weights. So torch is seeded with (seed, step) before each step, as in `training`.
 
-Why there are two loops: `gaploop train` is lerobot-train with every option of it (FSDP, reward
-models, environments, sample weights, W&B). `training.train` has what that loop has no place for:
-the best weights by held-out takes, an early end, a checkpoint on Ctrl-C or without memory.
+Why there are two loops: `gaploop finetune --method=lerobot` is lerobot-train with every option of
+it (FSDP, reward models, environments, sample weights, W&B). `training.train` has what that loop has
+no place for: the best weights by held-out takes, an early end, a checkpoint on Ctrl-C or without
+memory.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import lerobot.policies  # noqa: F401  registers the policies by name
 import numpy as np
 import torch
 from accelerate import PartialState
+from lerobot.configs import parser
+from lerobot.configs.train import TrainPipelineConfig
 from lerobot.datasets import factory
 from lerobot.scripts import lerobot_train
 from lerobot.transforms import ImageTransforms
 from lerobot.utils.constants import IMAGENET_STATS, PRETRAINED_MODEL_DIR
+from lerobot.utils.import_utils import register_third_party_plugins
 
+import gaploop.finetune.lerobot_keypoint  # noqa: F401  --policy.type=keypoint
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.run_record import RUN, read_run, write_run
@@ -107,6 +113,18 @@ def train(
             keep_cameras(policy, training.roots)
 
 
+def read_options() -> Any:
+    """Return LeRobot's config, which LeRobot reads from the process's arguments."""
+
+    def read(cfg: TrainPipelineConfig) -> TrainPipelineConfig:
+        cfg.validate()
+        return cfg
+
+    read.__annotations__["cfg"] = TrainPipelineConfig  # LeRobot looks for the class itself
+    register_third_party_plugins()
+    return parser.wrap()(read)()
+
+
 def calling(function: Callable[..., Any], **others: Any) -> Callable[..., Any]:
     """Return a function of another module that finds `others` behind names of its module.
 
@@ -118,7 +136,8 @@ def calling(function: Callable[..., Any], **others: Any) -> Callable[..., Any]:
     if gone:
         raise GaploopError(
             f"LeRobot {version('lerobot')} trains without calling {', '.join(sorted(gone))}, and "
-            "gaploop train counts on it. Install lerobot 0.6.1, or train with lerobot-train."
+            "gaploop finetune --method=lerobot counts on it. Install lerobot 0.6.1, or train with "
+            "lerobot-train."
         )
     names = {**plain.__globals__, **others}
     return FunctionType(
@@ -191,7 +210,7 @@ class _Training:
         config = self._config
         if config.dataset.streaming or config.dataset.episodes is not None:
             raise UnusableInputError(
-                "--dataset.streaming and --dataset.episodes don't go with --mixture: name "
+                "--dataset.streaming and --dataset.episodes don't go with a mixture: name "
                 "datasets and takes in the mixture."
             )
         held: tuple[MixedTake, ...] = ()
@@ -248,9 +267,9 @@ class _Training:
     def processors(self, *args: Any, **kwargs: Any) -> Any:
         """Stand for `make_pre_post_processors`."""
         before, after = lerobot_train.make_pre_post_processors(*args, **kwargs)
-        if self._cache.size is not None:
+        if self._cache.shape is not None:
             kept = [step for step in before.steps if not isinstance(step, ScaleStep)]
-            before.steps = [ScaleStep(*self._cache.size), *kept]
+            before.steps = [ScaleStep(*self._cache.shape), *kept]
         return before, after
 
     def save_checkpoint(self, checkpoint_dir: Path, **rest: Any) -> None:

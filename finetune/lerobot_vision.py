@@ -18,14 +18,15 @@ from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import picture_demonstrations
 from gaploop.finetune.batches import Signature
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
 from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
 from gaploop.finetune.picture_demonstrations import POSES, PictureBatch, PictureTakes
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy, pretrained
+from gaploop.finetune.pretrain import POLICY, TrainedPolicy, pretrained
 from gaploop.finetune.training import Learner, Progress, TrainResult, train
-from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.finetune.tuning.presets import FROM_SCRATCH, TrainSpec
 from gaploop.sim.scene import CAMERA_NAME
 
 PICTURE: Final = f"observation.images.{CAMERA_NAME}"
@@ -98,7 +99,7 @@ class VisionLearner(Learner):
 
 
 def pretrain_vision(
-    options: PretrainOptions,
+    config: FinetuneConfig,
     progress: Progress | None = None,
     recorded: Callable[[int], None] | None = None,
 ) -> TrainedPolicy:
@@ -110,23 +111,25 @@ def pretrain_vision(
     Raises:
         UnusableInputError: no number of takes, datasets given, or as of `training.train`.
     """
-    if options.roots or options.takes < 1 or options.held_out:
+    if config.sim or config.sim_takes < 1 or config.held_out:
         raise UnusableInputError(
-            "--vision trains on scripted takes that it records itself: give --takes=600, and "
-            "neither --sim nor --held_out. On datasets of your own: gaploop train -- "
-            "--policy.type=keypoint."
+            "--policy.type=keypoint trains on scripted takes that it records itself: give "
+            "--sim_takes=600, and neither --sim nor --held_out. On datasets of your own: gaploop "
+            "finetune --method=lerobot -- --policy.type=keypoint."
         )
-    start = load_policy(options.start).bundle if options.start else None
+    begun = config.policy.path
+    start = load_policy(begun).bundle if begun else None
     if start and not (isinstance(start.policy, KeypointPolicy) and start.chunk == CHUNK):
         raise UnusableInputError(
-            f"--policy.path={options.start} isn't a keypoint policy of {CHUNK} targets a plan. "
-            "Begin with base_vision, or with what pretrain --vision made of another task."
+            f"--policy.path={begun} isn't a keypoint policy of {CHUNK} targets a plan. Begin with "
+            "base_vision, or with what --policy.type=keypoint made of another task."
         )
-    cell = DemonstratedCell(options.task, options.robot, options.parameters, options.randomise)
-    folder = writable_folder(options.output_dir)
-    spec = replace(options.spec, steps=max(1, options.spec.steps // 2))
+    cell = DemonstratedCell(**config.env.cell())
+    folder = writable_folder(config.folder)
+    spec = config.spec(FROM_SCRATCH["keypoint"])
+    spec = replace(spec, steps=max(1, spec.steps // 2))
     common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded}
-    picture_demonstrations.record(folder / TAKES, cell, options.takes, seed=spec.seed, **common)
+    picture_demonstrations.record(folder / TAKES, cell, config.sim_takes, seed=spec.seed, **common)
     drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
     takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
     rig = cell.rig()
@@ -136,17 +139,17 @@ def pretrain_vision(
     rig.close()
     if not (first / POLICY).exists():
         first.mkdir(exist_ok=True)
-        _train(bundle, takes, spec, first, options.resume, progress)
+        _train(bundle, takes, spec, first, config.resume, progress)
     picture_demonstrations.record(
-        folder / CORRECTIONS, cell, options.takes // 2, seed=spec.seed + CORRECTION_SEEDS,
+        folder / CORRECTIONS, cell, config.sim_takes // 2, seed=spec.seed + CORRECTION_SEEDS,
         policy=first / POLICY, **common,
     )  # fmt: skip
     takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
     load_model(bundle.policy, first / POLICY / WEIGHTS)
-    result = _train(bundle, takes, spec, folder, options.resume, progress)
-    name = cell.name(options.takes, spec.seed)
+    result = _train(bundle, takes, spec, folder, config.resume, progress)
+    name = cell.name(config.sim_takes, spec.seed)
     inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
-    return pretrained(options, result, inputs, vision=True)
+    return pretrained(config, result, inputs)
 
 
 def _train(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
@@ -38,15 +38,24 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, is_tracked
 from gaploop.finetune.batches import Batch
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.evaluate import CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.training import Learner, Progress, read_checkpoint, train
-from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.finetune.tuning.presets import PRESETS, REINFORCE_SPEC, LoraOptions, TrainSpec
 from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
 
 ROUNDS: Final = "rounds.jsonl"
+GROUP: Final = 8
+"""Attempts on each scene."""
+UPDATES: Final = 6
+"""Optimiser steps on a round's attempts."""
+SPREAD: Final = 0.015
+"""Standard deviation of the offsets, in those of the action."""
+NOMINAL_SHARE: Final = 0.1
+"""Of a round's scenes, those in the nominal cell, so that nothing is forgotten."""
 SCENES: Final = 2_000_000
 """Scenes of attempts begin here: those of demonstrations and evaluations are others."""
 USEFUL: Final = (0.1, 0.9)
@@ -59,38 +68,6 @@ change (colored noise: Eberhard et al. 2023). At the one station where both were
 drawn anew for each plan did as well."""
 FAR: Final = 0.1
 """Divergence from the policy that made a round's attempts, beyond which it is only pulled back."""
-
-
-@dataclass(frozen=True)
-class ReinforceOptions:
-    """What to reinforce, where, and for how long.
-
-    Attributes:
-        base: policy to start from; joints and tracked scene in, chunks out.
-        cell: where it attempts; a nominal cell without parameters, gaps and randomisation.
-        rounds: of attempts, each followed by `updates` optimiser steps.
-        scenes: groups in a round.
-        group: attempts on each scene.
-        nominal_share: of a round's scenes, those in the nominal cell, so that nothing is forgotten.
-        updates: optimiser steps on a round's attempts.
-        spread: standard deviation of the offsets, in those of the action.
-        seed: draws scenes, offsets and the adapter's first weights.
-    """
-
-    base: str | Path
-    output_dir: Path
-    cell: CellSpec = field(default_factory=CellSpec)
-    rounds: int = 10
-    scenes: int = 10
-    group: int = 8
-    nominal_share: float = 0.1
-    updates: int = 6
-    spread: float = 0.015
-    lr: float = 5e-5
-    seed: int = 0
-    lora: adapter.LoraOptions = field(default_factory=adapter.LoraOptions)
-    workers: int = 2
-    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,12 +149,10 @@ class SceneGroup:
     """One scene to attempt, as plain data that can go to another process."""
 
     base: Path
-    lora: adapter.LoraOptions
+    lora: LoraOptions
     weights: Mapping[str, torch.Tensor]
     cell: CellSpec
     scene: int
-    group: int
-    spread: float
     seed: tuple[int, ...]
 
 
@@ -204,7 +179,7 @@ def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
 def attempts(
     job: SceneGroup, attempt: Callable[[Explorer, SceneGroup], bool] = in_cell
 ) -> tuple[int, list[bool], list[Decisions]]:
-    """Attempt a scene `group` times; return it, outcomes, and decisions that teach anything."""
+    """Attempt a scene `GROUP` times; return it, outcomes, and decisions that teach anything."""
     if _loaded.get("base") != (job.base, job.lora):
         _close_rigs()
         # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
@@ -217,9 +192,9 @@ def attempts(
         for name, value in job.weights.items():
             own[name].copy_(value)
     _loaded["module"].eval()
-    explorer = Explorer(_loaded["bundle"], job.spread)
+    explorer = Explorer(_loaded["bundle"], SPREAD)
     won, kept = [], []
-    for member in range(job.group):
+    for member in range(GROUP):
         explorer.rng, explorer.kept = np.random.default_rng([*job.seed, member]), []
         won.append(attempt(explorer, job))
         kept.append(explorer.kept)
@@ -240,41 +215,39 @@ class Rounds:
     """Attempts in rounds, handed out in parts: what `training.train` draws batches from.
 
     Args:
+        spec: `steps` rounds of `batch_size` attempts.
+        cell: where; some of a round's attempts are in the nominal one.
         learner: whose policy attempts.
         told: called with each round's successes, by what it is called in `rounds.jsonl`.
     """
 
     def __init__(
-        self, options: ReinforceOptions, learner: GroupLearner, base: Path,
-        told: Callable[[Mapping[str, float]], None],
+        self, spec: TrainSpec, cell: CellSpec, workers: int, learner: GroupLearner, base: Path,
+        lora: LoraOptions, told: Callable[[Mapping[str, float]], None],
         attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
     ) -> None:  # fmt: skip
-        self._options, self._learner, self._base, self._told = options, learner, base, told
-        self._attempts = attempts
+        self._spec, self._cell, self._workers, self._lora = spec, cell, workers, lora
+        self._learner, self._base, self._told, self._attempts = learner, base, told, attempts
 
     def stream(self, first: int) -> Iterator[Decisions]:
         """Yield the parts of rounds, beginning with the round of step `first`."""
-        options = self._options
-        cell = options.cell
+        cell, seed, scenes = self._cell, self._spec.seed, self._spec.batch_size // GROUP
         nominal = CellSpec(task=cell.task, robot=cell.robot, max_s=cell.max_s)
-        apart = round(options.nominal_share * options.scenes) if cell != nominal else 0
-        begin, barren = first // options.updates, 0
-        for number in range(begin, options.rounds):
+        apart = round(NOMINAL_SHARE * scenes) if cell != nominal else 0
+        begin, barren = first // UPDATES, 0
+        for number in range(begin, self._spec.steps):
             module = self._learner.module
             weights = {
                 n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad
             }
             jobs = [
                 SceneGroup(
-                    self._base, options.lora, weights, nominal if k < apart else options.cell,
-                    SCENES + number * options.scenes + k, options.group, options.spread,
-                    (options.seed, number, k),
+                    self._base, self._lora, weights, nominal if k < apart else cell,
+                    SCENES + number * scenes + k, (seed, number, k),
                 )
-                for k in range(options.scenes)
+                for k in range(scenes)
             ]  # fmt: skip
-            done = sorted(
-                run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0]
-            )
+            done = sorted(run_jobs(self._attempts, jobs, self._workers), key=lambda group: group[0])
             away = [w for _, won, _ in done[:apart] for w in won]
             success = float(np.mean([w for _, won, _ in done[apart:] for w in won]))
             parts = [part for _, _, found in done for part in found]
@@ -296,12 +269,12 @@ class Rounds:
             if barren > 5:
                 raise UnusableInputError(
                     "In six rounds whole groups of attempts failed: nothing shows what is better. "
-                    "Begin with a policy that sometimes succeeds there, or widen --spread."
+                    "Begin with a policy that sometimes succeeds there."
                 )
-            rng = np.random.default_rng([options.seed, number, 1])
-            skip = first % options.updates if number == begin else 0
+            rng = np.random.default_rng([seed, number, 1])
+            skip = first % UPDATES if number == begin else 0
             many = 0 if decisions is None else len(decisions.state)
-            for part in np.array_split(rng.permutation(many), options.updates)[skip:]:
+            for part in np.array_split(rng.permutation(many), UPDATES)[skip:]:
                 yield decisions.rows(part) if decisions is not None else _NOTHING
 
 
@@ -318,7 +291,7 @@ class GroupLearner(Learner):
 
     bundle: act.ActBundle
     module: torch.nn.Module
-    spread: float
+    spread: float = SPREAD
 
     def loss(self, batch: Decisions) -> torch.Tensor:
         """Return the clipped surrogate of the advantages, negative, and the divergence.
@@ -347,16 +320,19 @@ class GroupLearner(Learner):
 
 
 def reinforce(
-    options: ReinforceOptions,
+    config: FinetuneConfig,
+    cell: CellSpec | None = None,
     progress: Progress | None = None,
     told: Callable[[Mapping[str, float]], None] = lambda _: None,
     attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
 ) -> TrainedPolicy:
     """Reinforce a policy in simulation and write an adapter, as `adapt.adapt` does.
 
-    OUT/rounds.jsonl has each round's success; with `resume` a checkpoint is gone on with.
+    `steps` rounds of `batch_size` attempts; OUT/rounds.jsonl has each round's success. With
+    `resume` a checkpoint is gone on with.
 
     Args:
+        cell: where it attempts; what `config.env` names unless given.
         told: called after each round with its line of `rounds.jsonl`.
         attempts: makes those of a group; in the embedded cell unless given.
 
@@ -364,21 +340,26 @@ def reinforce(
         UnusableInputError: a policy that plans no chunks from tracked poses, sizes that can't be,
             or six rounds from which nothing could be learned.
     """
-    base = base_of(options.base)
+    named, folder = config.policy.path, config.folder
+    base, cell = base_of(named), cell or CellSpec(**config.env.cell())
     if not is_tracked(base):
         raise UnusableInputError(
-            f"Policy {options.base} isn't the small ACT on joints and tracked poses, the only "
+            f"Policy {named} isn't the small ACT on joints and tracked poses, the only "
             "kind supported so far. Others: gaploop record --robot.twin=FILE, then finetune."
         )
-    if options.group < 2 or options.scenes < 1 or options.rounds < 1 or options.updates < 1:
-        raise UnusableInputError("--group must be at least 2; --scenes, --rounds and --updates 1.")
-    folder = writable_folder(options.output_dir)
-    torch.manual_seed(options.seed)
+    spec, lora = config.spec(REINFORCE_SPEC), PRESETS["tracked_lora"].lora
+    if spec.batch_size < GROUP:
+        raise UnusableInputError(
+            f"--batch_size={spec.batch_size} must be at least {GROUP}: so often each scene is "
+            "attempted in a round."
+        )
+    writable_folder(folder)
+    torch.manual_seed(spec.seed)
     bundle = act.load(base)
-    module = adapter.wrap(bundle.policy, base, options.lora)
-    learner = GroupLearner(bundle, module, options.spread)
-    state = read_checkpoint(folder) if options.resume else None
-    held = state["step"] // options.updates if state else 0
+    module = adapter.wrap(bundle.policy, base, lora)
+    learner = GroupLearner(bundle, module)
+    state = read_checkpoint(folder) if config.resume else None
+    held = state["step"] // UPDATES if state else 0
     lines = (folder / ROUNDS).read_text().splitlines() if (folder / ROUNDS).exists() else []
     kept = [line for line in lines if json.loads(line)["round"] < held]
     write_atomically(folder / ROUNDS, "".join(f"{line}\n" for line in kept))
@@ -387,24 +368,21 @@ def reinforce(
         append_line(folder / ROUNDS, json.dumps(line))
         told(line)
 
-    spec = TrainSpec(
-        steps=options.rounds * options.updates, lr=options.lr, final_lr=1.0, warmup_steps=1,
-        weight_decay=0.0, seed=options.seed, checkpoint_every=options.updates,
-        log_every=options.updates,
+    rounds = Rounds(spec, cell, config.num_workers or 2, learner, base, lora, tell, attempts)
+    steps = replace(
+        spec, steps=spec.steps * UPDATES, batch_size=GROUP, checkpoint_every=UPDATES,
+        log_every=UPDATES,
     )  # fmt: skip
-    result = train(
-        learner, Rounds(options, learner, base, tell, attempts), spec, folder,
-        resume=options.resume, progress=progress,
-    )  # fmt: skip
-    is_target = bool(options.cell.parameters or options.cell.gaps)
+    result = train(learner, rounds, steps, folder, resume=config.resume, progress=progress)
+    is_target = bool(cell.parameters or cell.gaps)
     say_domain(bundle, is_target)
     adapter.save(module, bundle, base, folder / ADAPTER, merge=True)
     identity, merged = policy_id(folder / ADAPTER), policy_id(folder / MERGED)
-    config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
+    chosen = {**config.record(), "base": named, "cell": asdict(cell), "spec": asdict(spec)}
     ended = {"policy": identity, "merged": merged, **asdict(result)}
     write_run(
-        folder, "reinforce", config, (), ended,
-        seed=options.seed, base=policy_id(base), base_folder=base,
+        folder, "reinforce", chosen, (), ended,
+        seed=spec.seed, base=policy_id(base), base_folder=base,
     )  # fmt: skip
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
     return TrainedPolicy(folder / ADAPTER, folder / MERGED, folder, identity, result, ())

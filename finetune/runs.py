@@ -32,7 +32,7 @@ def run_files(policy: Path) -> tuple[Path, ...]:
 def run_of(folder: Path, identity: str) -> dict[str, Any]:
     """Return the record of a policy's training; empty where there is none.
 
-    One of `gaploop train` is written before there are policies: all below its folder are its.
+    One of LeRobot's training is written before there are policies: all below its folder are its.
     """
     for path in run_files(folder):
         if not path.exists():

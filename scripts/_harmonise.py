@@ -55,9 +55,8 @@ def harmonise(config: EditConfig) -> int:
         if config.to is not None:
             draft = derive(DatasetPiece.whole(out), pieces[1])
             left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
-            text += (
-                f" They go with {config.to}: gaploop edit merge, gaploop mix." if not left else ""
-            )
+            if not left:
+                text += f" They go with {config.to}: gaploop edit merge, gaploop finetune."
         if left:
             text += f" Still different from {config.to}: {'; '.join(left)}"
         done = {"output_dir": out, "takes": takes, "done": conversion.record(), "differs_in": left}
@@ -90,7 +89,7 @@ def _conversion(config: EditConfig, pieces: tuple[DatasetPiece, ...]) -> Convers
     if not draft.spec and not config.rename_map:
         raise UnusableInputError(
             f"{piece.info.root} goes with {config.to} as it is."
-            " Merge or mix them: gaploop edit merge, gaploop mix."
+            " Merge them with gaploop edit merge, or mix them in gaploop finetune."
         )
     spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
     return resolve(spec, piece.info, piece.episodes, config.rename_map)

@@ -23,6 +23,8 @@ from gaploop.core.files import printable, writable_folder, write_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+LONGEST: Final = 1200
+"""Characters of an error's line."""
 AGAIN_S: Final = 10.0
 """The same line isn't logged again within this [s]."""
 FIRST_LINE_S: Final = 2.0
@@ -194,10 +196,12 @@ def lines_while(
         thread.join()
 
 
-def print_error(message: str, command: str = "") -> None:
-    """Print one line on stderr, whatever line breaks `message` holds."""
-    name = f"gaploop {command}".rstrip()
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+def print_error(message: str, program: str) -> None:
+    """Print one line on stderr: a message may quote a file that somebody else wrote."""
+    line = printable(" ".join(message.split()))
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    print(f"{program}: {line}", file=sys.stderr)
 
 
 def setup_logging() -> None:

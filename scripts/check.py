@@ -72,8 +72,8 @@ class CheckConfig:
     rename_map: dict[str, str] = field(default_factory=dict)
     """--fix: feature to its new name, such as '{state: observation.state}'."""
     deep: bool = False
-    """Decode every picture and check every episode's motion. Otherwise all of a dataset with up
-    to 3,000 pictures, and some episodes of a larger one, spread evenly."""
+    """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
+    those of some episodes, spread evenly."""
     consents: Path | None = None
     """The consent register; the usual one unless given."""
     fail_on: list[str] = field(default_factory=list)
@@ -174,8 +174,12 @@ def _are_many(roots: Sequence[str]) -> bool:
     if len(roots) != 1:
         return len(roots) > 1
     path = Path(roots[0])
-    if not path.exists():
+    if roots[0].startswith("hf://"):
         return True
+    if not path.exists():  # a path mistyped isn't asked of a Hub
+        raise UnusableInputError(
+            f"{path} not found. Check the path; a repository on a Hub is hf://datasets/OWNER/NAME."
+        )
     is_one = (path / "meta").exists() or (path / "data").exists() or journal_format.is_journal(path)
     return not is_one and next(path.glob(f"**/{layout.INFO}"), None) is not None
 

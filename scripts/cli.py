@@ -36,6 +36,7 @@ from typing import Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.scripts._output import print_error, setup_logging, stdout_is_json
 from gaploop.scripts.former_names import current
 
 HELPERS: Final = ("cli", "former_names", "options")
@@ -53,7 +54,6 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
     "find out why": ("probe", "identify"),
-    "adapt": ("pretrain", "train", "reinforce", "mix"),
     "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
@@ -73,8 +73,6 @@ SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code
 _WIDTH: Final = 96
 _SHORT: Final = " (`gaploop <command> DIR` is short for it)"
 """In the help of an option that a bare argument fills, where the command has one."""
-_LONGEST: Final = 1200
-"""Characters of an error's line."""
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = ".discover_packages_path="
 
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     arguments, moved = current(given)
     if moved:
-        _say(moved, f"gaploop {given[0]}")
+        print_error(moved, f"gaploop {given[0]}")
     command = "" if not arguments or arguments[0].startswith("-") else arguments[0]
     program = f"gaploop {command}" if command in commands() else "gaploop"
     return guard(program, lambda: _dispatch(command, arguments))
@@ -108,12 +106,12 @@ def guard(program: str, work: Callable[[], int]) -> int:
             code = work()
         return 128 + came[0] if came else code
     except GaploopError as error:
-        _say(str(error), program)
+        print_error(str(error), program)
         return error.exit_code
     except Terminated as ended:
         raise SystemExit(128 + ended.number) from None
     except KeyboardInterrupt:
-        _say("interrupted.", program)
+        print_error("interrupted.", program)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left; keep the interpreter from complaining at exit.
@@ -121,7 +119,7 @@ def guard(program: str, work: Callable[[], int]) -> int:
         return 128 + SIGPIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _say(f"{what}. Check that path, its permissions and the space left.", program)
+        print_error(f"{what}. Check that path, its permissions and the space left.", program)
         return UnusableInputError.exit_code
 
 
@@ -189,7 +187,6 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
         print(_command_help(program, module, config_class, given))
         return 0
     from gaploop.scripts._arguments import parse
-    from gaploop.scripts._output import setup_logging, stdout_is_json
 
     setup_logging()
     config = parse(config_class, own, positional(module), program)
@@ -299,15 +296,6 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
 
 def _wrap(words: str) -> list[str]:
     return textwrap.wrap(words, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
-
-
-def _say(message: str, program: str) -> None:
-    # Not `options.print_error`: an error before any command need not wait for NumPy.
-    # A message may quote a file that somebody else wrote: no control sequences, no flood.
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
-    print(f"{program}: {line}", file=sys.stderr)
 
 
 class Terminated(KeyboardInterrupt):

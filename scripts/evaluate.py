@@ -277,7 +277,7 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rol
             if folder is not None:
                 options.print_error(
                     f"{tried} of {total} rollouts are in {folder}; the same command continues.",
-                    "evaluate",
+                    "gaploop evaluate",
                 )
             raise
 

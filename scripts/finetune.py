@@ -1,179 +1,59 @@
-"""`gaploop finetune`: adapt a base to real takes, mixed with simulated ones."""
+"""Adapt any LeRobot policy to real takes; or train, reinforce and mix, by --method."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import logging
-from dataclasses import dataclass, field
-from pathlib import Path
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.plan import load_plan
-from gaploop.datasets.hub.target import check_repo_id
-from gaploop.finetune.tuning.presets import Randomise, Targets, preset_for
+from gaploop.core.files import read_json
+from gaploop.finetune.config import AUTO, FinetuneConfig
+from gaploop.finetune.tuning.presets import (
+    FROM_SCRATCH,
+    LEROBOT,
+    PRESETS,
+    REINFORCE,
+    REINFORCE_SPEC,
+    table,
+)
 from gaploop.scripts import options
 from gaploop.scripts._library import command
-from gaploop.scripts._pushing import MODEL, push_folder
 
 if TYPE_CHECKING:
     from gaploop.finetune.pretrain import TrainedPolicy
     from gaploop.finetune.tuning.real_share import ShareChoice
     from gaploop.finetune.tuning.retention import Retention
-    from gaploop.finetune.tuning.work import AdaptOptions
 
 log = logging.getLogger(__name__)
 
+POSITIONAL: Final = "mixture"
+PASSED_ON: Final = "lerobot"
 RARE = (
-    "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.license", "policy.tags",
-    "sim_takes", "mixture", "lora.*", "episodes", "station", "held_out",
-    "patience", "rename_map", "cache.*", "randomise.*", "retention.*", "precision",
-    "accumulation", "gradient_checkpointing", "trackers", "num_workers", "merge", "seed",
+    "select", "episodes", "station", "held_out", "patience", "lora.*", "rename_map", "cache.*",
+    "randomise.*", "precision", "accumulation", "gradient_checkpointing", "trackers",
+    "num_workers", "env.task", "env.robot", "env.randomise", "seed", "plan",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
-    --held_out_share=0.2 --lora.r=16 --output_dir=adapted
-gaploop finetune --preset=smolvla_lora --policy.path=lerobot/smolvla_base --stats=new \\
-    --real='[real_takes]' --device=auto --output_dir=adapted
-gaploop finetune --preset=help
+    --held_out_share=0.2 --output_dir=adapted
+gaploop finetune --policy.path=lerobot/smolvla_base --stats=new --real='[real_takes]' \\
+    --device=auto --output_dir=adapted
+gaploop finetune mixture.yaml --dry_run --steps=20000
+gaploop finetune --policy.type=act --sim_takes=400 --output_dir=base    # a new base
+gaploop finetune --method=reinforce --policy.path=base --env.twin=station_twin.yaml \\
+    --output_dir=reinforced
+gaploop finetune mixture.yaml --method=lerobot --output_dir=run -- \\
+    --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
 ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
 """What `--json` says of a training's end, in the words of its result."""
-
-
-@dataclass
-class MixOptions:
-    """How sources are mixed."""
-
-    real: str = "0.5"
-    """Share of real samples in a batch, where there are simulated ones; auto to choose it on
-    held-out real takes."""
-
-
-@dataclass
-class LoraFlags:
-    """Size of the adapter."""
-
-    r: int = 0
-    """Rank; the preset's (16) unless given."""
-    alpha: int = 0
-    """Scale; 0 means twice the rank."""
-    dropout: float = 0.0
-    """Dropout on the adapter's input."""
-    target_modules: list[str] = field(default_factory=list)
-    """What gets an adapter: names of modules, or one regular expression; the preset's unless
-    given."""
-
-
-@dataclass
-class RetentionFlags:
-    """What the base could do in simulation, and whether the tuned policy still can."""
-
-    n: int = 0
-    """Paired rollouts in the nominal cell afterwards; 0 for none."""
-    margin: float = 3.0
-    """Success may fall by this many points; more ends with exit code 1. The adapter is kept."""
-    workers: int = 1
-    """Processes."""
-
-
-@dataclass
-class TunedPolicyOptions(options.PolicyOptions):
-    """Which policy to start from, and what becomes of the adapted one."""
-
-    push_to_hub: bool = False
-    """Push the adapter afterwards; see gaploop push --help. Where the Hub is down, the
-    command for later is printed."""
-    repo_id: str = ""
-    """With push_to_hub: owner and name on the Hub, such as me/pick_place_adapter."""
-    private: bool | None = None
-    """With push_to_hub: make a new repository private."""
-    license: str = ""
-    """With push_to_hub: licence for the card; apache-2.0 unless given, as LeRobot."""
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card."""
-
-    def __post_init__(self) -> None:
-        if self.push_to_hub:
-            check_repo_id(self.repo_id, "--policy.repo_id")
-
-
-@dataclass
-class FinetuneConfig:
-    """Adapt any LeRobot policy to real takes, mixed with simulated takes so that it forgets little.
-
-    Writes OUT/adapter (with the base inside: it loads from anywhere), OUT/merged (a plain LeRobot
-    policy), metrics.jsonl and run.json with the lineage. Ctrl-C keeps a checkpoint; the same
-    command with --resume continues from it. --preset=help lists the presets. docs/finetuning.md
-    explains the choices.
-    """
-
-    policy: TunedPolicyOptions = field(default_factory=TunedPolicyOptions)
-    preset: str = ""
-    """Named starting point, such as act_lora; by the kind of policy unless given; help lists."""
-    real: list[Path] = field(default_factory=list)
-    """Datasets of real takes, or of a simulated target cell."""
-    sim: list[Path] = field(default_factory=list)
-    """Datasets of simulated takes."""
-    sim_takes: int = 0
-    """Without --sim: scripted takes of the embedded nominal cell to record and mix in."""
-    mix: MixOptions = field(default_factory=MixOptions)
-    mixture: Path | None = None
-    """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights."""
-    plan: Path | None = None
-    """A plan.yaml: takes of a gap dimension are drawn as often as it expects them to help."""
-    lora: LoraFlags = field(default_factory=LoraFlags)
-    full: bool = False
-    """Train all weights instead of an adapter."""
-    select: str = "demonstrations"
-    """Which takes: demonstrations, successful or all."""
-    episodes: list[int] = field(default_factory=list)
-    """Only these episodes of the real datasets, such as '[0, 3]'."""
-    station: str = ""
-    """Only real takes of this station."""
-    held_out: list[int] = field(default_factory=list)
-    """Episodes of the real datasets to keep aside and measure the error on."""
-    held_out_share: float = 0.0
-    """Share of the real takes to keep aside and measure the error on, chosen by session and
-    dimension; or name them with --held_out."""
-    patience: int = 0
-    """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
-    stats: str = "base"
-    """Normalise by the statistics of the base, of the new data (new), or of both (merged)."""
-    rename_map: dict[str, str] = field(default_factory=dict)
-    """The dataset's name of a feature to the policy's, where they differ."""
-    cache: options.CacheFlags = field(default_factory=options.CacheFlags)
-    randomise: Randomise = field(default_factory=Randomise)
-    retention: RetentionFlags = field(default_factory=RetentionFlags)
-    steps: int = 0
-    """Training steps; the preset's unless given."""
-    batch_size: int = 0
-    """Samples per step and process; the preset's unless given."""
-    lr: float = 0.0
-    """Peak learning rate; the preset's unless given."""
-    precision: str = ""
-    """no or bf16; the preset's unless given."""
-    accumulation: int = 1
-    """Parts in which a batch is worked through, one after another: less memory, the same step."""
-    gradient_checkpointing: bool = False
-    """Work activations out again on the way back, where LeRobot can (pi0, pi0.5): less memory."""
-    trackers: list[str] = field(default_factory=list)
-    """Where figures go beside metrics.jsonl: wandb, trackio, tensorboard."""
-    device: str = "cpu"
-    """Torch device; auto for a GPU where there is one, and with accelerate launch."""
-    num_workers: int = 0
-    """Processes that fetch pictures ahead."""
-    merge: bool = True
-    """Write OUT/merged beside the adapter."""
-    seed: int = 0
-    """Draws adapter weights and batches."""
-    resume: bool = False
-    """Go on from the checkpoint in --output_dir."""
-    output_dir: Path | None = None
-    """Run folder to write."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 @dataclass(frozen=True)
@@ -185,26 +65,31 @@ class FinetuneResult:
         share_real: share of real samples in a batch; None where a mixture says.
         choice: how that share was chosen, with --mix.real=auto.
         retention: success in nominal simulation before and after, where it was asked for.
-        push: the repository that it was pushed to, likewise.
+        rounds: lines of rounds.jsonl that were added, where it was reinforced.
     """
 
     policy: TrainedPolicy
-    share_real: float | None
+    share_real: float | None = None
     choice: ShareChoice | None = None
     retention: Retention | None = None
-    push: dict[str, Any] | None = None
+    rounds: tuple[Mapping[str, float], ...] = ()
 
 
 def run(config: FinetuneConfig) -> int:
-    """Adapt and print where the adapter is."""
-    from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning import presets
-
-    if config.preset == "help":
-        known = [dataclasses.asdict(p) for p in presets.PRESETS.values()]
-        options.emit(config.json, {"presets": known}, presets.table())
+    """Train and print where the policy is."""
+    if config.method == "help":
+        known = [dataclasses.asdict(p) for p in PRESETS.values()]
+        options.emit(config.json, {"presets": known}, table())
         return 0
+    if options.StationCell(randomise=config.env.randomise).show_ranges():
+        return 0
+    if config.dry_run:
+        return _show_mixture(config)
+    if config.method == LEROBOT:
+        return _train_with_lerobot(config)
     result = finetune(config)
+    from gaploop.finetune.ranks import Ranks
+
     if not Ranks(config.device).is_main:
         return 0
     from gaploop.finetune.lerobot_policy import cell_of
@@ -222,18 +107,27 @@ def run(config: FinetuneConfig) -> int:
         "share_real": result.share_real,
         "ratio": result.choice,
         "retention": retention.as_json(kept) if kept else None,
-        "push": result.push,
+        "rounds": result.rounds,
     }
-    cell = cell_of(made.folder)
+    cell = (config.env.task, config.env.robot) if config.policy.type else cell_of(made.folder)
     where = options.cell_words(*cell) if cell else ""
-    mixed = config.sim or config.sim_takes or config.mixture
+    is_adapted = not config.policy.type and config.method != REINFORCE
+    mixed = config.sim or config.sim_takes or config.mixture or not is_adapted
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
-    best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
+    is_best = ended.held_out and is_adapted
+    best = f" Best on held-out takes: step {ended.best_step}, kept." if is_best else ""
     early = " It had stopped getting better." if ended.stopped_early else ""
     lines = [result.choice.message()] if result.choice else []
+    if result.rounds:
+        first, last = (result.rounds[place]["success"] for place in (0, -1))
+        where += " with the same --env.*, and once without"
+        lines.append(
+            f"Attempts with changed plans succeeded in {first:.0%} at first, {last:.0%} at last "
+            "(sim-to-sim)."
+        )
     lines.append(
         f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
-        f"{warning} Try it: gaploop evaluate --policy.path={made.folder}{where} --n=100"
+        f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
     )
     lines += [kept.message()] if kept else []
     options.emit(config.json, answer, "\n".join(lines))
@@ -242,9 +136,9 @@ def run(config: FinetuneConfig) -> int:
 
 @command
 def finetune(config: FinetuneConfig) -> FinetuneResult:
-    """Adapt a policy once and write its run folder.
+    """Train a policy once and write its run folder.
 
-    Where several processes train, all call this; the first one measures and pushes.
+    Where several processes train, all call this; the first one measures.
 
     Args:
         config: the command's options.
@@ -252,111 +146,201 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     Raises:
         UnusableInputError: options or data don't go together; why, and how to fix it.
     """
-    from gaploop.finetune.adapt import adapt, require_free
+    config.require_sense()
+    if config.method == LEROBOT:
+        raise UnusableInputError(
+            "LeRobot's own training is called as gaploop.finetune.lerobot_train.train from Python."
+        )
+    folder = config.folder
+    if config.policy.type:
+        return FinetuneResult(_trained_from_scratch(config))
+    if not config.policy.path:
+        raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
+    if config.method == REINFORCE:
+        return _reinforced(config)
+    from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
     from gaploop.finetune.ranks import Ranks
     from gaploop.finetune.tuning import real_share, retention
 
-    folder, flags = _require_sense(config), config.retention
-    what = _options(config, folder)
-    if flags.n:
-        retention.require_measurable(what.base)
+    base, n = config.policy.path, config.retention
+    spec = config.recipe(kind_of(base_of(base))).spec
+    if n:
+        retention.require_measurable(base)
     if not config.resume:
-        require_free(what.output_dir)
+        require_free(folder)
     choice = None
-    if real_share.parse_share(config.mix.real) is None:
-        choice = real_share.chosen_share(what, _say)
-        what = dataclasses.replace(what, share_real=choice.share)
-    first = f"Recording {what.sim_takes} simulated takes" if what.sim_takes else "Reading takes"
-    with options.progress(f"{first}, then training", total=what.spec.steps) as advance:
-        done = adapt(what, lambda *_: advance(1, "Training"))
-    share = what.share_real if what.sim or what.sim_takes else 1.0
-    result = FinetuneResult(done, None if what.mixture else share, choice)
-    if not Ranks(config.device).is_main:
+    if config.mix.real == AUTO:
+        choice = real_share.chosen_share(config, lambda arm: log.info("Training %s.", arm))
+        config = dataclasses.replace(config, mix=type(config.mix)(choice.share))
+    first = f"Recording {config.sim_takes} simulated takes" if config.sim_takes else "Reading takes"
+    with options.progress(f"{first}, then training", total=spec.steps) as advance:
+        done = adapt(config, lambda *_: advance(1, "Training"))
+    share = config.share_real if config.sim or config.sim_takes else 1.0
+    result = FinetuneResult(done, None if config.mixture else share, choice)
+    if not n or not Ranks(config.device).is_main:
         return result
-    if flags.n:
-        with options.progress("Nominal simulation", total=2 * flags.n) as advance:
-            kept = retention.measure(
-                what.base, done.folder, flags.n, flags.margin, done.run,
-                workers=flags.workers, progress=advance,
-            )  # fmt: skip
-        result = dataclasses.replace(result, retention=kept)
-    if config.policy.push_to_hub:
-        pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
-        result = dataclasses.replace(result, push=pushed)
-    return result
-
-
-def _require_sense(config: FinetuneConfig) -> Path:
-    """Refuse options that would be ignored, or undo each other; return the run folder."""
-    folder = options.required(config.output_dir, options.WHERE_TO)
-    config.policy.required()
-    flags = config.retention
-    if config.patience and not (config.held_out or config.held_out_share):
-        raise UnusableInputError(
-            "--patience counts held-out evaluations. Hold takes out: --held_out_share=0.2."
+    with options.progress("Nominal simulation", total=2 * n) as advance:
+        kept = retention.measure(
+            base, done.folder, n, done.run, workers=max(1, config.num_workers), progress=advance
         )
-    if flags.n < 0 or flags.margin < 0 or flags.workers < 1:
+    return dataclasses.replace(result, retention=kept)
+
+
+def _trained_from_scratch(config: FinetuneConfig) -> TrainedPolicy:
+    """Record scripted takes, if none are named, and train a base on them."""
+    from gaploop.finetune.lerobot_vision import pretrain_vision
+    from gaploop.finetune.pretrain import pretrain
+
+    sees = config.policy.type == "keypoint"
+    if config.policy.path and not sees:
         raise UnusableInputError(
-            f"--retention.n={flags.n} and --retention.margin={flags.margin:g} must not be below 0, "
-            f"and --retention.workers={flags.workers} not below 1."
+            "Only --policy.type=keypoint begins with the weights of --policy.path. Leave it out, "
+            "or leave out --policy.type to adapt that policy."
         )
-    return folder
+    steps = config.spec(FROM_SCRATCH[config.policy.type]).steps
+    takes = 0 if config.sim else config.sim_takes
+    with (
+        options.progress("Recording", total=takes) as recorded,
+        options.progress("Training", total=steps) as trained,
+    ):
+        make = pretrain_vision if sees else pretrain
+        return make(config, lambda *_: trained(), recorded)
 
 
-def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
-    from gaploop.finetune.adapt import base_of, kind_of
-    from gaploop.finetune.lerobot_adapter import LoraOptions
-    from gaploop.finetune.tuning.real_share import parse_share
-    from gaploop.finetune.tuning.work import AdaptOptions, weights_of
+def _reinforced(config: FinetuneConfig) -> FinetuneResult:
+    """Reinforce a policy in simulation."""
+    from gaploop.finetune.reinforce import reinforce
 
-    base = config.policy.required()
-    preset = preset_for(kind_of(base_of(base)), config.full, config.preset)
-    names = ("steps", "batch_size", "lr", "precision", "accumulation", "gradient_checkpointing")
-    given = {name: value for name in names if (value := getattr(config, name))}
-    spec = dataclasses.replace(preset.spec, **given, seed=config.seed, patience=config.patience)
-    modules = config.lora.target_modules
-    targets: Targets = tuple(modules) if modules else preset.targets
-    if len(modules) == 1 and not modules[0].isidentifier():
-        targets = modules[0]
-    weights = {}
-    if config.plan is not None:
-        if config.mixture:
+    rounds: list[Mapping[str, float]] = []
+    with options.progress("Rounds", total=config.spec(REINFORCE_SPEC).steps) as step:
+
+        def told(line: Mapping[str, float]) -> None:
+            rounds.append(line)
+            step()
+
+        return FinetuneResult(reinforce(config, told=told), rounds=tuple(rounds))
+
+
+def _show_mixture(config: FinetuneConfig) -> int:
+    """Print what a training would draw from which source."""
+    from rich.table import Table
+
+    from gaploop.datasets.mixing.sources import REPORT, report
+    from gaploop.finetune.tuning.work import mixture_of
+
+    if config.sim_takes:
+        raise UnusableInputError(
+            "--dry_run shows takes that exist, and --sim_takes are recorded in a training. Leave "
+            "one of the two out."
+        )
+    steps, batch_size = config.steps or 10_000, config.batch_size or 64
+    if config.policy.path:
+        from gaploop.finetune.adapt import base_of, kind_of
+
+        spec = config.recipe(kind_of(base_of(config.policy.path))).spec
+        steps, batch_size = spec.steps, spec.batch_size
+    if steps < 1 or batch_size < 1:
+        raise UnusableInputError(
+            f"--steps={steps} and --batch_size={batch_size} must be at least 1."
+        )
+    with options.progress("Reading datasets"):
+        opened = mixture_of(config)
+    mixture = opened.mixture(batch_size)
+    answer = report(opened, mixture, steps)
+    stages: list[dict[str, Any]] = []
+    first = 0
+    for number, planned in enumerate(opened.spec.stages, 1):
+        last = number == len(opened.spec.stages)
+        stop = steps if last or planned.steps is None else min(steps, first + planned.steps)
+        if stop <= first:
+            break  # the run doesn't get there
+        drawn = mixture.counts(stop) - mixture.counts(first)
+        samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
+        name = planned.name or f"stage {number}"
+        stages.append(
+            {"name": name, "first_step": first, "steps": stop - first, "samples": samples}
+        )
+        first = stop
+    answer["stages"] = stages
+    options.keep(config.output_dir, REPORT, answer)
+    options.emit(config.json, answer)
+    if config.json:
+        return 0
+    shown = Table("source", "domain", title="What a run draws", title_justify="left")
+    for column in ("takes", "frames", "samples", "share", "times each frame"):
+        shown.add_column(column, justify="right")
+    for s in answer["sources"]:
+        counts = [f"{s[name]:,}" for name in ("takes", "frames", "samples")]
+        shares = f"{s['share']:.1%}", f"{s['epochs']:.1f}"
+        shown.add_row(s["name"], ", ".join(s["domains"]), *counts, *shares)
+    console = options.console()
+    console.print(shown)
+    if any("sim_target" in s["domains"] for s in answer["sources"]):
+        console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
+    for stage in stages:
+        total = max(1, sum(stage["samples"].values()))
+        parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
+        end = stage["first_step"] + stage["steps"] - 1
+        console.print(f"{stage['name']}, steps {stage['first_step']} to {end}: {parts}")
+    return 0
+
+
+def _train_with_lerobot(config: FinetuneConfig) -> int:
+    """Train with LeRobot's own loop; what stands behind `--` are its options."""
+    from accelerate import PartialState
+    from draccus.utils import DraccusException
+
+    from gaploop.datasets.mixing.sources import REPORT, open_mixture
+    from gaploop.datasets.mixing.spec import load_mixture
+    from gaploop.finetune.lerobot_train import read_options, train
+
+    config.require_sense()
+    mixture, given = config.mixture, list(config.lerobot)
+    opened = open_mixture(load_mixture(mixture)) if mixture else None
+    names = {word.removeprefix("--").partition("=")[0] for word in given if word.startswith("--")}
+    for name in ("dataset.root", "dataset.repo_id") if mixture else ():
+        if name in names:
             raise UnusableInputError(
-                f"--plan={config.plan} weighs --real by dimension; {config.mixture} has weights of "
-                "its own. Give one of the two."
+                f"--{name} doesn't go with a mixture: name datasets in {mixture}."
             )
-        weights = weights_of(load_plan(config.plan, None))
-    share = parse_share(config.mix.real)
-    return AdaptOptions(
-        base=base,
-        real=tuple(config.real),
-        output_dir=folder,
-        sim=tuple(config.sim),
-        sim_takes=config.sim_takes,
-        share_real=0.5 if share is None else share,
-        lora=LoraOptions(
-            config.lora.r or preset.r, config.lora.alpha, config.lora.dropout, targets
-        ),
-        full=config.full or preset.full,
-        spec=spec,
-        select=config.select,
-        episodes=tuple(config.episodes) or None,
-        held_out=tuple(config.held_out),
-        held_out_share=config.held_out_share,
-        resume=config.resume,
-        mixture=config.mixture,
-        stats=config.stats,
-        weights=weights,
-        station=config.station,
-        rename=config.rename_map,
-        cache=config.cache.options(),
-        workers=config.num_workers,
-        randomise=config.randomise,
-        device=config.device,
-        merge=config.merge,
-        trackers=tuple(config.trackers),
-    )
-
-
-def _say(arm: str) -> None:
-    log.info("Training %s.", arm)
+    if config.output_dir is not None:
+        given.append(f"--output_dir={config.output_dir}")
+    if config.resume and "resume" not in names:
+        given.append("--resume=true")
+    if mixture is not None and "config_path" not in names:
+        given.append(f"--dataset.repo_id=local/{mixture.stem}")
+    if mixture is None and not names & {"dataset.repo_id", "config_path"}:
+        raise UnusableInputError(
+            "Train on what? Name a dataset: gaploop finetune --method=lerobot -- "
+            "--dataset.repo_id=me/takes --dataset.root=DIR --policy.type=…; or a mixture: gaploop "
+            "finetune FILE.yaml --method=lerobot -- …"
+        )
+    before, sys.argv = sys.argv, ["lerobot-train", *given]  # where LeRobot looks for its options
+    usage = io.StringIO()  # hundreds of lines, of which the last says what is wrong
+    try:
+        try:
+            with contextlib.redirect_stderr(usage):
+                chosen = read_options()
+        except (DraccusException, ValueError, NotImplementedError, FileExistsError) as error:
+            keep = "push the model to the hub" in str(error)
+            hint = " Or keep it on this machine: --policy.push_to_hub=false" if keep else ""
+            raise UnusableInputError(f"lerobot-train's options: {error}{hint}") from None
+        except SystemExit as stop:
+            if not stop.code:
+                raise
+            said = usage.getvalue().strip().rpartition("error: ")[2] or "not understood"
+            raise UnusableInputError(
+                f"lerobot-train's options: {said}. All of them: lerobot-train --help"
+            ) from None
+        train(chosen, config.cache, opened, options.progress)
+        if PartialState().is_main_process:
+            answer = {"output_dir": chosen.output_dir, "steps": chosen.steps}
+            text = f"{chosen.output_dir}: {chosen.steps} steps."
+            if opened:
+                answer["sources"] = read_json(chosen.output_dir / REPORT)["sources"]
+                parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
+                text += f" Samples drawn: {parts}."
+            options.emit(config.json, answer, text)
+    finally:
+        sys.argv = before
+    return 0

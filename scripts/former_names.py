@@ -15,15 +15,26 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "import": ("convert",),
     "latency": ("doctor", "--policy.path=base"),
     "merge": ("edit", "merge"),
+    "mix": ("finetune", "--dry_run"),
     "preflight": ("doctor", "--robot.type=so101_sim"),
+    "pretrain": ("finetune", "--policy.type=act"),
+    "reinforce": ("finetune", "--method=reinforce"),
     "repair": ("check", "--fix"),
     "studio": ("review",),
     "survey": ("check",),
+    "train": ("finetune", "--method=lerobot"),
 }
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "export": {"--format": "--to", "--output": "--output_dir"},
     "import": {"--format": "--from"},
+    "pretrain": {
+        "--vision": "--policy.type=keypoint",
+        "--takes": "--sim_takes",
+        "--dataset.root": "--sim",
+        "--dataset.episodes": "--episodes",
+    },
+    "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "repair": {"--yes": ""},
 }
 """Former command → its options that are written otherwise now; "" for what goes without saying."""
@@ -38,5 +49,6 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     for argument in arguments[1:]:
         name, equals, value = argument.partition("=")
         name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
-        given += [f"{name}{equals}{value}"] if name or not argument else []
+        value = "" if "=" in name else f"{equals}{value}"
+        given += [f"{name}{value}"] if name or not argument else []
     return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."

@@ -274,7 +274,9 @@ def _import_labels(config: LabelConfig, store: LabelStore, takes: Sequence[Episo
     file = required(config.import_, "Import what? Name the file with --import=labels.csv.")
     found = read_labels(store, file, _template(config))
     if found.ignored:
-        print_error(f"columns that aren't labels, ignored: {', '.join(found.ignored)}", "label")
+        print_error(
+            f"columns that aren't labels, ignored: {', '.join(found.ignored)}", "gaploop label"
+        )
     uids = {take.info.uid for take in takes}
     new = [e for e in found.events if e.uid in uids]
     return _write(config, store, new, len(new) + found.same, "imported", found.whole_history)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts._cell import EnvOptions as EnvOptions
 from gaploop.scripts._cell import StationCell as StationCell
 from gaploop.scripts._cell import cell_words as cell_words
+from gaploop.scripts._cell import show_ranges as show_ranges
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import console as console
 from gaploop.scripts._output import counted as counted
@@ -25,11 +26,6 @@ from gaploop.scripts._output import keep as keep
 from gaploop.scripts._output import machine as machine
 from gaploop.scripts._output import print_error as print_error
 from gaploop.scripts._output import progress as progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.cache.folder import CacheOptions
-
-WHERE_TO: Final = "Where to? Name a run folder with --output_dir=OUT."
 
 
 def required[T](given: T | None, ask: str) -> T:
@@ -63,29 +59,6 @@ class TakesFolder(DatasetFolder):
 
     root: Path | None = None
     """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
-
-
-@dataclass
-class CacheFlags:
-    """How decoded pictures are kept for training; see docs/loading.md."""
-
-    mode: str = "auto"
-    """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
-    size: str = "native"
-    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest."""
-    max_gb: float = 20.0
-    """What all caches in --cache.dir may take together [GB]."""
-    dir: Path | None = None
-    """Where caches are; gaploop/frames in the user's cache folder unless given."""
-    quality: int = 90
-    """Of JPEG pictures, 1 to 100."""
-
-    def options(self) -> CacheOptions:
-        """Return them checked."""
-        from gaploop.datasets.cache.folder import CacheOptions, parse_size
-
-        size = parse_size(self.size)
-        return CacheOptions(self.mode, size, self.max_gb, self.dir, self.quality)
 
 
 @dataclass

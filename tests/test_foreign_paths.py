@@ -214,7 +214,7 @@ failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | 
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
-finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
+finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours
 benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths

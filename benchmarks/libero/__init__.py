@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,8 +203,9 @@ def _trained_here(tasks: Sequence[TaskName], folder: Path, config: BenchConfig) 
 
     It sees the agent's view only, reads no instruction, and never saw the last task.
     """
-    from gaploop.scripts.options import CacheFlags
-    from gaploop.scripts.train import TrainConfig, run
+    from gaploop.datasets.cache.folder import CacheOptions
+    from gaploop.finetune.config import FinetuneConfig
+    from gaploop.scripts.finetune import run
 
     run_folder = folder / "base"
     policy = run_folder / "checkpoints" / "last" / "pretrained_model"
@@ -220,14 +221,14 @@ def _trained_here(tasks: Sequence[TaskName], folder: Path, config: BenchConfig) 
         "policy.type": "keypoint", "policy.push_to_hub": "false", "policy.device": _device(),
         "steps": steps, "save_freq": steps, "batch_size": 32, "num_workers": 0, "seed": config.seed,
     }  # fmt: skip
-    run(
-        TrainConfig(
-            mixture=mixture,
-            cache=CacheFlags(size=f"{OWN_SIZE_PX}x{OWN_SIZE_PX}"),
-            output_dir=run_folder,
-            lerobot=[f"--{name}={value}" for name, value in chosen.items()],
-        )
+    training = FinetuneConfig(
+        method="lerobot",
+        mixture=mixture,
+        cache=CacheOptions(size=str(OWN_SIZE_PX)),
+        output_dir=run_folder,
     )
+    training.lerobot = [f"--{name}={value}" for name, value in chosen.items()]
+    run(training)
     return policy
 
 
@@ -241,15 +242,14 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
     from gaploop.datasets.cache.folder import CacheOptions
     from gaploop.datasets.layout import read_episodes, read_info
     from gaploop.finetune.adapt import adapt, base_of, kind_of
-    from gaploop.finetune.lerobot_adapter import LoraOptions
+    from gaploop.finetune.config import FinetuneConfig, StartPolicy
     from gaploop.finetune.tuning.presets import preset_for
-    from gaploop.finetune.tuning.work import AdaptOptions
 
     name = f"adapted_{_shots(config)}_{task.suite}_{task.number}_{policy.id[-8:]}"
     run_folder = folder / name
     if (run_folder / "run.json").exists():
         return run_folder / "merged"
-    n, episodes = _shots(config), None
+    n, episodes = _shots(config), tuple[int, ...]()
     if config.data is None:
         roots = _recorded(task, n, policy.cameras, folder, config)
     else:
@@ -262,21 +262,20 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
                 "Name others with --data=DIR, or leave it out for scripted ones."
             )
         episodes = tuple(found[:n])
-    preset = preset_for(kind_of(base_of(policy.path)), full=False)
-    steps = max(2, round(preset.spec.steps * (QUICK if config.quick else 1)))
-    warmup = min(preset.spec.warmup_steps, steps // 2)
+    usual = preset_for(kind_of(base_of(policy.path))).spec.steps
+    steps = max(2, round(usual * (QUICK if config.quick else 1)))
     with options.progress("Adapting", steps) as advance:
         adapt(
-            AdaptOptions(
-                policy.path,
-                tuple(roots),
-                run_folder,
-                lora=LoraOptions(preset.r, targets=preset.targets),
-                spec=replace(preset.spec, steps=steps, warmup_steps=warmup, seed=config.seed),
+            FinetuneConfig(
+                StartPolicy(policy.path),
+                real=tuple(roots),
                 select="all",
                 episodes=episodes,
+                cache=CacheOptions(size="x".join(map(str, reversed(policy.picture_px)))),
+                steps=steps,
+                seed=config.seed,
+                output_dir=run_folder,
                 resume=True,
-                cache=CacheOptions(size=policy.picture_px),
                 device="auto",
             ),
             lambda *_: advance(),

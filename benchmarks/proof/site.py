@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -34,10 +34,9 @@ from gaploop.finetune.closed_loop import (
     plan_for,
     roll_out_and_diagnose,
 )
+from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.tuning.presets import TRACKED_SPECS
-from gaploop.finetune.tuning.work import AdaptOptions
 
 SCENES: Final = 50_000
 """Scenes of the evaluations begin here, 1,000 to a seed; diagnosed rollouts begin at 0."""
@@ -158,11 +157,12 @@ def trained(
         return _Made(rated(job, "before", job.start.base), takes, 0, attempts)
     run = folder / "run"
     if not (run / "run.json").exists():
-        spec = replace(TRACKED_SPECS["lora"], seed=job.site.seed)
-        if job.part.steps:
-            spec = replace(spec, steps=job.part.steps, warmup_steps=2)
-        data = (folder / "takes",)
-        adapt(AdaptOptions(job.start.base, data, run, (job.start.sim,), spec=spec, resume=True))
+        adapt(
+            FinetuneConfig(
+                StartPolicy(job.start.base), real=(folder / "takes",), sim=(job.start.sim,),
+                steps=job.part.steps, seed=job.site.seed, output_dir=run, resume=True,
+            )
+        )  # fmt: skip
     record = read_json(run / "run.json")
     after = rated(job, f"{folder.name}/after", run / MERGED)
     return _Made(after, takes, recorded, attempts, record["inputs"][0]["sha256"])

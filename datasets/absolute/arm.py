@@ -31,7 +31,7 @@ SETTLED_DEG: Final = 0.5
 """A reading that still moves by more from the first half of a rest to the second isn't there."""
 MOVES_DEG: Final = 8.0
 """A joint whose command covers less says nothing about delay, play and gain."""
-PLAY_GAIN: Final = 0.03
+PLAY_GAIN: Final = 0.015
 """A play must explain so much more of what is left than none does."""
 RESAMPLED: Final = 60
 FEWEST_ROWS: Final = 15
@@ -61,15 +61,17 @@ def fit_joints(recording: Recording) -> list[JointFit]:
     """Fit every joint over all episodes."""
     fps, joints = recording.info.fps, len(recording.joints)
     late = max(3, round(LATEST_S * fps))
-    shifts = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5)
+    shifts: FloatArray = np.arange(-EARLIEST_FRAMES, late + 0.25, 0.5, dtype=np.float64)
     limits = [limits_of(recording, k) for k in range(joints)]
     sums = []  # (episodes, 3, widths, shifts, joints): centred xx, xy, yy
+    behind = []  # each episode's commands behind every width of play, and its readings
     for episode in recording.episodes:
         n = len(episode.command)
         if n < late + EARLIEST_FRAMES + FEWEST_ROWS:
             continue
         u, y = episode.command, episode.reading
         played = play(u, WIDTHS_DEG)
+        behind.append((played, y))
         rows = np.arange(late, n - EARLIEST_FRAMES)
         y = y[rows]
         free = np.ones_like(y)
@@ -96,7 +98,7 @@ def fit_joints(recording: Recording) -> list[JointFit]:
     draws = np.random.default_rng(0).multinomial(
         len(sums), np.full(len(sums), 1 / len(sums)), size=RESAMPLED
     )
-    draws = np.r_[[np.ones(len(sums), dtype=int)], draws]
+    draws = np.concatenate([np.ones((1, len(sums))), draws.astype(np.float64)])
     fits = []
     for k, (low, high) in enumerate(limits):
         moved = max(float(np.ptp(e.command[:, k])) for e in recording.episodes)
@@ -105,6 +107,11 @@ def fit_joints(recording: Recording) -> list[JointFit]:
             continue
         pooled = np.tensordot(draws, every[..., k], axes=(1, 0))  # draws, 3, widths, shifts
         values = np.array([_best(p, shifts) for p in pooled])
+        lag = round(float(values[0, 0]))
+        free_deg = (low + 0.3, high - 0.3)
+        moments = [_play_moments(p[:, :, k], y[:, k], lag, free_deg) for p, y in behind]
+        of_draws = np.tensordot(draws, np.array(moments), axes=(1, 0))
+        values[:, 2] = [_width(m) for m in of_draws]
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0) if len(sums) > 1 else values[[0, 0]]
         delay, gain, width = (
             Estimate(float(v), float(min(a, v)), float(max(b, v)))
@@ -123,21 +130,54 @@ def _best(sums: FloatArray, shifts: FloatArray) -> tuple[float, float, float, fl
     w = int(of_width.argmin())
     if of_width[0] - of_width[w] < PLAY_GAIN * of_width[0]:
         w = 0
-    width = float(WIDTHS_DEG[w])
-    if 0 < w < len(WIDTHS_DEG) - 1:
-        width = vertex(WIDTHS_DEG[w - 1 : w + 2], of_width[w - 1 : w + 2])
     d = int(left[w].argmin())
     delay = float(shifts[d])
     if 0 < d < len(shifts) - 1:
         delay = vertex(shifts[d - 1 : d + 2], left[w, d - 1 : d + 2])
     share = 1.0 - float(left[w, d] / max(yy[w, d], 1e-9))
-    return delay, float(xy[w, d] / xx[w, d]), width, share
+    return delay, float(xy[w, d] / xx[w, d]), float(WIDTHS_DEG[w]), share
+
+
+def _play_moments(
+    played: FloatArray, y: FloatArray, lag: int, free: tuple[float, float]
+) -> FloatArray:
+    """Return products of a reading with a played command and its first two differences.
+
+    `played`: the command behind each width of play, shape (widths, n). For each width: those of
+    (P, P', P'', y), centred, shape (widths, 4, 4). The differences stand
+    for what is left of delay and lag, so that they aren't taken for play.
+    """
+    rows = np.arange(max(lag, 0) + 2, len(y) - 2 + min(lag, 0))
+    rows = rows[(y[rows] > free[0]) & (y[rows] < free[1])]
+    if not len(rows):
+        return np.zeros((len(played), 4, 4))
+    first = np.gradient(played, axis=1)
+    x = np.stack([played, first, np.gradient(first, axis=1)], axis=2)[:, rows - lag]
+    z = np.concatenate([x, np.broadcast_to(y[rows, None], (len(played), len(rows), 1))], axis=2)
+    z = z - z.mean(axis=1, keepdims=True)
+    return np.asarray(z.transpose(0, 2, 1) @ z)
+
+
+def _width(moments: FloatArray) -> float:
+    """Return the play's width [deg] of which least is left over; 0 unless that explains more."""
+    a, b = moments[:, :3, :3], moments[:, :3, 3]
+    ridge = 1e-9 * (1.0 + np.trace(moments, axis1=1, axis2=2))
+    solved = np.linalg.solve(a + ridge[:, None, None] * np.eye(3), b[..., None])[..., 0]
+    left = moments[:, 3, 3] - (b * solved).sum(axis=1)
+    w = int(left.argmin())
+    if w == 0 or left[0] - left[w] < PLAY_GAIN * left[0]:
+        return 0.0
+    if w == len(left) - 1:
+        return float(WIDTHS_DEG[w])
+    return vertex(WIDTHS_DEG[w - 1 : w + 2], left[w - 1 : w + 2])
 
 
 def vertex(x: FloatArray, y: FloatArray) -> float:
     """Return where a parabola through three points is lowest, within them."""
-    a, b, _ = np.polyfit(x - x[1], y, 2)
-    return float(np.clip(x[1] - b / (2 * a), x[0], x[2])) if a > 0 else float(x[1])
+    left, right = x[0] - x[1], x[2] - x[1]
+    down, up = (y[0] - y[1]) / left, (y[2] - y[1]) / right
+    a = (up - down) / (right - left)
+    return float(np.clip(x[1] - (down - a * left) / (2 * a), x[0], x[2])) if a > 0 else float(x[1])
 
 
 def play(u: FloatArray, widths: FloatArray) -> FloatArray:

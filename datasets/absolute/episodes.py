@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from typing import Final
@@ -74,7 +75,8 @@ class EpisodeTests:
     def _tasks(self) -> None:
         """Find tasks that differ by case, spaces or a full stop only."""
         spelt: dict[str, dict[str, list[int]]] = {}
-        for row in layout.episode_rows(self.recording.info.root):
+        rows = layout.episode_rows(self.recording.info.root)
+        for row in rows:
             for task in row.get("tasks") or []:
                 plain = " ".join(re.sub(r"[^\w\s]", " ", str(task).casefold()).split())
                 spelt.setdefault(plain, {}).setdefault(str(task), []).append(
@@ -85,9 +87,15 @@ class EpisodeTests:
                 continue
             most = max(wordings, key=lambda w: len(wordings[w]))
             odd = {e: 1.0 for w, found in wordings.items() if w != most for e in found}
-            listed = "[" + ", ".join(map(str, sorted(odd))) + "]"
-            fix = f"gaploop edit retag {self.root} --episodes='{listed}' "
-            fix += f"--set='{{\"task\": {_quoted(most)}}}' --yes"
+            if any(row.get("gap_uid") for row in rows):
+                task = shlex.quote(json.dumps({"task": most}, ensure_ascii=False))
+                listed = "[" + ", ".join(map(str, sorted(odd))) + "]"
+                fix = f"gaploop edit retag {self.root} --episodes='{listed}' --set={task} --yes"
+            else:  # LeRobot's own, which asks for a name on the Hub though nothing goes there
+                other = {w: most for w in wordings if w != most}
+                fix = f"lerobot-edit-dataset --repo_id=me/it --root={self.root} "
+                fix += "--operation.type=modify_tasks --operation.task_replacements="
+                fix += shlex.quote(json.dumps(other, ensure_ascii=False))
             size = Estimate(len(wordings), len(wordings), len(wordings))
             self.report.findings.append(
                 Finding(
@@ -126,14 +134,14 @@ class EpisodeTests:
                 ]  # fmt: skip
                 if inner and max(inner) > PAUSE_S:
                     pause[e.index] = max(inner)
-        u = self.recording.unit or "units"
+        unit = self.recording.unit or "units"
         self._say(
-            "motionless", "Nothing moves in some episodes: joints cover", still, u,
+            "motionless", "Nothing moves in some episodes: joints cover", still, unit,
             "an arm that was off", self.report.without(list(still), self.total), 25.0,
         )  # fmt: skip
         self._say(
             "noise_episode", "Commands are noise in some episodes: from row to row they jump by",
-            noise, u, "a broken leader, made-up data",
+            noise, unit, "a broken leader, made-up data",
             self.report.without(list(noise), self.total), 45.0,
         )  # fmt: skip
         if len(idle) >= max(1, 0.1 * len(self.recording.episodes)):
@@ -185,7 +193,3 @@ class EpisodeTests:
                         f"gaploop review {self.root}", 0.3 * abs(step),
                     )
                 )  # fmt: skip
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\u2019") + '"'

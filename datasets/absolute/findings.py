@@ -53,6 +53,24 @@ KINDS: Final[Mapping[str, str]] = {
     "swapped_cameras": "cameras that change places",
 }
 """Every kind of finding, and what it looks for."""
+_BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "actuator_response": (
+        "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
+        "dead_joint",
+    ),
+    "sensor_noise": (
+        "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",
+        "camera_rate", "frozen_camera", "black_camera",
+    ),
+    "spatial_geometry": ("offset", "drift", "zero_change", "moved_camera"),
+    "visual_domain": ("exposure", "flicker", "blur"),
+    "human_behavior": ("idle_start", "pause", "motionless", "empty_grasp", "start_change"),
+    "task_specification": ("task_wording",),
+    "the deployment": ("reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras"),
+    "the data": ("short_episode", "noise_episode"),
+}  # fmt: skip
+BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in kinds}
+"""Where a kind belongs: one of the nine dimensions, the deployment (settings), or the data."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +121,8 @@ class Finding:
         estimate = self.estimate
         finite = [v if v == v else None for v in (estimate.value, estimate.low, estimate.high)]
         return {
-            "kind": self.kind, "about": self.about, "sentence": self.sentence,
+            "kind": self.kind, "belongs_to": BELONGS[self.kind], "about": self.about,
+            "sentence": self.sentence,
             "value": finite[0], "low": finite[1], "high": finite[2], "unit": self.unit,
             "episodes": list(self.episodes), "of": self.of, "worst": self.worst,
             "not_told_apart": self.not_told_apart, "command": self.command,

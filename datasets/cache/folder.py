@@ -38,6 +38,7 @@ MODES: Final = {
     "jpeg": "a tenth to a fifth of raw, and not quite the same pictures",
     "off": "decode the video for every sample, as LeRobot does",
 }
+JPEG_QUALITY: Final = 90
 RESERVE_BYTES: Final = 2_000_000_000
 """Left free on the disk, whatever the bound says."""
 _USED: Final = "used"
@@ -51,29 +52,28 @@ type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """How pictures are cached.
-
-    Attributes:
-        mode: one of `MODES`.
-        size: height and width that pictures are scaled to [px]; as recorded if None.
-        max_gb: what all caches in `folder` may take together [10^9 bytes].
-        folder: `default_folder()` if None.
-        quality: of JPEG pictures, 1 to 100.
-    """
+    """How decoded pictures are kept for training; see docs/loading.md."""
 
     mode: str = "auto"
-    size: tuple[int, int] | None = None
+    """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
+    size: str = "native"
+    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest."""
     max_gb: float = 20.0
-    folder: Path | None = None
-    quality: int = 90
+    """What all caches in --cache.dir may take together [GB]."""
+    dir: Path | None = None
+    """Where caches are; gaploop/frames in the user's cache folder unless given."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise unknown_choice("cache mode", self.mode, MODES, "--cache.mode")
         if not self.max_gb >= 0:
             raise UnusableInputError(f"--cache.max_gb={self.max_gb:g} must be 0 or more.")
-        if not 1 <= self.quality <= 100:
-            raise UnusableInputError(f"--cache.quality={self.quality} must be from 1 to 100.")
+        parse_size(self.size)
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Height and width that pictures are scaled to [px]; None for as they were recorded."""
+        return parse_size(self.size)
 
 
 def parse_size(text: str) -> tuple[int, int] | None:
@@ -100,7 +100,7 @@ class CacheFolder:
     """The cached pictures of one dataset."""
 
     def __init__(self, root: Path, options: CacheOptions) -> None:
-        self.base = options.folder or default_folder()
+        self.base = options.dir or default_folder()
         self.path = cache_path(root, self.base)
         self._root, self._max_bytes = root, int(options.max_gb * 1e9)
         self.base.mkdir(parents=True, exist_ok=True, mode=0o700)

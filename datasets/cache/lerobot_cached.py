@@ -103,7 +103,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         """Take the table that `plain` has loaded, and cache its pictures if there is room."""
         self.hf_dataset = plain.hf_dataset
         self._build_index_mapping()
-        self._size = cache.size
+        self._size = cache.shape
         # Pictures become float in the end, where that is asked for; scaling wants them as bytes.
         self._as_float = not plain._return_uint8
         self._return_uint8 = True
@@ -144,8 +144,8 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
                 )  # fmt: skip
         self._left_over = [c for c in self._meta.video_keys if c not in self.stores]
         # The features get the size that pictures are scaled to: policies are built after it.
-        for camera in self._cameras if cache.size is not None else ():
-            feature, scaled = self._meta.features[camera], cache.size or ()
+        for camera in self._cameras if cache.shape is not None else ():
+            feature, scaled = self._meta.features[camera], cache.shape or ()
             channels_first = feature["shape"][0] in (1, 3)
             shape = (3, *scaled) if channels_first else (*scaled, 3)
             self._meta.features[camera] = {**feature, "shape": shape}

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Image
 from gaploop.datasets.cache.folder import (
+    JPEG_QUALITY,
     CacheFolder,
     CacheOptions,
     Progress,
@@ -85,7 +86,7 @@ def cache_pictures(
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        where = error.filename or options.folder or default_folder()
+        where = error.filename or options.dir or default_folder()
         raise NoRoomError(f"{where}: {error.strerror}") from None
     return cache.folder, cache.stores(rows, codec)
 
@@ -118,7 +119,7 @@ class _Cache:
                     video = self.decoding.root / mine[0].video
                     shown = sample_pictures(video, 4).transpose(0, 2, 3, 1)
                     small = (scaled(p, self.decoding.size) for p in shown)
-                    sizes = [len(encode(p, codec, self.options.quality)) for p in small]
+                    sizes = [len(encode(p, codec, JPEG_QUALITY)) for p in small]
                     guess += MARGIN * float(np.mean(sizes)) * sum(len(c.rows) for c in mine)
                 needed = int(guess)
             room = self.folder.room(needed, self.form(codec))
@@ -189,7 +190,7 @@ class _Cache:
         stop: threading.Event,
     ) -> None:
         pack = self._pack(clips[0].video, codec)
-        with PackWriter(pack, codec, self.options.quality) as writer:
+        with PackWriter(pack, codec, JPEG_QUALITY) as writer:
             for clip, pictures in decoded(clips, self.decoding):
                 if stop.is_set():
                     return
@@ -203,9 +204,9 @@ class _Cache:
 
     def form(self, codec: Codec) -> str:
         """Return the name of the folder that pictures go to, such as `jpeg90-224x224-pyav`."""
-        size = self.options.size
+        size = self.options.shape
         shown = "native" if size is None else f"{size[1]}x{size[0]}"
-        quality = self.options.quality if codec == "jpeg" else ""
+        quality = JPEG_QUALITY if codec == "jpeg" else ""
         return f"{codec}{quality}-{shown}-{self.decoding.backend}"
 
     def _pack(self, video: str, codec: Codec) -> Path:

@@ -100,10 +100,9 @@ def check_dataset(
         return
     names = tasks.task_names(info, findings)
     table = episodes.check_episodes(info, findings)
-    indices = table.index.tolist() if table is not None else []
     scan: frames.Scan | None = None
     with findings.guard("data"):
-        scan = frames.scan_frames(info, videos.episodes_of_signals(indices, deep), findings)
+        scan = frames.scan_frames(info, findings)
     if names is not None:
         with findings.guard(layout.EPISODES):
             named: dict[int, set[str]] = {}
@@ -117,7 +116,7 @@ def check_dataset(
             frames.check_copies(scan, findings)
     if table is not None:
         with findings.guard("videos"):
-            videos.check_videos(info, table, scan, deep, findings, advance)
+            videos.check_videos(info, table, deep, findings, advance)
             videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
             gaps.check_gaps(info, table, scan, consents, findings)

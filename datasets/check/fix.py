@@ -42,7 +42,6 @@ from gaploop.datasets.check.videos import (
     EpisodeClip,
     decodes,
     episodes_of_pictures,
-    episodes_of_signals,
     mark_damaged_pictures,
     places,
     read_cameras,
@@ -228,7 +227,7 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     every = sorted({**lengths, **spoilt, **here}.items())  # frames of all episodes there were
     count = sum(1 for camera in cameras if camera.files)
     pictures = {e: count * n for e, n in here.items()}
-    tried = episodes_of_pictures(pictures, episodes_of_signals(here, options.deep), options.deep)
+    tried = episodes_of_pictures(pictures, options.deep)
     for at, camera in enumerate(cameras):
         if not camera.files:
             continue  # says nothing about single episodes: they all stay
@@ -266,7 +265,7 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
     frames.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
     description.fix_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
-    scan = scan_frames(info, (), Findings())
+    scan = scan_frames(info, Findings())
     fix_episodes(draft, info, scan, old, episodes, cameras)
     fix_stats(draft, info, scan)
     fix_labels(draft, episodes, options.labels_from)

@@ -105,14 +105,12 @@ class Scan:
         runs: in order of rows.
         moments: numeric feature to its statistics, one row per run.
         not_finite: (file, feature) to rows of that file with NaN, infinity or nothing.
-        signals: episode to feature to its values, for the episodes asked for.
     """
 
     rows: int
     runs: list[EpisodeRows]
     moments: Mapping[str, RunMoments]
     not_finite: Mapping[tuple[str, str], list[int]]
-    signals: Mapping[int, Mapping[str, NDArray[np.float32]]]
 
     @property
     def whole(self) -> bool:
@@ -163,11 +161,9 @@ def matrix(column: pa.ChunkedArray, width: int) -> NDArray[np.float64]:
 class Scanner:
     """Takes batches of rows, in order, and adds up what they hold."""
 
-    def __init__(self, info: DatasetInfo, keep: Collection[int] = ()) -> None:
+    def __init__(self, info: DatasetInfo) -> None:
         self._fps = info.fps
         self._numeric = numeric_features(info)
-        self._keep = set(keep)
-        self._kept: dict[int, dict[str, list[NDArray[np.float32]]]] = {}
         self._parts: dict[str, list[RunMoments]] = {name: [] for name in self._numeric}
         self._bad: dict[tuple[str, str], list[int]] = {}
         self._runs: list[EpisodeRows] = []
@@ -241,10 +237,6 @@ class Scanner:
                 run.pictures[camera] += n - int(np.count_nonzero(same))
                 self._taken_s[camera] = float(here_s[-1])
             run.rows += n
-            if of in self._keep:
-                kept = self._kept.setdefault(of, {})
-                for key, x in values.items():
-                    kept.setdefault(key, []).append(x[where].astype(np.float32))
         self._rows += len(episode)
         self._file_rows[name] += len(episode)
 
@@ -255,11 +247,7 @@ class Scanner:
             for key, parts in self._parts.items()
             if parts
         }
-        signals = {
-            episode: {key: np.concatenate(parts) for key, parts in kept.items()}
-            for episode, kept in self._kept.items()
-        }
-        return Scan(self._rows, self._runs, moments, self._bad, signals)
+        return Scan(self._rows, self._runs, moments, self._bad)
 
 
 def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
@@ -277,18 +265,15 @@ def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) -> Scan | None:
-    """Read every frame once, with findings for what can't be read; None where nothing can be.
-
-    The result carries the signals of the episodes in `keep`.
-    """
+def scan_frames(info: DatasetInfo, findings: Findings) -> Scan | None:
+    """Read every frame once, with findings for what can't be read; None where nothing can be."""
     files = layout.data_files(info.root)
     if not files:
         if info.total_frames or info.total_episodes:
             fix = "Restore data/ from a copy."
             findings.error("missing_data", "data", "There are no data files.", fix)
         return None
-    scanner, types = Scanner(info, keep), defaultdict[str, dict[str, None]](dict)
+    scanner, types = Scanner(info), defaultdict[str, dict[str, None]](dict)
     pictures = {k for k, spec in info.features.items() if spec.get("dtype") == "image"}
     stored = [k for k in info.features if k not in info.video_keys]
     complete = True

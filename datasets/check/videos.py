@@ -1,4 +1,4 @@
-"""Pictures: every one that LeRobot asks for is there, decodes, and moves.
+"""Pictures: every one that LeRobot asks for is there and decodes.
 
 Packets say how many pictures a file holds and when they are shown; that needs no decoding.
 All pictures of a small dataset are decoded, else those of some episodes, spread evenly.
@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets import columns, layout
+from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft, numbers, reason
-from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Rows, Scan, stretches
+from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Rows
 from gaploop.datasets.check.stats import stat_columns
 from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
 from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, shown_frames, video_index
@@ -42,52 +42,30 @@ PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""
 BYTES: Final = 2 * 1024**3
 """Videos are read packet by packet up to this size in all; beyond it, only their last packets."""
-SIGNALS: Final = 200
-"""Episodes whose motion is looked at unless all are asked for, spread evenly."""
 THUMB: Final = 160
 """Pictures are compared at this width at most [pixels]."""
-FROZEN_S: Final = 1.0
-"""Shortest stretch of equal pictures that is reported [s]."""
-FROZEN_FRAMES: Final = 10
 COLOUR: Final = 0.25
 """Difference of mean colour [share of full scale] that no sampling of pictures explains."""
 MIXED_UP: Final = 0.01
 """The same between two cameras whose pictures fit each other's statistics."""
 _STORED_ROWS: Final = 64
-MOVED: Final = 0.05
-"""The joints must have covered this share of their range while the pictures stood still."""
 type Colour = NDArray[np.float64]
 """Mean colour of an episode's pictures, RGB in [0, 1]."""
 type Colours = dict[str, dict[int, Colour]]
 """Camera to episode to mean colour."""
 
 
-def episodes_of_signals(episodes: Collection[int], deep: bool) -> frozenset[int]:
-    """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
-    return frozenset(episodes) if deep else _evenly(sorted(episodes), SIGNALS)
-
-
-def episodes_of_pictures(
-    frames: Mapping[int, int], among: Collection[int], deep: bool
-) -> frozenset[int]:
+def episodes_of_pictures(frames: Mapping[int, int], deep: bool) -> frozenset[int]:
     """Return the episodes whose pictures are decoded: all, or some spread evenly.
 
-    Args:
-        frames: episode to its pictures, of all cameras.
-        among: episodes to choose from, where not all can be; empty for any.
+    `frames` is episode to its pictures, of all cameras.
     """
-    total = sum(frames.values())
+    total, episodes = sum(frames.values()), sorted(frames)
     if deep or total <= PICTURES:
-        return frozenset(frames)
-    mean = max(1.0, total / len(frames))
-    return _evenly(sorted(set(frames) & set(among) or frames), int(PICTURES / mean))
-
-
-def _evenly(values: Sequence[int], count: int) -> frozenset[int]:
-    if len(values) <= count:
-        return frozenset(values)
-    at = np.unique(np.linspace(0, len(values) - 1, max(1, count)).astype(int))
-    return frozenset(values[i] for i in at)
+        return frozenset(episodes)
+    count = min(len(episodes), max(1, int(PICTURES * len(episodes) / total)))
+    at = np.unique(np.linspace(0, len(episodes) - 1, count).astype(int))
+    return frozenset(episodes[i] for i in at)
 
 
 @dataclass(frozen=True)
@@ -103,7 +81,6 @@ class EpisodeClip:
 def check_videos(
     info: DatasetInfo,
     episodes: EpisodeTable,
-    scan: Scan | None,
     deep: bool,
     findings: Findings,
     advance: Callable[[], None],
@@ -131,15 +108,14 @@ def check_videos(
     frames = Counter[int]()
     for clip in (c for paths in files.values() for clips in paths.values() for c in clips):
         frames[clip.episode] += clip.frames
-    # Of some, those whose signals are known.
-    look = episodes_of_pictures(frames, scan.signals if scan is not None else (), deep)
+    look = episodes_of_pictures(frames, deep)
     colours: Colours = {}
     for key, paths in files.items():
         for path, clips in paths.items():
             if path in present and _check_file(info, key, path, clips, whole, findings):
                 chosen = [c for c in clips if c.episode in look]
                 with findings.guard(path.relative_to(info.root)):
-                    found = _look_at(info, key, path, chosen, scan, findings)
+                    found = _look_at(info, key, path, chosen, findings)
                     colours.setdefault(key, {}).update(found)
             advance()
     with findings.guard(layout.EPISODES):
@@ -238,11 +214,10 @@ def _look_at(
     key: str,
     path: Path,
     clips: Sequence[EpisodeClip],
-    scan: Scan | None,
     findings: Findings,
 ) -> dict[int, Colour]:
     """Decode some episodes of one file; return each one's mean colour."""
-    broken, frozen = [], []
+    broken = []
     colours: dict[int, Colour] = {}
     for clip in clips:
         try:
@@ -253,14 +228,9 @@ def _look_at(
             broken.append(clip.episode)
             continue
         colours[clip.episode] = np.mean([t.mean(axis=(0, 1)) for t in thumbs], axis=0) / 255
-        if scan is not None and _is_frozen(thumbs, info.fps, clip.episode, scan):
-            frozen.append(clip.episode)
     name = path.relative_to(info.root)
     text, fix = f"pictures of {key} can't be decoded.", findings.command("--drop=true")
     findings.about(broken, "bad_pictures", name, text, fix)
-    text = f"{key} shows one and the same picture while the robot moves."
-    fix = f"{findings.delete(frozen)}  # keeps the rest"
-    findings.about(frozen, "frozen_images", name, text, fix, WARNING)
     return colours
 
 
@@ -284,23 +254,6 @@ def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.ui
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
             yield frame.reformat(width=width, height=height, format="rgb24").to_ndarray()
-
-
-def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, scan: Scan) -> bool:
-    """Say whether equal pictures stand beside joints that move."""
-    signals = scan.signals.get(episode, {})
-    name = columns.STATE if columns.STATE in signals else columns.ACTION
-    if name not in signals or len(signals[name]) != len(thumbs) or len(thumbs) < FROZEN_FRAMES:
-        return False
-    signal, moments = signals[name], scan.moments[name]
-    ranges = moments.high.max(axis=0) - moments.low.min(axis=0)
-    same = np.array([np.array_equal(a, b) for a, b in itertools.pairwise(thumbs)])
-    needed = min(max(FROZEN_FRAMES, round(FROZEN_S * fps)), len(thumbs))
-    for first, last in stretches(same):
-        covered = np.ptp(signal[first : last + 1], axis=0)
-        if last - first + 1 >= needed and ((covered > MOVED * ranges) & (ranges > 0)).any():
-            return True
-    return False
 
 
 def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> None:

@@ -74,7 +74,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
     findings: list[Finding] = []
     wrong: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
     counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTED}
-    hashes = [np.empty(0, np.uint64)]
+    hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     files: set[str] = set()
     episodes = frames = rows_end = 0
     fps, robot = float("nan"), ""

@@ -452,7 +452,7 @@ def _notes(
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
             "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
-            "more simulated takes (gaploop pretrain, gaploop train), then roll out and diagnose "
+            "more simulated takes (gaploop finetune --policy.type=act), then roll out and diagnose "
             "again; no takes of this station fix that."
         )
     if named < LEAST_TAKES and not failures.by_station:

@@ -21,25 +21,25 @@ from lerobot.utils.constants import ACTION
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
-from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
+from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import check_finite
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.hub_fetch import is_hub_name
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
-from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
+from gaploop.finetune.tuning.presets import Preset
+from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,6 @@ type Tensors = dict[str, Any]
 type Alter = Callable[[Tensors, int], Tensors]
 """Changes a batch of a step, such as by visual randomisation."""
 
-REAL, SIM = "real", "sim"
 SEED: Final = 0
 """Draws the noise of held-out losses, the same every time."""
 FRAMES: Final = 16
@@ -57,19 +56,24 @@ FRAMES: Final = 16
 class ImagePolicyWork:
     """The base, wrapped, with batches of its data, ready to be tuned."""
 
-    def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
-        self._base, self._options = base, options
-        spec = options.spec
+    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, ranks: Ranks) -> None:
+        self._base, self._hub_name, self._recipe = base, options.policy.path, recipe
+        spec = recipe.spec
+        if options.sim_takes:
+            raise UnusableInputError(
+                "--sim_takes records no pictures, and this policy looks at them. Record simulated "
+                "takes with gaploop record --robot.type=so101_sim and name them with --sim='[DIR]'."
+            )
         config = bundles.read_config(base, ranks.device)
         whole = mixture_of(options)
         known = {f for info in whole.datasets for f in info.features}
-        for name in options.rename:
+        for name in options.rename_map:
             if name not in known:
                 raise unknown_choice("feature", name, known, "--rename_map")
         if not (base / act.SIDECAR).exists() and ranks.is_main:
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
-            bundles.check_fits(config, info, base, options.rename, options.cache.size)
+            bundles.check_fits(config, info, base, options.rename_map, options.cache.shape)
         sidecar_file = base / act.SIDECAR
         own = str(read_json(sidecar_file).get("units") or "") if sidecar_file.exists() else ""
         for take in whole.takes:
@@ -84,7 +88,7 @@ class ImagePolicyWork:
             name
             for name, feature in whole.datasets[0].features.items()
             if str(feature.get("dtype")).startswith(("float", "int"))
-            and options.rename.get(name, name) in used
+            and options.rename_map.get(name, name) in used
         }
         _check_finite(whole, numbers)
         uids = chosen_held_out(options, [note_of(t) for t in real_of(options, whole)])
@@ -103,11 +107,11 @@ class ImagePolicyWork:
             dataset.meta,
             sidecar(opened.datasets[0], (t.episode for t in opened.takes)),
             stats=options.stats,
-            rename=options.rename,
+            rename=options.rename_map,
         )
-        if options.cache.size is not None:
+        if options.cache.shape is not None:
             others = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
-            bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *others]
+            bundle.preprocessor.steps = [ScaleStep(*options.cache.shape), *others]
         if spec.gradient_checkpointing:
             network = getattr(bundle.policy, "model", None)
             enable = getattr(network, "gradient_checkpointing_enable", None)
@@ -118,7 +122,7 @@ class ImagePolicyWork:
                 )
             enable()
         torch.manual_seed(spec.seed)  # right before: an adapter's first weights are drawn
-        module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
+        module = bundle.policy if recipe.full else adapter.wrap(bundle.policy, base, recipe.lora)
         alter = None
         if options.randomise.strength:
             rng = np.random.default_rng((spec.seed, 3))
@@ -132,7 +136,7 @@ class ImagePolicyWork:
             batch_size=spec.batch_size,
             ranks=ranks,
             drop_last=int(getattr(config, "drop_n_last_frames", 0) or 0),
-            workers=options.workers,
+            workers=options.num_workers,
             alter=alter,
         )
         self.learner = LeRobotLearner(bundle, module, dataset, aside)
@@ -165,78 +169,15 @@ class ImagePolicyWork:
             )
         return tuple(found)
 
-    def save(self, folder: Path, merge: bool) -> None:
+    def save(self, folder: Path) -> None:
         """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
         bundle, module = self.learner.bundle, self.learner.module
-        if self._options.full:
+        if self._recipe.full:
             bundle.policy.config.pretrained_path = None
             act.save(bundle, folder / "merged")
             return
-        name = str(self._options.base)
-        hub_name = name if is_hub_name(name) else ""
-        adapter.save(module, bundle, self._base, folder / "adapter", hub_name, merge)
-
-
-def mixture_of(options: AdaptOptions) -> OpenMixture:
-    """Return the takes to tune on, opened; held-out takes are among them.
-
-    Raises:
-        UnusableInputError: nothing to learn from, or takes of the wrong kind.
-    """
-    if options.sim_takes:
-        raise UnusableInputError(
-            "--sim_takes records no pictures, and this policy looks at them. Record simulated "
-            "takes with gaploop record --robot.type=so101_sim and name them with --sim='[DIR]'."
-        )
-    if options.mixture is not None:
-        if options.real or options.sim or options.episodes:
-            raise UnusableInputError(
-                f"--mixture={options.mixture} stands for --real, --sim and --episodes. Name "
-                "datasets in one place."
-            )
-        spec = replace(load_mixture(options.mixture), seed=options.spec.seed)
-        return open_mixture(spec)
-    if not options.real:
-        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
-    sources, shares = [SourceSpec(REAL, options.real, options.select)], {REAL: 1.0}
-    if options.sim:
-        sources.append(SourceSpec(SIM, options.sim, options.select))
-        shares = {REAL: options.share_real, SIM: 1.0 - options.share_real}
-    weights = {"dimension": dict(options.weights)} if options.weights else {}
-    opened = open_mixture(
-        MixtureSpec(tuple(sources), (StageSpec(shares),), weights, options.spec.seed)
-    )
-    for take in opened.takes:
-        if take.source == 0 and take.episode.info.is_nominal:
-            root = opened.datasets[take.dataset].root
-            raise UnusableInputError(
-                f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."
-            )
-    chosen = [
-        t
-        for t in opened.takes
-        if t.source
-        or (
-            (options.station in ("", t.episode.info.station))
-            and (options.episodes is None or t.episode.index in options.episodes)
-        )
-    ]
-    if all(t.source for t in chosen):
-        real = [t.episode for t in opened.takes if not t.source]
-        stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
-        indices = ", ".join(str(i) for i in sorted({e.index for e in real}))
-        raise UnusableInputError(
-            "No real take is left by --episodes and --station. There are episodes "
-            f"{indices} of station {stations}."
-        )
-    return replace(opened, takes=tuple(chosen))
-
-
-def real_of(options: AdaptOptions, opened: OpenMixture) -> list[MixedTake]:
-    """Return the takes that count as real."""
-    # Other datasets don't say what is simulated: what was named with --sim is.
-    own = [t for t in opened.takes if not options.real or t.source == 0]
-    return [t for t in own if t.episode.info.domain is not Domain.SIM]
+        name = self._hub_name if is_hub_name(self._hub_name) else ""
+        adapter.save(module, bundle, self._base, folder / "adapter", name, merge=True)
 
 
 def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
@@ -337,12 +278,6 @@ def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> Mix
     meta = common_meta(opened, [d.meta for d in datasets], shares)
     actions = config.action_delta_indices if ACTION in meta.features else None
     return MixtureDataset(opened, datasets, meta, actions)
-
-
-def note_of(take: MixedTake) -> TakeNote:
-    """Return what decisions need to know of a take."""
-    info = take.episode.info
-    return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
 
 
 class TakeBatches(torch.utils.data.Dataset[Tensors]):

@@ -32,6 +32,8 @@ NEAR_PLATE: Final = 0.06
 """A pixel this near to the background's is background; pixels are from 0 to 1."""
 PLATE_FRAMES: Final = 24
 """Samples that a background is found from."""
+RAMP: Final = 0.3
+"""Part of the run over which the strength rises from 0."""
 COARSE: Final = 6
 """Random backgrounds are smooth: this many random values across."""
 
@@ -54,7 +56,7 @@ class Randomiser:
 
     def strength(self, step: int) -> float:
         """Return the strength at a step: a line from 0 over the ramp, then level."""
-        ramp = self._options.ramp * self._steps
+        ramp = RAMP * self._steps
         return self._options.strength * (min(1.0, step / ramp) if ramp else 1.0)
 
     def __call__(self, batch: dict[str, Any], step: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ ACT_TARGETS: Final = (
 """ACT's Linear layers. Attention's `in_proj` is a bare parameter, which PEFT can't wrap."""
 DIFFUSION_TARGETS: Final = (
     r"diffusion\.(unet\..*(cond_encoder\.1|conv[12]\.block\.0|diffusion_step_encoder\.[13])"
-    r"|rgb_encoder.*\.out)"
+    r"|rgb_encoder.*\.out)",
 )
 """The U-Net's convolutions and conditioning, and what the picture encoder's features go through."""
 
@@ -103,8 +103,15 @@ TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
     "full": TrainSpec(steps=300, lr=3e-4, warmup_steps=20, final_lr=0.1),
 }
 """Named starting points, each held by a test that trains two steps and resumes."""
-VISION_SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
-"""How the packaged base that sees is pretrained."""
+FROM_SCRATCH: Final[Mapping[str, TrainSpec]] = {
+    "act": TRACKED_SPECS["pretrain"],
+    "keypoint": TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16"),
+}
+"""How a base is trained in simulation, by LeRobot's name of its class; as packaged ones were."""
+REINFORCE_SPEC: Final = TrainSpec(
+    steps=10, batch_size=80, lr=5e-5, final_lr=1.0, warmup_steps=1, weight_decay=0.0
+)
+"""How a policy is reinforced: `steps` rounds of `batch_size` attempts."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,7 @@ class Randomise:
     """Visual randomisation of training pictures."""
 
     strength: float = 0.0
-    """0 for none to 1 for strong."""
-    ramp: float = 0.3
-    """Part of the run over which the strength rises from 0."""
+    """0 for none to 1 for strong; it rises over the first third of the run."""
     kinds: tuple[str, ...] = RANDOMISED
     """What of a picture: light (and noise), camera (moved), background (replaced)."""
 
@@ -122,15 +127,19 @@ class Randomise:
         for kind in self.kinds:
             if kind not in RANDOMISED:
                 raise unknown_choice("kind of randomisation", kind, RANDOMISED, "--randomise.kinds")
-        if not 0 <= self.strength <= 1 or not 0 <= self.ramp <= 1:
-            raise UnusableInputError(
-                f"--randomise.strength={self.strength:g} and --randomise.ramp={self.ramp:g} must "
-                "be from 0 to 1."
-            )
+        if not 0 <= self.strength <= 1:
+            raise UnusableInputError(f"--randomise.strength={self.strength:g} must be from 0 to 1.")
 
 
-type Targets = str | tuple[str, ...] | None
-"""Names of modules, or one regular expression; None for LeRobot's own."""
+@dataclass(frozen=True)
+class LoraOptions:
+    """Size of the adapter; its scale (alpha) is twice the rank."""
+
+    r: int = 0
+    """Rank; the preset's (16) unless given."""
+    target_modules: tuple[str, ...] = ()
+    """What gets an adapter: names of modules, or one regular expression; the preset's unless
+    given."""
 
 
 @dataclass(frozen=True)
@@ -139,20 +148,19 @@ class Preset:
 
     Attributes:
         policy: LeRobot's name of the policy class, `tracked`, or `other`.
-        targets: what gets an adapter.
+        lora: size of the adapter; LeRobot's own modules where it names none.
     """
 
     name: str
     policy: str
     full: bool
     spec: TrainSpec
-    targets: Targets = None
-    r: int = 16
+    lora: LoraOptions = LoraOptions(16)
     why: str = ""
 
 
 def _both(
-    policy: str, batch_size: int, steps: int, pretraining_lr: float, targets: Targets = None
+    policy: str, batch_size: int, steps: int, pretraining_lr: float, targets: tuple[str, ...] = ()
 ) -> tuple[Preset, Preset]:
     """Return how a kind of policy gets an adapter, and how all of its weights are trained."""
     full = TrainSpec(
@@ -168,7 +176,7 @@ def _both(
     why = "LeRobot's guide to PEFT: about ten times the rate for whole policies"
     tenth = f"a tenth of LeRobot's {pretraining_lr:g} for training it"
     return (
-        Preset(f"{policy}_lora", policy, False, lora, targets, why=why),
+        Preset(f"{policy}_lora", policy, False, lora, LoraOptions(16, targets), why),
         Preset(f"{policy}_full", policy, True, full, why=tenth),
     )
 
@@ -181,7 +189,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             TRACKED,
             False,
             TRACKED_SPECS["lora"],
-            ACT_TARGETS,
+            LoraOptions(16, ACT_TARGETS),
             why="twice LeRobot's 1e-3: an adapter of 43,000 weights, 400 steps",
         ),
         Preset(
@@ -198,7 +206,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
             TrainSpec(
                 600, 32, lr=1e-3, final_lr=0.1, warmup_steps=30, weight_decay=0.0, precision="bf16"
             ),
-            KEYPOINT_TARGETS,
+            LoraOptions(16, KEYPOINT_TARGETS),
             why="LeRobot's guide to PEFT; the rate it was pretrained with",
         ),
         _both("keypoint", 32, 600, 1e-3)[1],
@@ -211,33 +219,34 @@ PRESETS: Final[Mapping[str, Preset]] = {
     )
 }
 """Each held by a test that trains two steps and resumes."""
+LORA, FULL, REINFORCE, LEROBOT = "lora", "full", "reinforce", "lerobot"
+METHODS: Final = (LORA, FULL, REINFORCE, LEROBOT, *PRESETS)
 
 
-def preset_for(policy: str, full: bool, name: str = "") -> Preset:
-    """Return the preset of that name, or the one for a kind of policy where no name is given.
+def preset_for(policy: str, method: str = LORA) -> Preset:
+    """Return how a kind of policy is tuned by a method: `lora`, `full` or the name of a preset.
 
     Raises:
         UnusableInputError: no such preset, or one for another kind of policy.
     """
-    if name:
-        if name not in PRESETS:
-            raise unknown_choice("preset", name, PRESETS, "--preset")
-        named = PRESETS[name].policy
-        has_own = any(p.policy == policy for p in PRESETS.values())
-        if has_own and named not in (policy, OTHER) and {named, policy} != {"act", TRACKED}:
-            fits = ", ".join(n for n, p in PRESETS.items() if p.policy == policy)
-            raise UnusableInputError(
-                f"--preset={name} is for {named} policies, and this one is {policy}. Take one of "
-                f"{fits}."
-            )
-        return PRESETS[name]
-    way = "full" if full else "lora"
-    return PRESETS.get(f"{policy}_{way}", PRESETS[f"{OTHER}_{way}"])
+    if method in (LORA, FULL):
+        return PRESETS.get(f"{policy}_{method}", PRESETS[f"{OTHER}_{method}"])
+    if method not in PRESETS:
+        raise unknown_choice("method", method, METHODS, "--method")
+    named = PRESETS[method].policy
+    has_own = any(p.policy == policy for p in PRESETS.values())
+    if has_own and named not in (policy, OTHER) and {named, policy} != {"act", TRACKED}:
+        fits = ", ".join(n for n, p in PRESETS.items() if p.policy == policy)
+        raise UnusableInputError(
+            f"--method={method} is for {named} policies, and this one is {policy}. Take one of "
+            f"{fits}."
+        )
+    return PRESETS[method]
 
 
 def table() -> str:
     """Return the presets as text, one in each line."""
-    lines = ["preset            steps  batch  learning rate  why"]
+    lines = ["method            steps  batch  learning rate  why"]
     for p in PRESETS.values():
         spec = p.spec
         lines.append(f"{p.name:<16} {spec.steps:>6} {spec.batch_size:>6} {spec.lr:>14g}  {p.why}")

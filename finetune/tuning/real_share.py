@@ -16,26 +16,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
-from gaploop.core.vocabulary import Domain
 from gaploop.finetune.adapt import (
     base_of,
-    is_tracked,
+    kind_of,
     require_same,
     tuned,
 )
+from gaploop.finetune.config import FinetuneConfig, MixOptions
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.tuning import held_out, lerobot_image_policy, tracked
-from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_image_policy import note_of
-from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
+from gaploop.finetune.tuning import held_out
+from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
 
-AUTO: Final = "auto"
 CANDIDATES: Final = (0.25, 0.5, 0.75, 1.0)
 FOLDS: Final = 2
 PART: Final = 0.5
@@ -72,25 +69,6 @@ class ShareChoice:
         """Return it in words."""
         listed = ", ".join(f"{t.share:g}: {t.error:.4g}" for t in self.tried)
         return f"--mix.real=auto chose {self.share:g} on {self.takes} held-out takes ({listed})."
-
-
-def parse_share(value: str) -> float | None:
-    """Return the share that `--mix.real` says, or None for `auto`.
-
-    Raises:
-        UnusableInputError: it is neither `auto` nor a number above 0 and at most 1.
-    """
-    if value == AUTO:
-        return None
-    try:
-        share = float(value)
-    except ValueError:
-        share = math.nan
-    if not 0 < share <= 1:
-        raise UnusableInputError(
-            f"--mix.real={value} must be above 0 and at most 1, or auto; 0.5 is usual."
-        )
-    return share
 
 
 def choose_share(
@@ -139,18 +117,7 @@ def by_one_standard_error(errors: Mapping[float, Mapping[str, float]]) -> ShareC
 type Say = Callable[[str], None]
 
 
-def real_takes(options: AdaptOptions) -> list[TakeNote]:
-    """Return what is known of the real takes that would be trained on."""
-    if is_tracked(base_of(options.base)):
-        only = replace(options, sim=(), sim_takes=0, share_real=1.0)
-        sources, _ = tracked.sources_of(only if not options.mixture else options)
-        real = [s for s in sources if s.domain is not Domain.SIM]
-        return [tracked.note_of(e) for s in real for e in s.episodes]
-    opened = lerobot_image_policy.mixture_of(options)
-    return [note_of(t) for t in lerobot_image_policy.real_of(options, opened)]
-
-
-def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
+def chosen_share(options: FinetuneConfig, say: Say) -> ShareChoice:
     """Choose the share of real takes on held-out ones; see `ratio`.
 
     Raises:
@@ -160,30 +127,29 @@ def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
         raise UnusableInputError(
             "--mix.real=auto needs simulated takes to mix in: --sim='[DIR]' or --sim_takes=100."
         )
-    every = real_takes(options)
+    every = [note_of(t) for t in real_of(options, mixture_of(options))]
     aside = chosen_held_out(options, every)
     takes = [t for t in every if t.uid not in aside]
-    parts = held_out.folds(takes, FOLDS, options.spec.seed)
-    folder = writable_folder(options.output_dir / "ratio")
-    ranks, base = Ranks(options.device), base_of(options.base)
+    parts = held_out.folds(takes, FOLDS, options.seed)
+    folder = writable_folder(options.folder / "ratio")
+    ranks, base = Ranks(options.device), base_of(options.policy.path)
     if ranks.is_main:
-        require_same(folder, options, base, keep=True, without=("share_real",))
-    steps = max(1, round(options.spec.steps * PART))
-    spec = replace(options.spec, steps=steps, patience=0, eval_every=steps)
+        recipe = options.recipe(kind_of(base))
+        require_same(folder, options, recipe, base, keep=True, without=("share_real",))
 
     def measure(share: float, fold: int) -> Mapping[str, float]:
         say(f"share {share:g}, half {fold + 1}")
         kept = parts[fold] | aside
-        one = _arm(options, share, kept, folder / f"{share:g}_{fold}", spec=spec)
-        _, _, seen = tuned(one, base, ranks)
+        one = replace(
+            options,
+            mix=MixOptions(share),
+            held_out=tuple(sorted(kept)),
+            held_out_share=0.0,
+            patience=0,
+            output_dir=folder / f"{share:g}_{fold}",
+            resume=True,  # what there is of this arm is gone on with
+        )
+        _, _, seen = tuned(one, base, ranks, part=PART)
         return {uid: seen.errors[uid] for uid in parts[fold]}
 
     return choose_share(measure, folder)
-
-
-def _arm(
-    options: AdaptOptions, share: float, aside: frozenset[str], folder: Path, **more: Any
-) -> AdaptOptions:
-    """Return what one arm is asked for; what `folder` has of it is gone on with."""
-    kept: dict[str, Any] = {"held_out": (), "held_out_share": 0.0, "held_out_uids": aside}
-    return replace(options, share_real=share, output_dir=folder, resume=True, **kept, **more)

@@ -14,6 +14,8 @@ from gaploop.finetune.evaluation import Difference, paired_difference
 from gaploop.finetune.lerobot_policy import cell_of, load_policy
 
 SCHEMA: Final = "gaploop.retention.v1"
+MARGIN: Final = 3.0
+"""Largest fall of success that is tolerated [percentage points]."""
 SEEDS: Final = 40_000
 """Scenes begin here among those of evaluations: no other command asks for them."""
 
@@ -24,23 +26,21 @@ class Retention:
 
     Attributes:
         difference: after minus before, paired.
-        margin: largest fall that is tolerated [percentage points].
     """
 
     before: float
     after: float
     difference: Difference
-    margin: float
 
     @property
     def is_kept(self) -> bool:
         """Whether success fell by no more than the margin, as observed."""
-        return -100 * self.difference.value <= self.margin
+        return -100 * self.difference.value <= MARGIN
 
     @property
     def is_shown(self) -> bool:
         """Whether the interval, too, lies within the margin."""
-        return -100 * self.difference.interval[0] <= self.margin
+        return -100 * self.difference.interval[0] <= MARGIN
 
     def message(self) -> str:
         """Return it in words."""
@@ -51,10 +51,10 @@ class Retention:
             f"{self.difference.pairs} paired scenes"
         )
         if not self.is_kept:
-            return f"{rates}: more forgotten than --retention.margin={self.margin:g}."
+            return f"{rates}: more forgotten than {MARGIN:g} points."
         if self.is_shown:
             return f"{rates}: kept."
-        return f"{rates}: within --retention.margin={self.margin:g}, but too few scenes to be sure."
+        return f"{rates}: within {MARGIN:g} points, but too few scenes to be sure."
 
 
 def require_measurable(base: str | Path) -> None:
@@ -65,7 +65,7 @@ def require_measurable(base: str | Path) -> None:
     """
     if not load_policy(base).needs_scene:
         raise UnusableInputError(
-            f"--retention.n rolls out in the embedded cell, and policy {base} isn't fed by its "
+            f"--retention rolls out in the embedded cell, and policy {base} isn't fed by its "
             "tracker. Leave it out, and evaluate both policies where they can be."
         )
 
@@ -74,7 +74,6 @@ def measure(
     base: str | Path,
     tuned: Path,
     n: int,
-    margin: float,
     folder: Path,
     *,
     workers: int = 1,
@@ -87,11 +86,17 @@ def measure(
         for policy in (base, tuned)
     ]
     change = paired_difference(rates[0].outcomes, rates[1].outcomes)
-    kept = Retention(rates[0].rate, rates[1].rate, change, margin)
+    kept = Retention(rates[0].rate, rates[1].rate, change)
     write_json(folder / "retention.json", {"schema": SCHEMA, **as_json(kept)})
     return kept
 
 
 def as_json(kept: Retention) -> dict[str, Any]:
     """Return it for files and `--json`."""
-    return {**asdict(kept), "kept": kept.is_kept, "shown": kept.is_shown, "message": kept.message()}
+    return {
+        **asdict(kept),
+        "margin": MARGIN,
+        "kept": kept.is_kept,
+        "shown": kept.is_shown,
+        "message": kept.message(),
+    }

@@ -29,13 +29,15 @@ from gaploop.finetune.batches import (
     load_mixture_sources,
     load_source,
 )
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
+from gaploop.finetune.tuning.presets import Preset
+from gaploop.finetune.tuning.work import chosen_held_out
 from gaploop.sim.arms import SO101
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,12 @@ log = logging.getLogger(__name__)
 class TrackedWork:
     """The base, wrapped, with batches of its data, ready to be tuned."""
 
-    def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
-        self._base, self._options = base, options
-        if options.randomise.strength or options.rename:
+    def __init__(self, base: Path, options: FinetuneConfig, recipe: Preset, ranks: Ranks) -> None:
+        self._base, self._recipe = base, recipe
+        named = options.policy.path
+        if options.randomise.strength or options.rename_map:
             raise UnusableInputError(
-                f"Policy {options.base} sees joints and tracked poses, no pictures: --randomise "
+                f"Policy {named} sees joints and tracked poses, no pictures: --randomise "
                 "and --rename_map do nothing for it. Leave them out."
             )
         bundle = act.load(base, ranks.device)
@@ -61,21 +64,21 @@ class TrackedWork:
                 if len(ours) != len(theirs):
                     raise UnusableInputError(
                         f"{first.root}: {len(theirs)} {name.replace('_', ' ')} where policy "
-                        f"{options.base} was trained on {len(ours)}. Use takes of the arm it was "
+                        f"{named} was trained on {len(ours)}. Use takes of the arm it was "
                         "trained with."
                     )
-            log.warning(bundles.UNNAMED, options.base, first.root)
+            log.warning(bundles.UNNAMED, named, first.root)
             bundle.signature = first.signature
         for source in sources:
-            where = f"policy {options.base}"
+            where = f"policy {named}"
             check_signature(source.signature, bundle.signature, source.root, where)
         # Other datasets don't say what is simulated: what was named with --sim is.
         real = sources[: len(options.real)] if options.real else sources
         notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
         self._sources, aside = split_by_uid(sources, chosen_held_out(options, notes))
-        spec = options.spec
+        spec = recipe.spec
         torch.manual_seed(spec.seed)
-        module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
+        module = bundle.policy if recipe.full else adapter.wrap(bundle.policy, base, recipe.lora)
         self.batches = MixedBatches(
             self._sources,
             stages,
@@ -103,17 +106,17 @@ class TrackedWork:
         pairs = zip(self._sources, shares, strict=True)
         return tuple(describe(s, w) for s, w in pairs if w > 0)
 
-    def save(self, folder: Path, merge: bool) -> None:
+    def save(self, folder: Path) -> None:
         """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
         bundle, module = self.learner.bundle, self.learner.module
-        shares = self.batches.mixture.mean_shares(self._options.spec.steps)
+        shares = self.batches.mixture.mean_shares(self._recipe.spec.steps)
         trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
         is_real = any(s.domain is not Domain.SIM for s in trained)
         say_domain(bundle, is_real)
-        if self._options.full:
+        if self._recipe.full:
             act.save(bundle, folder / "merged")
         else:
-            adapter.save(module, bundle, self._base, folder / "adapter", merge=merge)
+            adapter.save(module, bundle, self._base, folder / "adapter", merge=True)
 
 
 def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
@@ -125,7 +128,7 @@ def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
 
 
 def sources_of(
-    options: AdaptOptions, cell: tuple[str, str] | None = None
+    options: FinetuneConfig, cell: tuple[str, str] | None = None
 ) -> tuple[list[TrainingSource], list[MixtureStage]]:
     """Return the takes to tune on and their shares; held-out takes are among them.
 
@@ -144,14 +147,15 @@ def sources_of(
         return load_mixture_sources(load_mixture(options.mixture))
     if not options.real:
         raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
-    real = [load_source(r, options.select, options.episodes) for r in options.real]
+    real = [load_source(r, options.select, options.episodes or None) for r in options.real]
     for source in real:
         if source.is_nominal:
             raise UnusableInputError(
                 f"{source.root} holds takes of nominal simulation, given with --real. Give it "
                 "with --sim."
             )
-    real = [weighted(s, options.weights) for s in real]
+    weights = options.weights()
+    real = [weighted(s, weights) for s in real]
     if options.station:
         known = sorted({e.station or "(none)" for s in real for e in s.episodes})
         there = [tuple(e for e in s.episodes if e.station == options.station) for s in real]
@@ -167,13 +171,11 @@ def sources_of(
             scripted_source(
                 options.sim_takes,
                 DemonstratedCell(task, robot),
-                seed=options.spec.seed,
-                workers=options.workers or 2,
+                seed=options.seed,
+                workers=options.num_workers or 2,
             )
         ]
     share = options.share_real if sim else 1.0
-    if share <= 0 and not sim:
-        raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")
     shares = by_size([s.frames for s in real], share)
     if sim:
         shares = [*shares, *by_size([s.frames for s in sim], 1.0 - share)]

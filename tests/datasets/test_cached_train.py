@@ -66,7 +66,10 @@ def train(root: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(name: str, *options: str) -> Path:
         out = tmp_path / name
         own = [f"--cache.dir={tmp_path / 'cache'}", f"--output_dir={out}", *options]
-        assert main(["train", *own, "--", *SMALL, f"--dataset.root={root}"]) == 0
+        assert (
+            main(["finetune", "--method=lerobot", *own, "--", *SMALL, f"--dataset.root={root}"])
+            == 0
+        )
         return out / "checkpoints" / "last" / "pretrained_model"
 
     return run
@@ -98,7 +101,7 @@ def test_a_policy_trained_on_scaled_pictures_scales_camera_pictures(
     before, _ = make_pre_post_processors(ACTConfig(), pretrained_path=str(policy))
     as_recorded, as_trained = (
         CachedLeRobotDataset("x/y", root=root, cache=CacheOptions("off", size))[3]
-        for size in (None, (32, 48))
+        for size in ("native", "48x32")
     )
     state = as_recorded["observation.state"]
     seen = [

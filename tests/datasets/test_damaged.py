@@ -151,13 +151,6 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
 
 
-def test_pictures_that_stand_still_are_warned_of(tmp_path: Path) -> None:
-    root = damage.record(tmp_path / "set", 3, 60, fault="frozen")
-    [found] = [f for f in check(root) if f.severity != "info" and f.code != "wrong_stats"]
-    assert (found.code, found.severity) == ("frozen_images", "warning")
-    assert "--episodes='[1]'" in found.fix
-
-
 @pytest.mark.parametrize(
     ("fault", "kinds"),
     [

@@ -96,7 +96,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> CacheOptions:
-    return CacheOptions("raw", folder=tmp_path / "cache")
+    return CacheOptions("raw", dir=tmp_path / "cache")
 
 
 def cached(root: Path, options: CacheOptions, **kwargs: Any) -> CachedLeRobotDataset:
@@ -179,7 +179,7 @@ def test_a_data_loader_gives_the_items_stacked(
     videos_only: Path, tmp_path: Path, workers: int, codec: str
 ) -> None:
     """Batches that are passed on whole equal those that PyTorch stacks item by item."""
-    options = CacheOptions(codec, folder=tmp_path)
+    options = CacheOptions(codec, dir=tmp_path)
     fast = cached(videos_only, options, delta_timestamps=DELTAS, return_uint8=True)
     episodes = fast.meta.episodes
     order = EpisodeAwareSampler(
@@ -210,7 +210,7 @@ def test_a_pickled_dataset_reads_on(videos_only: Path, raw: CacheOptions) -> Non
 
 @pytest.mark.parametrize("mode", ["raw", "off"])
 def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: str) -> None:
-    options = CacheOptions(mode, size=(24, 16), folder=tmp_path)
+    options = CacheOptions(mode, size="16x24", dir=tmp_path)
     plain = LeRobotDataset("x/y", root=root, return_uint8=True)
     fast = cached(root, options, return_uint8=True)
     for camera in CAMERAS:
@@ -223,8 +223,8 @@ def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: s
 
 
 def test_jpeg_is_close_and_small(root: Path, tmp_path: Path) -> None:
-    exact = cached(root, CacheOptions("raw", folder=tmp_path), return_uint8=True)
-    close = cached(root, CacheOptions("jpeg", folder=tmp_path), return_uint8=True)
+    exact = cached(root, CacheOptions("raw", dir=tmp_path), return_uint8=True)
+    close = cached(root, CacheOptions("jpeg", dir=tmp_path), return_uint8=True)
     for k in range(len(exact)):
         for camera in CAMERAS:
             ours, theirs = (d[k][camera].float() for d in (close, exact))
@@ -260,12 +260,12 @@ def build_and_die(root: Path, options: CacheOptions) -> None:
 
 def test_a_killed_build_goes_on_where_it_was(root: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     process = FORK.Process(target=build_and_die, args=(root, raw))
     process.start()
     process.join(100)
     assert process.exitcode == -signal.SIGKILL
-    pack = next(raw.folder.rglob(f"*{PACK}"))
+    pack = next(raw.dir.rglob(f"*{PACK}"))
     with pack.open("ab") as stream:
         stream.write(b"half a picture")
     with pack.with_suffix(INDEX).open("ab") as stream:
@@ -320,9 +320,9 @@ def test_a_damaged_picture_is_never_shown(
 ) -> None:
     totals, progress = shown
     plain = LeRobotDataset("x/y", root=root, return_uint8=True)
-    assert raw.folder is not None
+    assert raw.dir is not None
     cached(root, raw)
-    pack = next(p for p in raw.folder.rglob(f"*{PACK}") if "front" in p.name)
+    pack = next(p for p in raw.dir.rglob(f"*{PACK}") if "front" in p.name)
     data = bytearray(pack.read_bytes())
     data[10] ^= 1
     pack.write_bytes(data)
@@ -337,9 +337,9 @@ def test_a_damaged_picture_is_never_shown(
 
 def test_a_pack_that_was_cut_is_made_whole(root: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     cached(root, raw)
-    pack = next(p for p in raw.folder.rglob(f"*{PACK}") if "wrist" in p.name)
+    pack = next(p for p in raw.dir.rglob(f"*{PACK}") if "wrist" in p.name)
     os.truncate(pack, pack.stat().st_size - 1)
     fast = cached(root, raw, return_uint8=True, progress=progress)
     assert totals == [LENGTHS[-1]]
@@ -349,15 +349,15 @@ def test_a_pack_that_was_cut_is_made_whole(root: Path, raw: CacheOptions, shown:
 
 def test_a_changed_dataset_is_cached_anew(tmp_path: Path, raw: CacheOptions, shown: Any) -> None:
     totals, progress = shown
-    assert raw.folder is not None
+    assert raw.dir is not None
     folder = write_dataset(tmp_path / "set", seed=1, lengths=(3,))
     cached(folder, raw, progress=progress)
-    before = set(raw.folder.rglob(f"*{PACK}"))
+    before = set(raw.dir.rglob(f"*{PACK}"))
     shutil.rmtree(folder)
     write_dataset(folder, seed=2, lengths=(3,))
     fast = cached(folder, raw, return_uint8=True, progress=progress)
     assert_same(fast[1], LeRobotDataset("x/y", root=folder, return_uint8=True)[1])
-    assert before.isdisjoint(raw.folder.rglob(f"*{PACK}")), "what is stale takes no room"
+    assert before.isdisjoint(raw.dir.rglob(f"*{PACK}")), "what is stale takes no room"
     for video in folder.rglob("*.mp4"):
         os.utime(video)
     cached(folder, raw, progress=progress)
@@ -367,7 +367,7 @@ def test_a_changed_dataset_is_cached_anew(tmp_path: Path, raw: CacheOptions, sho
 def test_short_of_room_the_videos_are_read(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = CacheOptions("auto", max_gb=1e-6, folder=tmp_path)
+    options = CacheOptions("auto", max_gb=1e-6, dir=tmp_path)
     fast = cached(root, options, delta_timestamps=DELTAS)
     assert not fast.cached
     assert_same(fast[7], LeRobotDataset("x/y", root=root, delta_timestamps=DELTAS)[7])
@@ -378,7 +378,7 @@ def test_short_of_room_the_videos_are_read(
 
 def test_jpeg_is_taken_where_raw_does_not_fit(videos_only: Path, tmp_path: Path) -> None:
     raw_bytes = sum(LENGTHS) * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("auto", max_gb=raw_bytes * 0.7 / 1e9, folder=tmp_path)
+    options = CacheOptions("auto", max_gb=raw_bytes * 0.7 / 1e9, dir=tmp_path)
     fast = cached(videos_only, options)
     assert {s.codec for s in fast.cached.values()} == {"jpeg"}
     assert frame_cache.folder_bytes(tmp_path) <= raw_bytes * 0.7
@@ -391,20 +391,20 @@ def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
         for k, name in enumerate("abc")
     )
     size = 3 * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("raw", max_gb=2.8 * size / 1e9, folder=tmp_path / "cache")
-    assert options.folder is not None
+    options = CacheOptions("raw", max_gb=2.8 * size / 1e9, dir=tmp_path / "cache")
+    assert options.dir is not None
     first = cached(one, options)
     cached(two, options)
     assert cached(three, options).cached, "the second made room though the first is older"
-    held = {pack.parent.parent.name[0] for pack in options.folder.rglob(f"*{PACK}")}
+    held = {pack.parent.parent.name[0] for pack in options.dir.rglob(f"*{PACK}")}
     assert held == {"a", "c"}
     assert len(first.__getitems__(range(3))) == 3
-    assert frame_cache.folder_bytes(options.folder) <= 2.8 * size
+    assert frame_cache.folder_bytes(options.dir) <= 2.8 * size
     del first
     for side in (8, 16, 24, 32):  # sizes that were tried and left make room, too
-        small = replace(options, size=(side, side), max_gb=0.6 * size / 1e9)
+        small = replace(options, size=str(side), max_gb=0.6 * size / 1e9)
         assert cached(one, small).cached
-        assert frame_cache.folder_bytes(options.folder) <= 0.6 * size
+        assert frame_cache.folder_bytes(options.dir) <= 0.6 * size
 
 
 def test_a_row_without_a_picture_is_refused_in_one_line(tmp_path: Path, raw: CacheOptions) -> None:

@@ -195,7 +195,10 @@ def test_what_lerobot_cannot_use_is_one_line(
     """A misspelt option printed 500 lines of usage."""
     (tmp_path / "mix.yaml").write_text(f"sources: {{a: {folders[0]}}}\n")
     run = f"--output_dir={tmp_path / 'run'}"
-    assert cli.main(["train", str(tmp_path / "mix.yaml"), run, "--", *options]) == 2
+    assert (
+        cli.main(["finetune", "--method=lerobot", str(tmp_path / "mix.yaml"), run, "--", *options])
+        == 2
+    )
     said = capfd.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert says in said[0]
@@ -265,7 +268,7 @@ def test_lerobots_own_training_resumes_to_the_same_weights(
         "--policy.dropout=0.1", "--policy.pretrained_backbone_weights=null", "--batch_size=2",
         "--num_workers=0", "--steps=4", "--save_freq=2",
     ]  # fmt: skip
-    train = ["-m", "gaploop.scripts.cli", "train", "mix.yaml"]
+    train = ["-m", "gaploop.scripts.cli", "finetune", "--method=lerobot", "mix.yaml"]
     torchrun(*train, "--output_dir=run", "--", *policy, cwd=tmp_path)
     config = "run/checkpoints/000002/pretrained_model/train_config.json"
     again = ["--", "--resume=true", f"--config_path={config}"]

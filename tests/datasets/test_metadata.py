@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lerobot.datasets.feature_utils import get_hf_features_from_features
+from lerobot.utils.constants import DEFAULT_FEATURES
 
 from benchmarks.metadata import simulate
 from gaploop.core.errors import UnusableInputError
@@ -21,6 +23,7 @@ from gaploop.datasets.labels.query import where
 from gaploop.datasets.survey.check import Overview, overviews, shared_uids
 from gaploop.datasets.survey.sources import find_datasets
 from gaploop.datasets.survey.stream import blocks, find, understand
+from gaploop.datasets.v3_files import AUTOMATIC_FEATURES, arrow_schema
 from gaploop.scripts.cli import main
 
 QUERIES = (
@@ -172,3 +175,23 @@ def test_label_and_check_take_many_roots(sets: Path, capsys: Any) -> None:
     assert main(["label", f"--roots=[{sets}]", query, "--outcome=success"]) == 2
     assert main(["label", f"--roots=[{sets}]"]) == 2
     assert main(["check", str(sets), "--fix"]) == 2
+
+
+def test_columns_are_described_as_lerobot_describes_them() -> None:
+    """What converts writes data files without LeRobot, and LeRobot reads them as its own."""
+    features = {
+        "observation.state": {"dtype": "float32", "shape": (6,)},
+        "success": {"dtype": "bool", "shape": (1,)},
+        "flags": {"dtype": "bool", "shape": (2,)},
+        "words": {"dtype": "string", "shape": (1,)},
+        "picture": {"dtype": "image", "shape": (4, 4, 3)},
+        "video": {"dtype": "video", "shape": (4, 4, 3)},
+        **AUTOMATIC_FEATURES,
+    }
+    assert AUTOMATIC_FEATURES == DEFAULT_FEATURES
+    ours, theirs = arrow_schema(features), get_hf_features_from_features(features).arrow_schema
+    assert ours.equals(theirs)
+    note = b"huggingface"
+    assert json.loads(ours.metadata[note]) == json.loads(theirs.metadata[note])
+    with pytest.raises(ValueError, match="axes"):
+        arrow_schema({"odd": {"dtype": "float32", "shape": (1,) * 6}})

@@ -197,7 +197,7 @@ def test_the_command_prints_what_a_run_draws(
     make("real", {})
     path = mix(sources={"sim": "sim", "real": "real"}, shares={"sim": 0.5, "real": 0.5})
     options = ["--steps=5", "--batch_size=4", f"--output_dir={tmp_path / 'out'}"]
-    assert cli.main(["mix", str(path), "--json", *options]) == 0
+    assert cli.main(["finetune", str(path), "--dry_run", "--json", *options]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {s["name"]: (s["takes"], s["samples"]) for s in said["sources"]} == {
         "sim": (2, 10),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,23 +19,25 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import RANDOMISED, Domain
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import adapt, kind_of
-from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.tuning.lerobot_image_policy import mixture_of, note_of, real_of
-from gaploop.finetune.tuning.presets import PRESETS, Preset, Randomise, TrainSpec, preset_for
-from gaploop.finetune.tuning.work import AdaptOptions, chosen_held_out
+from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
+from gaploop.finetune.tuning.presets import PRESETS, LoraOptions, Preset, Randomise, preset_for
+from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
 
 OFF = CacheOptions(mode="off")
-QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
+QUICK: Any = {"steps": 2, "batch_size": 2, "lr": 1e-2, "cache": OFF}
 NO_PICTURES = ("tracked", "other")
 SLOW_FULL = ("act", "diffusion", "smolvla", "pi0", "pi05")
 
 
-def options_for(preset: Preset, base: Path, real: Path, out: Path) -> AdaptOptions:
-    spec = replace(preset.spec, steps=2, batch_size=2, checkpoint_every=1, warmup_steps=1)
-    lora = LoraOptions(2, targets=preset.targets)
-    return AdaptOptions(
-        base, (real,), out, lora=lora, full=preset.full, spec=spec, stats="new", cache=OFF
-    )
+def config(base: Path | str, real: Path, out: Path, **options: Any) -> FinetuneConfig:
+    return FinetuneConfig(StartPolicy(str(base)), real=(real,), output_dir=out, **options)
+
+
+def config_for(preset: Preset, base: Path, real: Path, out: Path) -> FinetuneConfig:
+    return config(
+        base, real, out, method=preset.name, lora=LoraOptions(2), stats="new", steps=2,
+        batch_size=2, cache=OFF,
+    )  # fmt: skip
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -60,8 +63,8 @@ def test_a_preset_trains_two_steps_and_resumes(
 ) -> None:
     preset = PRESETS[name]
     base = tiny_policy(preset.policy)
-    assert preset_for(kind_of(base), preset.full, name) is preset
-    whole = options_for(preset, base, real, tmp_path / "whole")
+    assert preset_for(kind_of(base), name) is preset
+    whole = config_for(preset, base, real, tmp_path / "whole")
     adapt(whole)
 
     def stop(step: int, *_: float) -> None:
@@ -88,7 +91,7 @@ def test_plain_lerobot_loads_what_was_tuned(
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
     preset = PRESETS["act_lora"]
-    done = adapt(options_for(preset, tiny_policy("act"), real, tmp_path / "out"))
+    done = adapt(config_for(preset, tiny_policy("act"), real, tmp_path / "out"))
     config = PreTrainedConfig.from_pretrained(done.merged)
     policy = get_policy_class(config.type).from_pretrained(done.merged)
     before, _ = make_pre_post_processors(config, pretrained_path=str(done.merged))
@@ -109,19 +112,19 @@ def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
     tmp_path: Path,
 ) -> None:
     sim = write_dataset("sim", [{"pictures": True, "domain": Domain.SIM}] * 2)
-    options = AdaptOptions(
-        tiny_policy("act"),
-        (real,),
-        tmp_path / "out",
-        (sim,),
-        share_real=0.5,
-        lora=LoraOptions(2),
-        spec=replace(QUICK, steps=4, patience=2),
-        held_out_share=0.3,
-        randomise=Randomise(1.0, 0.5),
-        cache=OFF,
+    done = adapt(
+        config(
+            tiny_policy("act"),
+            real,
+            tmp_path / "out",
+            sim=(sim,),
+            mix=MixOptions(0.5),
+            lora=LoraOptions(2),
+            held_out_share=0.3,
+            randomise=Randomise(1.0),
+            **{**QUICK, "steps": 4, "patience": 2},
+        )
     )
-    done = adapt(options)
     assert [i["share"] for i in done.inputs] == pytest.approx([0.5, 0.5])
     assert sum(i["takes"] for i in done.inputs if i["domain"] == "real") == 2
     assert done.result.held_out
@@ -144,11 +147,11 @@ def test_randomised_takes_stand_for_another_cell_and_nominal_ones_do_not(
     nominal, randomised = (
         write_dataset(name, [take] * 2) for name, take in (("a", simulated), ("b", drawn))
     )
-    options = AdaptOptions(policy, (nominal,), tmp_path / "out", spec=QUICK, cache=OFF)
+    options = config(policy, nominal, tmp_path / "out", **QUICK)
     with pytest.raises(UnusableInputError, match="nominal simulation"):
         adapt(options)
     if sees:
-        options = replace(options, lora=LoraOptions(2, targets=("action_head",)))
+        options = replace(options, lora=LoraOptions(2, ("action_head",)))
     assert adapt(replace(options, real=(randomised,), sim=(nominal,))).result.steps == 2
 
 
@@ -156,12 +159,10 @@ def test_a_policy_without_targets_asks_for_them(
     tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
 ) -> None:
     base = tiny_policy("act")
-    options = AdaptOptions(
-        base, (real,), tmp_path / "out", lora=LoraOptions(2, targets=None), spec=QUICK, cache=OFF
-    )
+    options = config(base, real, tmp_path / "out", method="other_lora", **QUICK)
     with pytest.raises(UnusableInputError, match=r"--lora\.target_modules, such as .*linear1"):
         adapt(options)
-    done = adapt(replace(options, lora=LoraOptions(2, targets=("action_head",))))
+    done = adapt(replace(options, lora=LoraOptions(2, ("action_head",))))
     assert done.result.steps == 2
 
 
@@ -182,7 +183,7 @@ def test_what_does_not_fit_is_found_before_training(
 ) -> None:
     base = tiny_policy("act", **changes)
     with pytest.raises(UnusableInputError, match=says) as caught:
-        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF))
+        adapt(config(base, real, tmp_path / "out", **QUICK))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -191,14 +192,13 @@ def test_a_camera_of_another_name_is_renamed(
     tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
 ) -> None:
     base = tiny_policy("act", camera="observation.images.wrist")
-    options = AdaptOptions(
+    options = config(
         base,
-        (real,),
+        real,
         tmp_path / "out",
         lora=LoraOptions(2),
-        spec=QUICK,
-        cache=OFF,
-        rename={CAMERA: "observation.images.wrist"},
+        rename_map={CAMERA: "observation.images.wrist"},
+        **QUICK,
     )
     assert adapt(options).result.steps == 2
 
@@ -207,7 +207,7 @@ def test_other_action_order_and_rate_are_found_by_the_sidecar(
     tiny_policy: Callable[..., Path], real: Path, tmp_path: Path
 ) -> None:
     base = tiny_policy("act")
-    options = AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF)
+    options = config(base, real, tmp_path / "out", **QUICK)
     names = ["gripper.pos", "lift.pos", "pan.pos"]
     for sidecar, says in (
         ({"action_names": names}, "harmonise"),
@@ -220,12 +220,12 @@ def test_other_action_order_and_rate_are_found_by_the_sidecar(
 
 
 def test_other_peoples_datasets_are_chosen_from_as_named(
-    write_dataset: Callable[..., Path], tmp_path: Path
+    write_dataset: Callable[..., Path],
 ) -> None:
     """With one dataset for each station, --station was refused for the first without it; and what
     doesn't say that it is simulated was held out as real, though named with --sim."""
     here, there = (write_dataset(n, [{"station": n}] * 2) for n in ("here", "there"))
-    options = AdaptOptions("base", (here, there), tmp_path / "out", (here,), station="there")
+    options = FinetuneConfig(real=(here, there), sim=(here,), station="there")
     opened = mixture_of(options)
     assert [t.episode.info.station for t in opened.takes] == ["there"] * 2 + ["here"] * 2
     notes = [note_of(t) for t in real_of(options, opened)]
@@ -241,7 +241,7 @@ def test_numbers_that_are_not_finite_are_found_before_training(
     tmp_path: Path,
 ) -> None:
     base = tiny_policy("act")
-    options = AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF)
+    options = config(base, real, tmp_path / "out", **QUICK)
     (file,) = base.glob("policy_preprocessor*normalizer*.safetensors")
     numbers = load_file(file)
     save_file({**numbers, "action.std": numbers["action.std"] * float("nan")}, file)
@@ -269,7 +269,7 @@ def test_a_base_cut_short_is_one_line(
     file = base / "model.safetensors"
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(UnusableInputError, match="not a policy that LeRobot can load"):
-        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, cache=OFF))
+        adapt(config(base, real, tmp_path / "out", **QUICK))
 
 
 def test_weights_of_another_policy_are_refused(
@@ -279,4 +279,4 @@ def test_weights_of_another_policy_are_refused(
     base = tiny_policy("pi0")
     (base / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(UnusableInputError, match="can't be read"):
-        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=QUICK, stats="new", cache=OFF))
+        adapt(config(base, real, tmp_path / "out", stats="new", **QUICK))

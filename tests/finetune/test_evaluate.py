@@ -68,7 +68,7 @@ def test_the_packaged_base_is_small_whole_and_says_how_to_rebuild_it() -> None:
     said = json.loads((PACKAGED_BASE / "base.json").read_text())
     assert said["sha256"] == sha256(PACKAGED_BASE / "model.safetensors")
     assert said["policy"] == policy_id("base")
-    assert said["command"].startswith("gaploop pretrain")
+    assert said["command"].startswith("gaploop finetune --policy.type=act")
     assert said["evaluation"]["successes"] >= 0.95 * said["evaluation"]["trials"]
     assert said["evaluation"]["trials"] >= 100
     assert sum(p.stat().st_size for p in PACKAGED_BASE.iterdir()) <= 2e6

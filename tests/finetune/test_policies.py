@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +22,12 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import adapt
 from gaploop.finetune.batches import MixedBatches, load_mixture_sources
-from gaploop.finetune.lerobot_adapter import LoraOptions
+from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.pretrain import PretrainOptions, TrainedPolicy, pretrain
-from gaploop.finetune.tuning.presets import TrainSpec
-from gaploop.finetune.tuning.work import AdaptOptions
+from gaploop.finetune.pretrain import TrainedPolicy, pretrain
+from gaploop.finetune.tuning.presets import LoraOptions
 
-SPEC = TrainSpec(steps=3, batch_size=4, warmup_steps=1, lr=1e-2)
+SPEC: Any = {"steps": 3, "batch_size": 4, "lr": 1e-2}
 SEEN = Observation(np.array([0.3, -0.2, 1.0]), np.array([0.5, 1.0, 1.0]), {})
 TINY = act.ActSize(chunk=4, execute=2, width=16, heads=2, feedforward=32)
 
@@ -37,8 +37,11 @@ def adapted(base: Path, write_dataset: Callable[..., Path], tmp_path: Path) -> T
     real = write_dataset("real", [{"domain": Domain.SIM_TARGET, "plan": "pose-1"}] * 3)
     sim = write_dataset("sim", [{"domain": Domain.SIM}] * 2)
     return adapt(
-        AdaptOptions(base, (real,), tmp_path / "out", (sim,), lora=LoraOptions(4), spec=SPEC)
-    )
+        FinetuneConfig(
+            StartPolicy(str(base)), real=(real,), sim=(sim,), lora=LoraOptions(4),
+            output_dir=tmp_path / "out", **SPEC,
+        )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("last", ["checkpoints/last", "checkpoints/000020", "last", ""])
@@ -116,25 +119,29 @@ def test_a_mixture_file_brings_stages_and_weights(
         "stages: [{steps: 1, shares: {sim: 1}}, {shares: {real: 1}}]\n"
         "weights: {quality: {good: 3, bad: 1}}\n"
     )
-    done = adapt(AdaptOptions(base, (), tmp_path / "out", mixture=path, spec=SPEC))
+    wanted = FinetuneConfig(
+        StartPolicy(str(base)), mixture=path, output_dir=tmp_path / "out", **SPEC
+    )
+    done = adapt(wanted)
     run = json.loads((done.run / "run.json").read_text())
     assert [i["domain"] for i in run["inputs"]] == ["sim", "real"]
     assert [i["share"] for i in run["inputs"]] == pytest.approx(
-        [1 / SPEC.steps, 1 - 1 / SPEC.steps]
+        [1 / SPEC["steps"], 1 - 1 / SPEC["steps"]]
     )
     sources, stages = load_mixture_sources(load_mixture(path))
     assert [e.weight for e in sources[1].episodes] == [3.0, 1.0]
     batches = MixedBatches(sources, stages, chunk=4, batch_size=8, seed=0)
     assert [set(batches.batch(k).source.tolist()) for k in range(3)] == [{0}, {1}, {1}]
     with pytest.raises(UnusableInputError, match="one place"):
-        adapt(AdaptOptions(base, (tmp_path / "real",), tmp_path / "out2", mixture=path))
+        adapt(replace(wanted, real=(tmp_path / "real",), output_dir=tmp_path / "out2"))
 
 
 def test_full_fine_tuning_writes_a_plain_policy(
     base: Path, write_dataset: Callable[..., Path], tmp_path: Path
 ) -> None:
     real = write_dataset("real", [{}] * 2)
-    done = adapt(AdaptOptions(base, (real,), tmp_path / "out", full=True, spec=SPEC))
+    start, out = StartPolicy(str(base)), tmp_path / "out"
+    done = adapt(FinetuneConfig(start, "full", real=(real,), output_dir=out, **SPEC))
     assert not (tmp_path / "out" / "adapter").exists()
     assert np.isfinite(load_policy(done.run).act(SEEN)).all()
 
@@ -166,9 +173,10 @@ def test_pretraining_and_held_out_error_without_gaps_domain_or_six_joints(
 ) -> None:
     root = write_dataset("foreign", [{"outcome": Outcome.UNLABELLED}] * 5)
     done = pretrain(
-        PretrainOptions(
-            (root,), tmp_path / "out", size=TINY, select="all", episodes=(0, 1, 2), spec=SPEC
-        )
+        FinetuneConfig(
+            sim=(root,), select="all", episodes=(0, 1, 2), output_dir=tmp_path / "out", **SPEC
+        ),
+        size=TINY,
     )
     error = action_error(done.run, root, [3, 4])
     assert error.interval[0] <= error.value <= error.interval[1]
@@ -192,8 +200,9 @@ def test_data_that_does_not_fit_is_refused_before_anything_is_written(
     word: str,
 ) -> None:
     real = write_dataset("bad", **{"takes": [{}], **change})
+    start, out = StartPolicy(str(base)), tmp_path / "out"
     with pytest.raises(UnusableInputError, match=word):
-        adapt(AdaptOptions(base, (real,), tmp_path / "out", spec=SPEC))
+        adapt(FinetuneConfig(start, real=(real,), output_dir=out, **SPEC))
     assert not (tmp_path / "out").exists()
 
 

@@ -24,6 +24,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_trust as trust
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE, load_policy
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.tuning.presets import ACT_TARGETS, LoraOptions
 from gaploop.scripts.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +131,8 @@ COMMANDS: dict[str, list[str]] = {
     "finetune": ["finetune", "--policy.path={}", "--sim_takes=1", "--output_dir={}_run"],
     "gate": ["gate", "--baseline={}", "--candidate=base", "--output_dir={}_gate"],
     "train": [
-        "train", "--output_dir={}_run", "--", "--policy.path={}", "--policy.push_to_hub=false",
+        "finetune", "--method=lerobot", "--output_dir={}_run", "--",
+        "--policy.path={}", "--policy.push_to_hub=false",
         "--dataset.repo_id=x/y", "--dataset.root={}_none", "--steps=1", "--policy.device=cpu",
     ],
     "latency": ["latency", "--policy.path={}"],
@@ -365,7 +367,7 @@ def test_nothing_loads_a_policy_unlooked_at() -> None:
 @pytest.fixture
 def adapted(base: Path, tmp_path: Path) -> Path:
     bundle = act.load(base)
-    model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2))
+    model = adapter.wrap(bundle.policy, base, LoraOptions(2, ACT_TARGETS))
     adapter.save(model, bundle, base, tmp_path / "a")
     return tmp_path / "a"
 
@@ -389,7 +391,7 @@ def test_a_base_that_changes_while_it_is_trained_on_is_not_saved_beside_its_adap
     base: Path, make_bundle: Callable[..., act.ActBundle], tmp_path: Path
 ) -> None:
     bundle = act.load(base)
-    model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2))
+    model = adapter.wrap(bundle.policy, base, LoraOptions(2, ACT_TARGETS))
     act.save(make_bundle(seed=1), base)
     with pytest.raises(UnusableInputError, match="was trained on a base"):
         adapter.save(model, bundle, base, tmp_path / "a")

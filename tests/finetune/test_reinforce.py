@@ -6,6 +6,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +17,25 @@ from gaploop.core.files import read_json
 from gaploop.core.types import Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.evaluate import CellSpec
+from gaploop.finetune import reinforce as reinforcement
+from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.reinforce import (
     FAR,
+    GROUP,
     ROUNDS,
     Decisions,
     Explorer,
     GroupLearner,
-    ReinforceOptions,
     SceneGroup,
     attempts,
     densities,
     offsets,
     reinforce,
 )
+from gaploop.finetune.tuning.presets import PRESETS
 
+UPDATES = 3
 HERE = Observation(np.zeros(3), np.array([0.1, 1.0, 1.0]), {})
 
 
@@ -47,9 +51,15 @@ def leans_up(explorer: Explorer, _job: SceneGroup) -> bool:
 START = [0.0]
 
 
-def options(base: Path, folder: Path, **changes: object) -> ReinforceOptions:
-    known = {"rounds": 4, "scenes": 3, "group": 8, "workers": 1, "lr": 3e-3, "updates": 3}
-    return ReinforceOptions(base, folder, CellSpec(), **{**known, **changes})  # type: ignore[arg-type]
+@pytest.fixture(autouse=True)
+def _few_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy has few attempts, too."""
+    monkeypatch.setattr(reinforcement, "UPDATES", UPDATES)
+
+
+def options(base: Path, folder: Path, **changes: Any) -> FinetuneConfig:
+    known = {"steps": 4, "batch_size": 3 * GROUP, "num_workers": 1, "lr": 3e-3}
+    return FinetuneConfig(StartPolicy(str(base)), output_dir=folder, **{**known, **changes})
 
 
 def first_joint(folder: Path) -> float:
@@ -63,7 +73,7 @@ def test_what_went_better_becomes_likelier(base: Path, tmp_path: Path) -> None:
     START[0] = float(explorer.kept[0][2][:, 0].mean())
     said: list[dict[str, float]] = []
     done = reinforce(
-        options(base, tmp_path / "run", rounds=8),
+        options(base, tmp_path / "run", steps=8),
         told=lambda line: said.append(dict(line)),
         attempts=functools.partial(attempts, attempt=leans_up),
     )
@@ -81,11 +91,11 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_pa
     whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
 
     def stop(step: int, *_: float) -> None:
-        if step == 6:  # at the end of the second round
+        if step == 2 * UPDATES:  # at the end of the second round
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reinforce(options(base, tmp_path / "cut"), stop, attempts=toy)
+        reinforce(options(base, tmp_path / "cut"), progress=stop, attempts=toy)
     resumed = reinforce(options(base, tmp_path / "cut", resume=True), attempts=toy)
     assert resumed.result.weights_sha256 == whole.result.weights_sha256
     rounds = [json.loads(line)["round"] for line in (tmp_path / "cut" / ROUNDS).open()]
@@ -95,7 +105,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_pa
 def test_a_run_that_ended_goes_on_for_more_rounds(base: Path, tmp_path: Path) -> None:
     toy = functools.partial(attempts, attempt=leans_up)
     whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
-    reinforce(options(base, tmp_path / "run", rounds=2), attempts=toy)
+    reinforce(options(base, tmp_path / "run", steps=2), attempts=toy)
     longer = reinforce(options(base, tmp_path / "run", resume=True), attempts=toy)
     assert longer.result.weights_sha256 == whole.result.weights_sha256
 
@@ -105,7 +115,7 @@ def test_groups_of_one_mind_teach_nothing_and_end_a_run_in_words(
 ) -> None:
     never = functools.partial(attempts, attempt=lambda _explorer, _job: False)
     with pytest.raises(UnusableInputError, match="In six rounds whole groups of attempts failed"):
-        reinforce(options(base, tmp_path / "run", rounds=9), attempts=never)
+        reinforce(options(base, tmp_path / "run", steps=9), attempts=never)
 
 
 def test_only_offsets_count_and_nearer_is_likelier() -> None:
@@ -134,7 +144,7 @@ def test_what_is_explored_is_the_plan_and_offsets_of_the_spread(base: Path) -> N
 
 def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: Path) -> None:
     bundle = act.load(base)
-    module = adapter.wrap(bundle.policy, base, adapter.LoraOptions())
+    module = adapter.wrap(bundle.policy, base, PRESETS["tracked_lora"].lora)
     learner = GroupLearner(bundle, module, 0.05)
     explorer = Explorer(bundle, 0.05)
     explorer.plan(HERE)
@@ -147,5 +157,5 @@ def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: 
 
 
 def test_other_policies_and_sizes_are_refused(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnusableInputError, match="--group must be at least 2"):
-        reinforce(options(base, tmp_path / "run", group=1))
+    with pytest.raises(UnusableInputError, match="--batch_size=7 must be at least 8"):
+        reinforce(options(base, tmp_path / "run", batch_size=7))

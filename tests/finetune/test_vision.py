@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +17,13 @@ from safetensors.torch import load_file
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune import picture_demonstrations
+from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_gym import evaluate_gym
 from gaploop.finetune.lerobot_policy import PACKAGED, load_policy
 from gaploop.finetune.lerobot_vision import pretrain_vision
 from gaploop.finetune.picture_demonstrations import PictureTakes
-from gaploop.finetune.pretrain import PretrainOptions
-from gaploop.finetune.tuning.presets import VISION_SPEC
-from gaploop.scripts.train import _options
 from gaploop.sim.lerobot_env import CellEnvConfig
 
 BASE = PACKAGED["base_vision"]
@@ -66,13 +65,14 @@ def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
 def test_a_pretraining_that_was_stopped_in_both_rounds_ends_like_one_that_was_not(
     takes: Path, tmp_path: Path
 ) -> None:
-    spec = replace(VISION_SPEC, steps=6, batch_size=4, warmup_steps=1)
+    spec: Any = {"steps": 6, "batch_size": 4}
     whole, stopped = (
-        PretrainOptions((), tmp_path / name, takes=2, spec=spec) for name in ("whole", "stopped")
+        FinetuneConfig(sim_takes=2, output_dir=tmp_path / name, **spec)
+        for name in ("whole", "stopped")
     )
     for options in (whole, stopped):
-        options.output_dir.mkdir()
-        (options.output_dir / "takes").symlink_to(takes)
+        options.folder.mkdir()
+        (options.folder / "takes").symlink_to(takes)
     done = pretrain_vision(whole)
     for options in (stopped, replace(stopped, resume=True)):
         with pytest.raises(KeyboardInterrupt):
@@ -90,21 +90,22 @@ def _interrupt_at_step_2(step: int, _steps: int, _loss: float) -> None:
 def test_a_base_of_another_task_is_begun_with_and_keeps_its_statistics(
     takes: Path, tmp_path: Path
 ) -> None:
-    spec = replace(VISION_SPEC, steps=2, batch_size=4, warmup_steps=1, lr=1e-9)
+    spec: Any = {"steps": 2, "batch_size": 4, "lr": 1e-9}
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "takes").symlink_to(takes)
-    options = PretrainOptions((), tmp_path / "out", takes=2, spec=spec, start="base_vision")
+    start = StartPolicy("base_vision")
+    options = FinetuneConfig(start, sim_takes=2, output_dir=tmp_path / "out", **spec)
     made, base = (load_policy(p).bundle for p in (pretrain_vision(options).folder, BASE))
     assert made.policy.head.weight.allclose(base.policy.head.weight, atol=1e-6)
     state = {"observation.state": torch.zeros(1, 6)}
     assert torch.equal(*(b.preprocessor(state)["observation.state"] for b in (made, base)))
     with pytest.raises(UnusableInputError, match="isn't a keypoint policy"):
-        pretrain_vision(replace(options, start="base"))
+        pretrain_vision(replace(options, policy=StartPolicy("base")))
 
 
 def test_vision_records_its_own_takes(tmp_path: Path) -> None:
-    with pytest.raises(UnusableInputError, match="--takes=600"):
-        pretrain_vision(PretrainOptions((tmp_path,), tmp_path / "out"))
+    with pytest.raises(UnusableInputError, match="--sim_takes=600"):
+        pretrain_vision(FinetuneConfig(sim=(tmp_path,), output_dir=tmp_path / "out"))
 
 
 def test_what_ships_is_small_and_loads_by_plain_lerobots_functions() -> None:
@@ -177,4 +178,7 @@ def test_gaploop_train_knows_the_type_by_itself(
     monkeypatch.delattr("gaploop.finetune.lerobot_keypoint")
     monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_keypoint")
     monkeypatch.delitem(PreTrainedConfig.get_known_choices(), "keypoint")
-    assert _options().policy.type == "keypoint"
+    monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_train")
+    from gaploop.finetune.lerobot_train import read_options
+
+    assert read_options().policy.type == "keypoint"

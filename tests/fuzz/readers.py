@@ -102,7 +102,7 @@ def _messages(folder: Path) -> object:
 def _mix(root: Path) -> object:
     mixture = root.with_name("mixture.yaml")
     mixture.write_text((CORPUS / "files" / "mixture.yaml").read_text().replace("../set", "set"))
-    return command("mix", str(mixture))(root)
+    return command("finetune", str(mixture), "--dry_run")(root)
 
 
 def _header(folder: Path) -> object:

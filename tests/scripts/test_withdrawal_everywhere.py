@@ -81,7 +81,7 @@ def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
 def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The frame cache (mode 0644) and NAME.damaged-1 kept every picture of a withdrawn person.
 
-    The report said finished, and a policy of `gaploop train` could still be pushed.
+    The report said finished, and a policy of LeRobot's training could still be pushed.
     """
     register, root, journal = consent_store.default_register(), home / "set", home / "journal"
     ana = consent_store.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
@@ -95,7 +95,15 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
     publish(journal, root, "me/x")
 
     run = home / "run"
-    train = ["train", f"--output_dir={run}", "--cache.dir", str(home / "frames"), "--", *TINY]
+    train = [
+        "finetune",
+        "--method=lerobot",
+        f"--output_dir={run}",
+        "--cache.dir",
+        str(home / "frames"),
+        "--",
+        *TINY,
+    ]
     assert main([*train, f"--dataset.root={root}"]) == 0
     assert list((home / "frames").rglob(f"*{PACK}"))
     for path in ((home / "frames").iterdir(), (home / "frames").rglob("*")):
@@ -133,7 +141,7 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
 
     # Going on without them: what the weights learned before is still said.
     resume = ["--resume=true", f"--config_path={checkpoint / 'train_config.json'}", "--steps=2"]
-    assert main(["train", "--cache.mode=off", "--", *resume]) == 0
+    assert main(["finetune", "--method=lerobot", "--cache.mode=off", "--", *resume]) == 0
     assert set(theirs) <= set(read_json(run / "run.json")["lineage"]["takes"])
     for policy in (checkpoint, home / "moved"):
         if not policy.exists():

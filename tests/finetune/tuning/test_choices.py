@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.vocabulary import GapDimension
+from gaploop.finetune.config import LEAST, MOST, MixOptions, weights_of
 from gaploop.finetune.tuning import held_out, lerobot_bundle, real_share
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
-from gaploop.finetune.tuning.work import LEAST, MOST, weights_of
 
 TAKES = st.lists(
     st.tuples(
@@ -120,7 +120,7 @@ def test_a_stopped_choice_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["0", "1.5", "-1", "some", "nan"])
 def test_shares_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(UnusableInputError, match="or auto"):
-        real_share.parse_share(text)
+        MixOptions(text)
 
 
 @given(
@@ -168,13 +168,13 @@ def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
 
 def test_presets_are_listed_and_found() -> None:
     assert all(name in table() for name in PRESETS)
-    assert preset_for("smolvla", full=False).name == "smolvla_lora"
-    assert preset_for("something", full=True).name == "other_full"
+    assert preset_for("smolvla").name == "smolvla_lora"
+    assert preset_for("something", "full").name == "other_full"
     with pytest.raises(UnusableInputError, match="Did you mean 'act_lora'"):
-        preset_for("act", full=False, name="actlora")
+        preset_for("act", "actlora")
     for preset in PRESETS.values():
-        for way, full in (("lora", False), ("full", True)):
-            assert preset_for(preset.policy, full) is PRESETS[f"{preset.policy}_{way}"]
+        for way in ("lora", "full"):
+            assert preset_for(preset.policy, way) is PRESETS[f"{preset.policy}_{way}"]
         assert preset.why
         if not preset.full:
             assert 5e-4 <= preset.spec.lr <= 2e-3

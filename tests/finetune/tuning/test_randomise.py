@@ -22,8 +22,8 @@ def pictures() -> dict[str, torch.Tensor]:
 
 def randomised(*kinds: str, step: int = 10, seed: int = 0) -> torch.Tensor:
     batch = pictures()
-    options = Randomise(1.0, ramp=0.0, kinds=kinds)
-    changed = Randomiser(options, 100, (seed,), plates(batch))(batch, step)
+    options = Randomise(1.0, kinds=kinds)
+    changed = Randomiser(options, 10, (seed,), plates(batch))(batch, step)
     assert changed["action"] is batch["action"]
     found: torch.Tensor = changed[CAMERA]
     return found
@@ -48,7 +48,7 @@ def test_a_replaced_background_leaves_what_moves() -> None:
 def test_nothing_is_changed_where_no_kind_is_named_or_the_ramp_begins() -> None:
     batch = pictures()
     assert torch.equal(randomised(), batch[CAMERA])
-    begun = Randomiser(Randomise(1.0, ramp=0.5), 100, (0,), {})(batch, 0)
+    begun = Randomiser(Randomise(1.0), 100, (0,), {})(batch, 0)
     assert begun is batch
 
 

@@ -1,0 +1,305 @@
+"""What `gaploop finetune` can be asked for: the options, as Python callers give them, too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.plan import Plan, load_plan
+from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.finetune.tuning.presets import (
+    FROM_SCRATCH,
+    LEROBOT,
+    LORA,
+    METHODS,
+    REINFORCE,
+    LoraOptions,
+    Preset,
+    Randomise,
+    TrainSpec,
+    preset_for,
+)
+
+STATS: Final = ("base", "new", "merged")
+"""By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
+`lerobot_bundle`."""
+AUTO: Final = "auto"
+LEAST, MOST = 0.25, 4.0
+"""No dimension that is collected for is left out or drowns the others."""
+COLLECT: Final = "collect"
+SPEC: Final = ("steps", "batch_size", "lr", "precision", "accumulation", "gradient_checkpointing")
+"""Options that change what a preset says of the training."""
+_ALWAYS: Final = ("method", "resume", "output_dir", "json", "dry_run")
+_FROM_SCRATCH: Final = (
+    *("policy", "sim", "sim_takes", "env", "select", "episodes", "held_out"),
+    *("steps", "batch_size", "lr", "seed"),
+)
+_REINFORCE: Final = ("policy", "env", "steps", "batch_size", "lr", "num_workers", "seed")
+_LEROBOT: Final = ("mixture", "cache")
+
+
+@dataclass
+class StartPolicy:
+    """What a training begins with."""
+
+    path: str = ""
+    """Folder of the policy to start from; base names the one that ships with gaploop."""
+    type: str = ""
+    """Train a new policy in simulation instead: act (joints and tracked poses) or keypoint
+    (pictures; begins with the weights of --policy.path, if one is given)."""
+
+    def __post_init__(self) -> None:
+        self.path = str(self.path)
+        if self.type and self.type not in FROM_SCRATCH:
+            raise unknown_choice("type", self.type, FROM_SCRATCH, "--policy.type")
+
+
+@dataclass
+class MixOptions:
+    """How sources are mixed."""
+
+    real: float | str = 0.5
+    """Share of real samples in a batch, where there are simulated ones; auto to choose it on
+    held-out real takes."""
+
+    def __post_init__(self) -> None:
+        if self.real == AUTO:
+            return
+        try:
+            self.real = float(self.real)
+        except ValueError:
+            self.real = math.nan
+        if not 0 < self.real <= 1:
+            raise UnusableInputError(
+                f"--mix.real={self.real} must be above 0 and at most 1, or auto; 0.5 is usual."
+            )
+
+
+@dataclass
+class TrainingCell:
+    """The embedded cell that a policy is trained or reinforced in."""
+
+    task: str = "pick_place"
+    """pick_place, pick_lift or stack_cube."""
+    robot: str = "so101"
+    """The cell's arm, such as so101 or vx300s."""
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+    randomise: str = ""
+    """Draw every take's cell anew: visual, dynamics, all, twin (what the twin leaves open), or a
+    file of ranges; help prints a file to edit."""
+
+    def cell(self) -> dict[str, Any]:
+        """Return it as arguments of what makes a cell, such as `CellSpec`."""
+        from gaploop.sim.randomise import known_and_drawn
+
+        option = "--env.robot"
+        known, drawn = known_and_drawn(self.twin, self.randomise, arm=self.robot, option=option)
+        return {"task": self.task, "robot": self.robot, "parameters": known, "randomise": drawn}
+
+
+@dataclass
+class FinetuneConfig:
+    """Adapt any LeRobot policy to real takes, mixed with simulated takes so that it forgets little.
+
+    Writes OUT/adapter (with the base inside: it loads from anywhere), OUT/merged (a plain LeRobot
+    policy), metrics.jsonl and run.json with the lineage. Ctrl-C keeps a checkpoint; the same
+    command with --resume continues from it. --dry_run shows what would be trained on.
+
+    With --policy.type a new base is trained in simulation instead, and with --method=reinforce a
+    policy learns from its own attempts in a station's twin. With --method=lerobot LeRobot's own
+    training runs, all of it, on cached pictures and mixtures: what stands after `--` are options
+    of lerobot-train. docs/finetuning.md explains the choices.
+    """
+
+    policy: StartPolicy = field(default_factory=StartPolicy)
+    method: str = LORA
+    """lora (an adapter), full (all weights), reinforce, lerobot, or the name of a preset such as
+    act_lora where it isn't chosen by the kind of policy; help lists them."""
+    mixture: Path | None = None
+    """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights
+    (`gaploop finetune FILE.yaml` is short for it)."""
+    real: tuple[Path, ...] = ()
+    """Datasets of real takes, or of a simulated target cell."""
+    sim: tuple[Path, ...] = ()
+    """Datasets of simulated takes."""
+    sim_takes: int = 0
+    """Without --sim: scripted takes of the embedded cell to record first."""
+    mix: MixOptions = field(default_factory=MixOptions)
+    plan: Path | None = None
+    """A plan.yaml: takes of a gap dimension are drawn as often as it expects them to help."""
+    select: str = "demonstrations"
+    """Which takes: demonstrations, successful or all."""
+    episodes: tuple[int, ...] = ()
+    """Only these episodes of the real datasets, such as '[0, 3]'."""
+    station: str = ""
+    """Only real takes of this station."""
+    held_out: tuple[int | str, ...] = ()
+    """Episodes of the real datasets to keep aside and measure the error on; or uids of takes."""
+    held_out_share: float = 0.0
+    """Instead: share of the real takes to keep aside, chosen by session and dimension."""
+    patience: int = 0
+    """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    stats: str = "base"
+    """Normalise by the statistics of the base, of the new data (new), or of both (merged)."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """The dataset's name of a feature to the policy's, where they differ."""
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    randomise: Randomise = field(default_factory=Randomise)
+    retention: int = 0
+    """Paired rollouts of both policies in the nominal cell afterwards: where success fell by more
+    than 3 points, the exit code is 1. The adapter is kept."""
+    env: TrainingCell = field(default_factory=TrainingCell)
+    steps: int = 0
+    """Training steps; rounds of attempts for reinforce; the preset's unless given."""
+    batch_size: int = 0
+    """Samples per step and process; attempts in a round for reinforce; the preset's unless
+    given."""
+    lr: float = 0.0
+    """Peak learning rate; the preset's unless given."""
+    precision: str = ""
+    """no or bf16; the preset's unless given."""
+    accumulation: int = 0
+    """Parts in which a batch is worked through, one after another: less memory, the same step."""
+    gradient_checkpointing: bool = False
+    """Work activations out again on the way back, where LeRobot can (pi0, pi0.5): less memory."""
+    trackers: tuple[str, ...] = ()
+    """Where figures go beside metrics.jsonl: wandb, trackio, tensorboard."""
+    device: str = "cpu"
+    """Torch device; auto for a GPU where there is one, and with accelerate launch."""
+    num_workers: int = 0
+    """Processes that fetch pictures ahead, record takes or roll out."""
+    seed: int = 0
+    """Draws first weights, scenes and batches."""
+    resume: bool = False
+    """Go on from the checkpoint in --output_dir."""
+    dry_run: bool = False
+    """Show which takes would be drawn how often, and train nothing."""
+    output_dir: Path | None = None
+    """Run folder to write."""
+    json: bool = False
+    """Print one JSON object."""
+    lerobot: list[str] = field(default_factory=list, init=False)
+    """Options of lerobot-train, as they stand after `--`."""
+
+    def __post_init__(self) -> None:
+        if self.method not in (*METHODS, "help"):
+            raise unknown_choice("method", self.method, METHODS, "--method")
+        if self.stats not in STATS:
+            raise unknown_choice("statistics", self.stats, STATS, "--stats")
+        if self.held_out and self.held_out_share:
+            raise UnusableInputError(
+                "--held_out names episodes, --held_out_share chooses them. Give one of the two."
+            )
+        if self.patience and not (self.held_out or self.held_out_share):
+            raise UnusableInputError(
+                "--patience counts held-out evaluations. Hold takes out: --held_out_share=0.2."
+            )
+        if self.plan and self.mixture:
+            raise UnusableInputError(
+                f"--plan={self.plan} weighs --real by dimension; {self.mixture} has weights of its "
+                "own. Give one of the two."
+            )
+        if self.retention < 0:
+            raise UnusableInputError(f"--retention={self.retention} must not be below 0.")
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; UnusableInputError without."""
+        if self.output_dir is None:
+            raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
+        return self.output_dir
+
+    @property
+    def share_real(self) -> float:
+        """Share of real samples in a batch; half where it is still to be chosen."""
+        return 0.5 if isinstance(self.mix.real, str) else self.mix.real
+
+    def weights(self) -> dict[str, float]:
+        """Return gap dimension to how often its takes are drawn, relative to 1."""
+        return weights_of(load_plan(self.plan, None)) if self.plan else {}
+
+    def spec(self, preset: TrainSpec) -> TrainSpec:
+        """Return how to train: as a preset says, but for what was given.
+
+        It warms up for half of the run at most.
+        """
+        given = {name: value for name in SPEC if (value := getattr(self, name))}
+        spec = replace(preset, **given, seed=self.seed, patience=self.patience)
+        return replace(spec, warmup_steps=min(spec.warmup_steps, max(1, spec.steps // 2)))
+
+    def recipe(self, kind: str) -> Preset:
+        """Return how a kind of policy is tuned; see `adapt.kind_of`."""
+        preset = preset_for(kind, self.method)
+        lora = LoraOptions(
+            self.lora.r or preset.lora.r, self.lora.target_modules or preset.lora.target_modules
+        )
+        return replace(preset, spec=self.spec(preset.spec), lora=lora)
+
+    def require_sense(self) -> None:
+        """Refuse options that would be ignored.
+
+        Raises:
+            UnusableInputError: there is one; which.
+        """
+        used: tuple[str, ...] = tuple(f.name for f in fields(self) if f.name != "env")
+        way = f"--method={self.method}"
+        if self.method == LEROBOT:
+            used = _LEROBOT
+        elif self.method == REINFORCE:
+            used = _REINFORCE
+        elif self.policy.type:
+            used, way = _FROM_SCRATCH, f"--policy.type={self.policy.type}"
+        usual = FinetuneConfig()
+        for name in (f.name for f in fields(self) if f.name not in (*used, *_ALWAYS, "lerobot")):
+            if getattr(self, name) == getattr(usual, name):
+                continue
+            fix = "Leave it out."
+            if self.method == LEROBOT:
+                fix = "It is lerobot-train that trains: give its options after --."
+            if name == "mixture" and self.policy.type:
+                fix = "Name datasets with --sim='[DIR]', or give --sim_takes=400."
+            raise UnusableInputError(f"--{name} does nothing with {way}. {fix}")
+        if self.lerobot and self.method != LEROBOT:
+            raise UnusableInputError(
+                "What stands after -- is for LeRobot's own training: add --method=lerobot."
+            )
+        if self.policy.type and self.method != LORA:
+            raise UnusableInputError(f"--policy.type trains a new policy, {way} doesn't. Choose.")
+
+    def record(self) -> Mapping[str, Any]:
+        """Return it as `run.json` holds it."""
+        value: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return value
+
+
+def weights_of(plan: Plan) -> dict[str, float]:
+    """Return gap dimension to weight, 1 on average over what the plan collects.
+
+    A dimension's weight goes by the points of success that the plan expects of its takes; by
+    its share of the failures where the plan doesn't say. What isn't collected counts 1.
+
+    Raises:
+        UnusableInputError: the plan collects nothing.
+    """
+    items = [i for i in plan.items if i.remedy == COLLECT and i.takes]
+    if not items:
+        raise UnusableInputError(
+            f"Plan {plan.id} collects no takes, so it gives no weights for them. Leave --plan out."
+        )
+    has_gains = all(i.gain_points is not None for i in items)
+    values: dict[str, float] = {}
+    for item in items:
+        gain = item.gain_points.mean if has_gains and item.gain_points else item.share
+        name = item.dimension.value
+        values[name] = values.get(name, 0.0) + max(0.0, gain)
+    mean = sum(values.values()) / len(values)
+    if mean <= 0:
+        return dict.fromkeys(values, 1.0)
+    return {name: min(MOST, max(LEAST, value / mean)) for name, value in values.items()}

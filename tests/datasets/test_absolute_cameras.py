@@ -1,0 +1,146 @@
+"""Laws of the cameras' tests: what is put into made pictures is named, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_arms import FPS, recording
+
+from gaploop.core.types import FloatArray
+from gaploop.datasets.absolute.cameras import RUN_S, THUMB, CameraLook, CameraTests, Run, blur
+from gaploop.datasets.absolute.findings import Report
+from gaploop.datasets.absolute.recording import Recording
+
+type Change = Callable[[FloatArray], FloatArray]
+
+
+def scene(seed: int) -> FloatArray:
+    """A table with things on it, grey, shape (height, width)."""
+    rng = np.random.default_rng(seed)
+    picture = np.full((THUMB[1] + 40, THUMB[0] + 40), 90.0)
+    for _ in range(60):
+        y, x = rng.integers(0, THUMB[1] + 30), rng.integers(0, THUMB[0] + 30)
+        picture[y : y + rng.integers(3, 20), x : x + rng.integers(3, 20)] = rng.uniform(50, 180)
+    return picture
+
+
+def pictures(plain: Recording, episode: int, seed: int, age: float = 0.0, shift: int = 0
+             ) -> FloatArray:  # fmt: skip
+    """Return what a camera beside the arm sees: a link that stands where two joints are."""
+    q = plain.episodes[episode].reading
+    k = np.arange(len(q))
+    q = np.stack([np.interp(k - age, k, x) for x in q.T], axis=1)
+    rng, table = np.random.default_rng(episode), scene(seed)[20:-20, 20 + shift :]
+    rows, columns = np.mgrid[: THUMB[1], : THUMB[0]].astype(float)
+    out = np.empty((round(RUN_S * FPS), THUMB[1], THUMB[0]))
+    for n in range(len(out)):
+        out[n] = table[:, : THUMB[0]]
+        for a, b in ((0, 1), (2, 3)):
+            away = np.hypot(columns - 48 - 0.7 * q[n, a], rows - 36 - 0.5 * q[n, b])
+            out[n] = np.where(away < 9, 200 - 6 * away, out[n])
+    return np.asarray(out + rng.normal(0, 1.0, out.shape))
+
+
+def camera(
+    plain: Recording, seed: int = 0, age: float = 0.0, change: Change = lambda x: x,
+    shifted_from: int = 99, name: str = "top",
+) -> CameraLook:  # fmt: skip
+    seen = CameraLook(f"observation.images.{name}")
+    for e in range(len(plain.episodes)):
+        grey = change(pictures(plain, e, seed, age, 6 if e >= shifted_from else 0))
+        seen.starts[e] = np.repeat(grey[0, :, :, None], 3, axis=2).astype(np.float32)
+        if e < 5:
+            seen.runs.append(Run(e, 0, grey))
+    return seen
+
+
+def kinds(plain: Recording, *looks: CameraLook) -> dict[str, float]:
+    report = Report(plain.info.root)
+    CameraTests(plain, report, looks).run()
+    assert all(len(f.sentence.split()) <= 30 for f in report.findings)
+    return {f.kind: f.estimate.value for f in report.findings}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Recording:
+    return recording(0)
+
+
+def test_nothing_is_said_of_a_good_camera(plain: Recording) -> None:
+    assert kinds(plain, camera(plain)) == {}
+
+
+@pytest.mark.parametrize("rows", [2.0, 4.0, 9.0])
+def test_the_age_of_pictures_is_told(plain: Recording, rows: float) -> None:
+    found = kinds(plain, camera(plain, age=rows))
+    assert set(found) == {"camera_age"}
+    assert found["camera_age"] == pytest.approx(rows / FPS * 1e3, abs=25)
+
+
+def every_second(x: FloatArray) -> FloatArray:
+    return x[(np.arange(len(x)) // 2) * 2]
+
+
+def hunting(x: FloatArray) -> FloatArray:
+    swing = 1 + 0.08 * np.sin(np.arange(len(x)) / FPS * 2 * np.pi * 0.8)
+    return np.asarray(x * swing[:, None, None])
+
+
+def flickering(x: FloatArray) -> FloatArray:
+    hz = 100 % FPS  # what a camera at 30 Hz makes of lamps on 50 Hz mains
+    wave = 1 + 0.03 * np.sin(np.arange(len(x)) / FPS * 2 * np.pi * hz)
+    return np.asarray(x * wave[:, None, None])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "size"),
+    [
+        ("frozen_camera", lambda x: np.repeat(x[:1], len(x), axis=0), 3.0),
+        ("camera_rate", every_second, 15.0),
+        ("black_camera", lambda x: x * 0 + 2.0, 2.0),
+        ("exposure", hunting, 16.0),
+        ("flicker", flickering, 3.0),
+    ],
+)
+def test_what_pictures_show_by_themselves(
+    plain: Recording, kind: str, change: Change, size: float
+) -> None:
+    found = kinds(plain, camera(plain, change=change))
+    assert set(found) == {kind}
+    assert found[kind] == pytest.approx(size, rel=0.35)
+
+
+def test_a_camera_that_was_moved_is_told_with_the_episode(plain: Recording) -> None:
+    report = Report(plain.info.root)
+    CameraTests(plain, report, [camera(plain, shifted_from=6)]).run()
+    [found] = report.findings
+    assert (found.kind, found.episodes) == ("moved_camera", (6, 7, 8, 9))
+    assert found.estimate.value == pytest.approx(100 * 6 / THUMB[0], rel=0.3)
+
+
+def test_cameras_that_change_places_are_told_with_the_command(plain: Recording) -> None:
+    top, side = camera(plain), camera(plain, seed=5, name="side")
+    top.starts[3], side.starts[3] = side.starts[3], top.starts[3]
+    report = Report(plain.info.root)
+    CameraTests(plain, report, [top, side]).run()
+    [found] = report.findings
+    assert (found.kind, found.episodes) == ("swapped_cameras", (3,))
+    assert "--swap='[top, side]'" in found.command
+
+
+def test_without_pictures_or_motion_nothing_is_claimed(plain: Recording) -> None:
+    assert kinds(plain) == {}
+    still = replace(plain, episodes=())
+    assert kinds(still, camera(plain)) == {}
+
+
+def test_blur_rises_as_a_picture_is_blurred() -> None:
+    import cv2
+
+    sharp = scene(1).astype(np.uint8)
+    values = [blur(sharp), *(blur(cv2.GaussianBlur(sharp, (0, 0), s)) for s in (1, 2, 4))]
+    assert values == sorted(values)
+    assert values[0] < 0.5 < values[-1]

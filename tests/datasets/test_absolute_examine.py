@@ -1,0 +1,196 @@
+"""Plain datasets, as files: what check and diagnose say of them first, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_arms import FPS, NAMES, recording
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension
+from gaploop.datasets.absolute.examine import examine
+from gaploop.datasets.absolute.findings import BELONGS, KINDS
+from gaploop.datasets.absolute.recording import read_recording
+from gaploop.scripts.cli import main
+
+STATE = "observation.state"
+
+
+def write(
+    root: Path,
+    episodes: list[tuple[FloatArray, FloatArray]],
+    tasks: list[str] | None = None,
+    names: tuple[str, ...] = NAMES,
+) -> Path:
+    """Write commands and readings as a LeRobot v3 dataset without pictures."""
+    (root / "data/chunk-000").mkdir(parents=True)
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    widths = [episodes[0][i].shape[1] for i in (0, 1)]
+    features = {
+        key: {"dtype": "float32", "shape": [width], "names": [f"{n}.pos" for n in names[:width]]}
+        for key, width in zip(("action", STATE), widths, strict=True)
+    }
+    lengths = [len(u) for u, _ in episodes]
+    info = {
+        "codebase_version": "v3.0", "fps": FPS, "robot_type": "some_arm", "features": features,
+        "total_episodes": len(episodes), "total_frames": sum(lengths),
+    }  # fmt: skip
+    (root / "meta/info.json").write_text(json.dumps(info))
+    index = np.repeat(np.arange(len(episodes)), lengths)
+    rows = {"episode_index": index}
+    rows |= {
+        key: pa.array(np.concatenate([e[i] for e in episodes]).astype(np.float32).tolist())
+        for i, key in enumerate(("action", STATE))
+    }
+    pq.write_table(pa.table(rows), root / "data/chunk-000/file-000.parquet")
+    named = tasks or ["Stack the cups"] * len(episodes)
+    table = {
+        "episode_index": range(len(episodes)),
+        "length": lengths,
+        "tasks": [[task] for task in named],
+    }
+    pq.write_table(pa.table({k: list(v) for k, v in table.items()}),
+                   root / "meta/episodes/chunk-000/file-000.parquet")  # fmt: skip
+    return root
+
+
+def arm(offset_deg: float = 0.0, seed: int = 0) -> list[tuple[FloatArray, FloatArray]]:
+    made = recording(seed, sent=lambda u, _: u + np.array([0, offset_deg, 0, 0, 0, 0]))
+    return [(e.command, e.reading) for e in made.episodes]
+
+
+def kinds(root: Path) -> set[str]:
+    return {f.kind for f in examine(root).findings}
+
+
+def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ended with "None of the 6 takes has an outcome", whatever there was to see."""
+    root = write(tmp_path / "set", arm(17.0))
+    assert main(["diagnose", str(root)]) == 0
+    said = capsys.readouterr().out
+    assert "1. At rest lift stands off its command, by" in said
+    assert "gaploop edit correct" in said
+    assert "No episode has an outcome" in said
+    assert main(["diagnose", str(root), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["absolute"]
+    assert answer["sentences"][0]["kind"] == "offset"
+    assert set(answer["episodes"]) == {str(n) for n in range(10)}
+
+
+def test_check_fails_on_what_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path / "set", arm(17.0))
+    main(["check", str(root), "--json"])
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["sentences"][0]["about"] == "lift"
+    assert main(["check", str(root), "--fail_on=[offset]"]) == 1
+    assert main(["check", str(root), "--fail_on=[ofset]"]) == 2
+    assert "Did you mean 'offset'" in capsys.readouterr().err
+
+
+def test_radians_and_degrees_say_the_same(tmp_path: Path) -> None:
+    values = arm(17.0)
+    degrees = write(tmp_path / "deg", values)
+    radians = write(tmp_path / "rad", [(np.radians(u), np.radians(y)) for u, y in values])
+    first, second = (examine(root).findings for root in (degrees, radians))
+    assert [f.kind for f in first] == [f.kind for f in second] == ["offset"]
+    assert first[0].estimate.value == pytest.approx(second[0].estimate.value, rel=0.01)
+
+
+def test_one_task_in_two_wordings_and_episodes_that_are_none(tmp_path: Path) -> None:
+    values = arm()
+    values[3] = tuple(x[:1] for x in values[3])  # type: ignore[assignment]
+    values[5] = tuple(np.repeat(x[:1], 60, axis=0) for x in values[5])  # type: ignore[assignment]
+    noise = np.random.default_rng(0).normal(0, 20, (90, 6))
+    values[7] = (noise, noise)
+    tasks = ["Stack the cups"] * 9 + ["Stack the cups."]
+    report = examine(write(tmp_path / "set", values, tasks))
+    found = {f.kind: f.episodes for f in report.findings}
+    assert found["short_episode"] == (3,)
+    assert found["motionless"] == (5,)
+    assert found["noise_episode"] == (7,)
+    assert found["task_wording"] == (9,)
+    assert report.flags()["9"] == ["task_wording:Stack the cups"]
+
+
+def test_idle_starts_and_long_pauses(tmp_path: Path) -> None:
+    def waiting(x: FloatArray) -> FloatArray:
+        return np.concatenate([np.repeat(x[:1], 120, axis=0), x])
+
+    def pausing(x: FloatArray) -> FloatArray:
+        return np.concatenate([x[:100], np.repeat(x[100:101], 180, axis=0), x[100:]])
+
+    assert "idle_start" in kinds(write(tmp_path / "a", [tuple(map(waiting, e)) for e in arm()]))
+    assert "pause" in kinds(write(tmp_path / "b", [tuple(map(pausing, e)) for e in arm()]))
+
+
+def test_both_arms_calibrated_anew_midway(tmp_path: Path) -> None:
+    values = arm()
+    for u, y in values:
+        u[:, 0] += 10 - u[0, 0]
+        y[:, 0] += 10 - y[0, 0]
+    for u, y in values[6:]:
+        u[:, 0] += 30.0
+        y[:, 0] += 30.0
+    found = examine(write(tmp_path / "set", values)).findings
+    assert [(f.kind, f.about, f.episodes) for f in found] == [
+        ("start_change", "base_pan", (6, 7, 8, 9))
+    ]
+
+
+def test_a_leader_of_another_make_is_paired_by_motion(tmp_path: Path) -> None:
+    """Names and number differ; only the gripper has the same name."""
+    values = [(u, np.insert(y, 3, 7.0, axis=1)) for u, y in arm()]
+    root = write(tmp_path / "set", values, names=("a", "b", "c", "d", "e", "gripper", "g"))
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][STATE]["names"] = [f"joint_{k}" for k in range(6)] + ["gripper.pos"]
+    (root / "meta/info.json").write_text(json.dumps(info))
+    pairs = [(j.action, j.state) for j in read_recording(root).joints]
+    assert pairs == [(0, 0), (1, 1), (2, 2), (3, 4), (4, 5), (5, 6)]
+
+
+def test_what_is_no_position_is_left_open(tmp_path: Path) -> None:
+    values = [(np.diff(y, axis=0, append=y[-1:]), y) for _, y in arm()]
+    report = examine(write(tmp_path / "set", values))
+    assert "a change for each step" in report.untested["the arm"]
+    assert not report.findings
+
+
+def test_missing_values_are_counted_and_the_rest_is_tested(tmp_path: Path) -> None:
+    values = arm(17.0)
+    values[2][1][40:45, 1] = np.nan
+    found = {f.kind: f for f in examine(write(tmp_path / "set", values)).findings}
+    assert found["missing"].episodes == (2,)
+    assert found["offset"].of == 9
+
+
+def test_every_kind_is_documented_and_belongs_somewhere() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/my_policy_fails.md").read_text()
+    assert set(KINDS) == set(BELONGS)
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
+    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the data"}
+
+
+@pytest.mark.parametrize("damage", ["no rows", "cut", "no info", "text"])
+def test_bad_input_is_one_line(tmp_path: Path, damage: str) -> None:
+    root = write(tmp_path / "set", arm())
+    [data] = (root / "data").rglob("*.parquet")
+    if damage == "no rows":
+        data.unlink()
+        assert examine(root).untested["the arm"] == "it holds no rows"
+        return
+    if damage == "cut":
+        data.write_bytes(data.read_bytes()[:500])
+    elif damage == "no info":
+        (root / "meta/info.json").unlink()
+    else:
+        table = pa.table({"episode_index": ["x"], "action": ["y"], STATE: ["z"]})
+        pq.write_table(table, data)
+    with pytest.raises(UnusableInputError) as error:
+        examine(root)
+    assert "\n" not in str(error.value)
