@@ -21,7 +21,7 @@ python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
 python -m benchmarks supervised_ends --n=3 --output_dir=outputs/supervised_ends
 python -m benchmarks closed_loop --workers=2 --output_dir=outputs/closed_loop
-python -m benchmarks closed_loop --data=docs/data/closed_loop.parquet
+python -m benchmarks closed_loop --data=docs/figures/closed_loop.parquet
 python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps

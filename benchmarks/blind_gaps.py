@@ -2,7 +2,7 @@
 
 Whatever names causes is written and tuned on `gaploop.sim.gaps.mechanisms`; these are for asking
 afterwards how it does on a cause that it was not made for. They are drawn only by name or with
-`held_out="blind"`. What each stands for is in docs/gaps.md.
+`held_out="blind"`. What each stands for is in docs/diagnose/gaps.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`benchmarks closed_loop`: targeted demonstrations against uniform ones.
 
-Runs the study of docs/closed_loop_protocol.md, or a part of it; sim-to-sim. Rows are kept as they
-come, so the same command goes on; figures come from the rows alone: --data=FILE.parquet makes them
-from stored ones without running anything.
+Runs the study of docs/figures/closed_loop_protocol.md, or a part of it; sim-to-sim. Rows are kept
+as they come, so the same command goes on; figures come from the rows alone: --data=FILE.parquet
+makes them from stored ones without running anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Random faults and ends of sessions on emulated arms that have weight: is the law kept?
 
-The law is in docs/teleoperation.md, "However it ends". The emulated servos are asked, not the
-program: which of them drive, brake or are limp, where the tip is, and how fast the joints turn.
+The law is in docs/teleoperate/teleoperation.md, "However it ends". The emulated servos are asked,
+not the program: which of them drive, brake or are limp, where the tip is, and how fast the joints
+turn.
 """
 
 from __future__ import annotations

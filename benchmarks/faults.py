@@ -73,7 +73,7 @@ def table(result: Mapping[str, Any]) -> str:
     bad = result["violations"]
     lines = [
         f"{result['schedules']} random schedules on emulated arms with weight: {len(bad)} "
-        'violations of the law (docs/teleoperation.md, "However it ends").',
+        'violations of the law (docs/teleoperate/teleoperation.md, "However it ends").',
         "| case | schedules | drop [cm] | peak [rad/s] | time to rest [s] | let go after [ms] |",
         "|---|---|---|---|---|---|",
     ]

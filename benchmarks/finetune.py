@@ -32,7 +32,7 @@ TASKS: Final[Mapping[str, Mapping[str, float]]] = {
     "pick_place": {"spatial_geometry.camera_pose": 1.0},
     "pick_lift": {"spatial_geometry.camera_pose": 1.0},
 }
-"""Task to the gap of its target cell, of a kind that demonstrations fix (docs/gaps.md)."""
+"""Task to the gap of its target cell, of a kind that demonstrations fix (docs/diagnose/gaps.md)."""
 SEEDS: Final = 5
 TAKES: Final = 10
 SHARE: Final = 0.5

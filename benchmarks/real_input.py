@@ -1,4 +1,4 @@
-"""Foreign recordings: modes by rules, check, import and LoRA: the figures of docs/real_input.md.
+"""Foreign recordings: modes, check, import, LoRA: the figures of docs/figures/real_input.md.
 
 The recordings aren't part of the project. Named by their source: UCI robot execution failures
 (doi 10.24432/C5M89N) as `uci_robot_execution_failures/lp*.data`, UR3 CobotOps

@@ -1,4 +1,4 @@
-"""The page that lists every signal; docs/signals.md is what this returns."""
+"""The page that lists every signal; docs/diagnose/signals.md is what this returns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`benchmarks transfer`: which remedy brings a simulated policy to a hidden station, at what cost.
 
-Runs the study of docs/transfer_protocol.md; sim-to-sim. Rows are kept as they come and policies in
-the stations' folders, so the same command goes on; --budget_s ends it between two rows, and
---data=FILE.parquet makes the figures from stored rows without running anything.
+Runs the study of docs/figures/transfer_protocol.md; sim-to-sim. Rows are kept as they come and
+policies in the stations' folders, so the same command goes on; --budget_s ends it between two rows,
+and --data=FILE.parquet makes the figures from stored rows without running anything.
 """
 
 from __future__ import annotations

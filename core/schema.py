@@ -83,7 +83,9 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
     """
     value = parse_yaml(read_content(path, LARGEST_YAML), f"{what} {path}")
     if not isinstance(value, dict):
-        raise UnusableInputError(f"{what} {path} must be a mapping at the top. See docs/files.md.")
+        raise UnusableInputError(
+            f"{what} {path} must be a mapping at the top. See docs/data/files.md."
+        )
     return value
 
 

@@ -1,6 +1,6 @@
 """`suite.yaml`: what a candidate policy is tried on before it may replace another, and the rules.
 
-The file names tasks; everything else has a default. `docs/gate.md` says what the rules mean.
+The file names tasks; everything else has a default. `docs/train/gate.md` says what the rules mean.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Both are tried blinded and interleaved on the same scenes of the embedded cell (sim-to-sim), one
 pair after the other, until the answer is clear. On a station, `command=` runs each attempt there;
-docs/gate.md has a suite for it. Without a candidate the base is tried against itself, which must
-not be promoted.
+docs/train/gate.md has a suite for it. Without a candidate the base is tried against itself, which
+must not be promoted.
 """
 
 import sys

@@ -68,7 +68,7 @@ class TierAccuracy:
 
 _TRIED: Final = "181 failures of 63 blind stations"
 _STATIONS: Final = "14 blind stations with LeRobot's columns"
-_NOTE: Final = "2026-11, docs/diagnosis.md"
+_NOTE: Final = "2026-11, docs/diagnose/diagnosis.md"
 ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
     (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED, _NOTE),
     (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED, _NOTE),

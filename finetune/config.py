@@ -114,7 +114,7 @@ class FinetuneConfig:
     With --policy.type a new base is trained in simulation instead, and with --method=reinforce a
     policy learns from its own attempts in a station's twin. With --method=lerobot LeRobot's own
     training runs, all of it, on cached pictures and mixtures: what stands after `--` are options
-    of lerobot-train. docs/finetuning.md explains the choices.
+    of lerobot-train. docs/train/finetuning.md explains the choices.
     """
 
     policy: StartPolicy = field(default_factory=StartPolicy)

@@ -23,7 +23,7 @@ class StationCell:
     randomise_strength: float = 1.0
     """1 draws from the ranges as they are, 0.5 from half of them."""
     gaps_module: str = ""
-    """A Python module with gap mechanisms of your own, such as my_lab.gaps (docs/gaps.md)."""
+    """A Python module with gap mechanisms of your own: my_lab.gaps (docs/diagnose/gaps.md)."""
 
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""

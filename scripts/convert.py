@@ -42,7 +42,7 @@ class ConvertConfig:
     With --to a dataset is written in another project's layout: diffusion_policy is a replay buffer
     (Zarr v2 folder), aloha a folder of episode_<i>.hdf5, lerobot_v21 LeRobot's older layout, which
     leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units, tasks and
-    telemetry come along. Takes with people in them need a valid consent. docs/formats.md lists
+    telemetry come along. Takes with people in them need a valid consent. docs/data/formats.md lists
     what goes where.
     """
 

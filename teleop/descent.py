@@ -1,8 +1,8 @@
 """What becomes of an arm that nobody drives any more: it is held, lowered to its rest, or let go.
 
-The law is in docs/teleoperation.md, "However it ends". `Descent` keeps it, turn by turn, for the
-control loop's thread after a trip, an error or an ordinary end, and for the watchdog's where that
-thread hangs.
+The law is in docs/teleoperate/teleoperation.md, "However it ends". `Descent` keeps it, turn by
+turn, for the control loop's thread after a trip, an error or an ordinary end, and for the
+watchdog's where that thread hangs.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ within the velocity limit, and never further out.
 
 What trips it is watched on every turn, before any command goes out (`teleop.trips`). A trip
 latches; only `clear`, the operator's word, ends it. The arm holds for a moment, and then `response`
-says what becomes of it: it is held on, lowered, or let go (docs/teleoperation.md, "However it
-ends").
+says what becomes of it: it is held on, lowered, or let go (docs/teleoperate/teleoperation.md,
+"However it ends").
 """
 
 from __future__ import annotations

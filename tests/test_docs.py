@@ -141,10 +141,12 @@ def test_commands_exist_with_their_options(page: Path) -> None:
 
 
 def test_the_recipes_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of docs/architecture.md, each among the names of the file that it is for."""
+    """Those of docs/extend/architecture.md, each among the names of the file that it is for."""
     monkeypatch.setattr(registry, "REGISTRY", {})
     arm, gap, signal, preset, command = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```",
+        (ROOT / "docs" / "extend" / "architecture.md").read_text(),
+        re.DOTALL,
     )
     names: dict[str, Any] = {}
     exec(arm, names)

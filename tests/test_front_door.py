@@ -35,7 +35,9 @@ def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
     assert callable(value)
     assert (value.__doc__ or "").strip()
     assert name in dir(gaploop)
-    assert f"`{name}`" in (ROOT / "docs" / "api.md").read_text() or inspect.isclass(value)
+    assert f"`{name}`" in (ROOT / "docs" / "extend" / "api.md").read_text() or inspect.isclass(
+        value
+    )
 
 
 def test_finetune_is_a_function_and_a_folder() -> None:

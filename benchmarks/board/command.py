@@ -74,7 +74,7 @@ class BoardConfig:
     n: int | None = None
     """serve, at first: hidden scenes under each setting; 20 unless given."""
     programs: bool = False
-    """serve: run attribution programs; read docs/benchmark.md first."""
+    """serve: run attribution programs; read docs/figures/benchmark.md first."""
     takes: Path | None = None
     """serve: journals with their truth.jsonl; programs see the failures in them."""
     per_user: int = 10

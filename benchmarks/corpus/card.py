@@ -99,8 +99,8 @@ def _tail() -> list[str]:
         f"- Errors of a controller without a gap: training {', '.join(ERRORS)}; held out "
         f"{', '.join(HELD_OUT_ERRORS)}.",
         "",
-        "Entering: docs/attribution_benchmark.md of gaploop has the protocol. Takes are named "
-        "`<station>/<scene>`, the same whoever records the corpus.",
+        "Entering: docs/figures/attribution_benchmark.md of gaploop has the protocol. Takes are "
+        "named `<station>/<scene>`, the same whoever records the corpus.",
     ]
 
 

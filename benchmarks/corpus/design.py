@@ -2,7 +2,7 @@
 
 A *station* is one cell as drawn (task, gaps with mechanism, severity and direction) driven by one
 controller. Three things are held out: a task, severities and mechanisms. A station's part follows
-from which of them it shares with training; see docs/attribution_benchmark.md.
+from which of them it shares with training; see docs/figures/attribution_benchmark.md.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     lacking = [n for n in NEEDED if importlib.util.find_spec(n) is None]
     if lacking:
         raise UnusableInputError(
-            f"LIBERO isn't installed ({', '.join(lacking)} missing). docs/libero.md has the lines."
+            f"LIBERO isn't installed ({', '.join(lacking)} missing): see docs/figures/libero.md"
         )
     tasks = parse_tasks(config.tasks or TASKS)
     seeds = range(config.seed, config.seed + (config.n or ROLLOUTS))

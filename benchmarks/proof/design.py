@@ -27,7 +27,7 @@ COSTLY: Final[Mapping[GapDimension, tuple[str, ...]]] = {
     GapDimension.VISUAL_DOMAIN: ("exposure", "colour_cast", "blur"),
 }
 """The six dimensions, and of each the mechanisms that cost the base at least half its successes at
-severity 1 and aren't held out (docs/gaps.md)."""
+severity 1 and aren't held out (docs/diagnose/gaps.md)."""
 SEVERITIES: Final = (0.85, 1.0)
 VARIED: Final = 0.5
 """Severity of a dimension that is set up at will, because the site has no gap in it."""

@@ -1,7 +1,7 @@
 """Classes of force windows, learned from windows that somebody labelled.
 
 Extremely randomised trees (Geurts et al., 2006) on each axis' mean, deviation, extremes and slope.
-Votes of five classifiers on 150 features did no better (docs/real_input.md).
+Votes of five classifiers on 150 features did no better (docs/figures/real_input.md).
 """
 
 from __future__ import annotations

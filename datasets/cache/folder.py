@@ -52,7 +52,7 @@ type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """How decoded pictures are kept for training; see docs/loading.md."""
+    """How decoded pictures are kept for training; see docs/data/loading.md."""
 
     mode: str = "auto"
     """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""

@@ -3,7 +3,7 @@
 Kappa is agreement beyond what their habits alone would give: Cohen's for two, Fleiss' for more
 (statsmodels). Its interval is Wilson's for the raw agreement, carried through kappa with the
 agreement by chance held: bootstrap and asymptotic intervals shrink to nothing where people agree
-on few takes (docs/labels.md has the coverage of each, simulated).
+on few takes (docs/data/labels.md has the coverage of each, simulated).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happened to an arm, from commands, readings and motor loads: pressing, shaking, drift, rest.
 
-The definitions are those of docs/diagnosis.md, as far as a real robot shows them. Thresholds are
-angles and times of a tabletop arm, or multiples of the take's own noise.
+The definitions are those of docs/diagnose/diagnosis.md, as far as a real robot shows them.
+Thresholds are angles and times of a tabletop arm, or multiples of the take's own noise.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The mode is the first event, in time, that the attempt didn't recover from: of `arm_events` in
 commands, readings and loads, or `grasp_events` in jaws and tracked object. Definitions are in
-docs/diagnosis.md.
+docs/diagnose/diagnosis.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Assumed."""
 OPERATOR_H: Final = ExpectedValue(0.1, 0.05, 0.2)
 """To start three commands and to look at what comes of them [h]. Assumed."""
 TAKES: Final = 24
-"""Scripted takes that are recorded in a twin: what docs/remedies.md was measured with."""
+"""Scripted takes that are recorded in a twin: what docs/diagnose/remedies.md was measured with."""
 MIXED: Final = 40
 """Nominal ones that are mixed in, so that little is forgotten."""
 RANDOMISED_TAKES: Final = 100

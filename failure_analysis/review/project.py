@@ -1,7 +1,7 @@
 """What a project folder holds, by what its files say, each thing with the command that comes next.
 
-Only files that docs/files.md describes are read, by the readers that the commands use. Nothing is
-written. What can't be read is one line, and everything else is shown.
+Only files that docs/data/files.md describes are read, by the readers that the commands use. Nothing
+is written. What can't be read is one line, and everything else is shown.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def add_mechanisms(module: str) -> None:
     if not found or not all(isinstance(m, Mechanism) for m in found):
         raise UnusableInputError(
             f"gaps_module={module} has no MECHANISMS, a tuple of Mechanism objects "
-            "(docs/architecture.md, A gap)."
+            "(docs/extend/architecture.md, A gap)."
         )
     taken = {m.key for m in (*_known_gaps(), DRIVES, *RANDOMISED)}
     for key in sorted({m.key for m in found} & taken):

@@ -1,8 +1,8 @@
 """The gap mechanisms, each with what its severity means and how it acts.
 
-Severity 1 is a bad cell that one could meet, not a broken one; docs/gaps.md has what it costs.
-To add one: write its class here and name it in `MECHANISMS`; nothing that is drawn for another
-mechanism changes.
+Severity 1 is a bad cell that one could meet, not a broken one; docs/diagnose/gaps.md has what it
+costs. To add one: write its class here and name it in `MECHANISMS`; nothing that is drawn for
+another mechanism changes.
 """
 
 from __future__ import annotations

@@ -526,7 +526,7 @@ class FittedDrives:
 
     Attributes:
         parameters: what was measured, and what couldn't be.
-        fit: how well, for the twin's file: see docs/twin.md.
+        fit: how well, for the twin's file: see docs/diagnose/twin.md.
         steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
             `bic_drop`; first the nominal arm.
     """

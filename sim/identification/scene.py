@@ -58,7 +58,8 @@ FINEST: Final[Mapping[str, float]] = {
     f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
 }  # fmt: skip
 """Half width of the narrowest interval: errors that all views share, such as of the video's codec
-and of pixels, don't show in how they scatter. Measured on nominal cells (docs/probe.md)."""
+and of pixels, don't show in how they scatter. Measured on nominal cells
+(docs/teleoperate/probe.md)."""
 LEAST_OVERLAP: Final = 0.6
 """Of the silhouettes, drawn over seen; below, the pictures don't resemble the simulation."""
 MOST_OFF_LEVELS: Final = 12.0

@@ -1,6 +1,6 @@
 """gaploop: find out why a policy fails on the real robot, record what fixes it, adapt, prove it.
 
-The names of `__all__` are the front door, loaded when first used; docs/api.md shows them.
+The names of `__all__` are the front door, loaded when first used; docs/extend/api.md shows them.
 
 The folders of the project are linked into this package (`core`, `sim`, …); a checkout made
 without symbolic links leaves text files in their place, which is said here rather than

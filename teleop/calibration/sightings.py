@@ -115,7 +115,7 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
     if path is None:
         raise UnusableInputError(
             f"{folder} has neither poses.jsonl nor poses.csv, so nobody knows where the arm was. "
-            "See docs/calibration.md for their columns, or capture with --robot.type=…"
+            "See docs/teleoperate/calibration.md for their columns, or capture with --robot.type=…"
         )
     lines = _csv_rows(path) if path.suffix == ".csv" else _jsonl_rows(path)
     rows = []
@@ -129,7 +129,7 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
         given = row.get("q_rad")
         if not isinstance(given, Mapping):
             raise UnusableInputError(
-                f"{where}: neither joint positions nor T_base_tcp. See docs/calibration.md."
+                f"{where}: no joint positions, no T_base_tcp. See docs/teleoperate/calibration.md."
             )
         if arm is None:
             raise UnusableInputError(

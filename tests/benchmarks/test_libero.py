@@ -1,6 +1,6 @@
 """The LIBERO lab: failure categories, the file of rollouts, the moved camera, figures, the script.
 
-What needs LIBERO itself is slow, and left out where it isn't installed (docs/libero.md).
+What needs LIBERO itself is slow, and left out where it isn't installed (docs/figures/libero.md).
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def test_what_is_too_wide_is_taken_by_its_rim() -> None:
 
 needs_libero = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in libero.NEEDED),
-    reason="needs LIBERO: docs/libero.md has the lines that install it",
+    reason="needs LIBERO: docs/figures/libero.md has the lines that install it",
 )
 
 

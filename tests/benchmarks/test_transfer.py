@@ -49,7 +49,7 @@ def test_without_rows_it_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_every_arm_of_the_protocol_is_an_arm() -> None:
-    protocol = (Path(__file__).parents[2] / "docs/transfer_protocol.md").read_text()
+    protocol = (Path(__file__).parents[2] / "docs/figures/transfer_protocol.md").read_text()
     assert all(f"`{arm}`" in protocol for arm in ARMS)
     assert set(MAIN).isdisjoint(EXERCISES)
     assert set(EXERCISED) <= {*GapDimension, PAIR}

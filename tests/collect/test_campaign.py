@@ -278,7 +278,7 @@ def test_a_campaign_that_moves_the_object_only_takes_as_long_as_its_plan_said(
 
 
 def test_the_plan_in_the_docs_is_a_plan(tmp_path: Path) -> None:
-    doc = (Path(__file__).resolve().parents[2] / "docs/campaigns.md").read_text()
+    doc = (Path(__file__).resolve().parents[2] / "docs/teleoperate/campaigns.md").read_text()
     path = tmp_path / "plan.yaml"
     path.write_text(doc.partition("```yaml\n")[2].partition("```")[0])
     assert len(plan_quotas(load_plan(path))) == 24  # of 27 combinations

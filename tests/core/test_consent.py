@@ -220,7 +220,7 @@ def test_register_lines_are_json_without_anything_but_ids(tmp_path: Path) -> Non
 
 
 def test_the_events_in_the_docs_are_events(tmp_path: Path) -> None:
-    doc = (Path(__file__).resolve().parents[2] / "docs/consent.md").read_text()
+    doc = (Path(__file__).resolve().parents[2] / "docs/teleoperate/consent.md").read_text()
     path = tmp_path / "consents.jsonl"
     path.write_text(doc.partition("```json\n")[2].partition("```")[0])
     (known,) = consent_store.load_register(path).consents.values()

@@ -170,7 +170,7 @@ def test_missing_values_are_counted_and_the_rest_is_tested(tmp_path: Path) -> No
 
 
 def test_every_kind_is_documented_and_belongs_somewhere() -> None:
-    page = Path(__file__).parents[2].joinpath("docs/my_policy_fails.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs/start/my_policy_fails.md").read_text()
     assert set(KINDS) == set(BELONGS)
     assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
     assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the data"}

@@ -1,4 +1,4 @@
-"""The examples in docs/files.md are what the program accepts."""
+"""The examples in docs/data/files.md are what the program accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gaploop.core.suite import load_suite
 from gaploop.datasets.columns import EPISODE_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
-DOC = (ROOT / "docs/files.md").read_text()
+DOC = (ROOT / "docs/data/files.md").read_text()
 LOADERS = {
     "Plan": load_plan,
     "Station": load_station,

@@ -442,7 +442,7 @@ def test_the_command_of_what_does_not_move_as_it_should(tmp_path: Path, fault: s
 
 
 def test_no_code_is_left_out() -> None:
-    text = Path(__file__).parents[2].joinpath("docs/checking.md").read_text()
+    text = Path(__file__).parents[2].joinpath("docs/data/checking.md").read_text()
     table = text[text.index("| looks at |") : text.index("How the less obvious")]
     listed = set(re.findall(r"`([a-z_]+)`", table))
     ways = {way.code for way in damage.DAMAGES.values()}  # repaired in test_damaged.py

@@ -227,7 +227,7 @@ def test_no_trial_of_the_prior_counts_twice() -> None:
 
 
 def belief_table() -> str:
-    """The table of docs/planning.md: what is believed before any campaign."""
+    """The table of docs/diagnose/planning.md: what is believed before any campaign."""
     lines = [
         "| dimension | chance that takes help | 5 takes fix | 20 takes | 50 takes |",
         "|---|---|---|---|---|",
@@ -240,6 +240,6 @@ def belief_table() -> str:
 
 
 def test_the_page_shows_what_is_believed() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "diagnose" / "planning.md").read_text()
     shown = page.partition("<!-- curves: begin -->\n")[2].partition("\n<!-- curves: end -->")[0]
     assert shown == belief_table()

@@ -168,7 +168,7 @@ def test_what_the_jaws_hold_is_where_the_tool_is() -> None:
 
 
 def test_the_page_lists_every_signal() -> None:
-    """docs/signals.md is written by `python -m benchmarks signals`; copy it when signals change."""
+    """docs/diagnose/signals.md is written by `python -m benchmarks signals`."""
     text = page()
     assert all(f"`{name}`" in text for name in registry())
-    assert (ROOT / "docs" / "signals.md").read_text() == text
+    assert (ROOT / "docs" / "diagnose" / "signals.md").read_text() == text

@@ -170,7 +170,7 @@ def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
 def test_gaploop_train_knows_the_type_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/seeing.md had the command, which ended in: invalid choice: 'keypoint'."""
+    """docs/train/seeing.md had the command, which ended in: invalid choice: 'keypoint'."""
     given = ("--policy.type=keypoint", "--policy.push_to_hub=false", "--dataset.repo_id=x/y",
              "--policy.device=cpu", f"--output_dir={tmp_path / 'run'}")  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["lerobot-train", *given])

@@ -228,7 +228,7 @@ def test_the_docs_cost_table_is_what_the_command_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Incident: two of its hours were 0.1 off, for they were another plan's."""
-    docs = (Path(__file__).parents[2] / "docs/campaigns.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs/teleoperate/campaigns.md").read_text()
     (people,) = re.findall(r"```yaml\n(participants:.*?)```", docs, re.DOTALL)
     item = "{id: p/1, dimension: human_behavior, takes: 200, remedy: demonstrate}"
     item = item.replace("}", ", conditions: {human: reach_in}, vary: {grid_cell: all}}")

@@ -17,7 +17,7 @@ from gaploop.finetune.lerobot_policy import resolve
 from gaploop.scripts.cli import main
 
 PAGE = "find_out_why.md"
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "start"
 PLAIN = {
     "action", "observation.state", "timestamp", "frame_index", "episode_index", "index",
     "task_index",
@@ -67,7 +67,7 @@ def make_plain(source: Path, target: Path, robot: str = "so101_follower") -> Non
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A robot's takes in plain columns, short ones, of a station whose camera is misplaced.
 
-    And what stands in for an hour at it: the twin that docs/find_out_why.md writes by hand.
+    And what stands in for an hour at it: the twin that docs/start/find_out_why.md writes by hand.
     """
     at = tmp_path_factory.mktemp("why")
     record = "rollout --robot.type=so101_sim --policy.path=base --dataset.episode_time_s=3 "
@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def walked(folder: Path) -> list[str]:  # noqa: ARG001  it is the working folder
-    """The commands of docs/find_out_why.md, run in order, but for those of an arm or a browser.
+    """The commands of docs/start/find_out_why.md, in order, but for those of an arm or a browser.
 
     `diagnose` ended with exit code 2 in step 4: tests called Python, on takes with a tracked scene.
     """

@@ -1,4 +1,4 @@
-"""docs/first_teleoperation.md, followed to the letter: its lines are read off it and typed."""
+"""docs/start/first_teleoperation.md, followed to the letter: its lines are read and typed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pytest
 from gaploop.scripts import cli
 from gaploop.scripts._arguments import parse
 
-PAGE = Path(__file__).parents[2] / "docs" / "first_teleoperation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "first_teleoperation.md"
 PATIENCE_S = 90.0
 
 

@@ -213,8 +213,8 @@ def test_the_planner_learns_once_from_takes_that_two_arms_shared_and_not_from_un
 
 
 def test_the_planners_prior_holds_what_the_published_rows_taught() -> None:
-    """`docs/data` is what anybody can read; the planner must not know of other trials."""
-    rows = load_rows(Path(__file__).parents[3] / "docs" / "data" / "closed_loop.parquet")
+    """`docs/figures` is what anybody can read; the planner must not know of other trials."""
+    rows = load_rows(Path(__file__).parents[3] / "docs" / "figures" / "closed_loop.parquet")
     known = [entry for entry in prior_entries() if entry["id"].startswith(STUDY)]
     assert known == trials(rows)
 

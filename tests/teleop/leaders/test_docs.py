@@ -1,4 +1,4 @@
-"""docs/leaders.md says what the keys do."""
+"""docs/teleoperate/leaders.md says what the keys do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gaploop.teleop.leaders.keyboard import KEYS, SPEED_KEYS
 from gaploop.teleop.leaders.options import SCRIPTS
 from gaploop.teleop.leaders.sdl import pygame
 
-PAGE = Path(__file__).parents[3] / "docs" / "leaders.md"
+PAGE = Path(__file__).parents[3] / "docs" / "teleoperate" / "leaders.md"
 
 NAMES = {"Return": "Enter", "Escape": "Esc"}
 
