@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import sys
@@ -163,3 +164,17 @@ def test_the_recipes_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setitem(sys.modules, "takes", takes)
     exec(command, vars(takes))
     assert cli.run_module(takes, "takes", [str(tmp_path)], "gaploop takes") == 1
+
+
+def test_every_file_and_name_of_the_tour_exists() -> None:
+    stops = re.findall(
+        r"`([\w/]+\.py)(?:: (\w+))?`", (ROOT / "docs" / "extend" / "tour.md").read_text()
+    )
+    assert len(stops) > 20
+    for file, name in stops:
+        tree = ast.parse((ROOT / file).read_text())
+        defined = {getattr(node, "name", "") for node in tree.body}
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", 0)]
+            defined |= {target.id for target in targets if isinstance(target, ast.Name)}
+        assert not name or name in defined, f"{file} has no {name}: {sorted(defined)}"
