@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.bench import BenchConfig
 from benchmarks.emulated_episodes import record
 from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import percent, rate
-from gaploop.core.types import FloatArray
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.findings import Report

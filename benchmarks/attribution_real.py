@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.recorded.figures import Labels
     from benchmarks.recorded.stops import Foresight
     from benchmarks.recorded.transfer import Transfer
-    from gaploop.core.types import FloatArray
+    from gaploop.core.messages import FloatArray
 
 REPEATS: Final = 20
 MAPPING: Final = Path(__file__).parent / "recorded" / "ur3_cobotops.yaml"

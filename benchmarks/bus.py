@@ -257,7 +257,7 @@ def _sdk(pair: _Pair, *, poll: bool) -> Iterator[Turn]:
 
 @contextlib.contextmanager
 def _ours(pair: _Pair) -> Iterator[Turn]:
-    from gaploop.core.types import SafeCommand
+    from gaploop.core.messages import SafeCommand
     from gaploop.teleop.lerobot_devices import make_follower, make_leader
 
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import (
+from gaploop.core.messages import (
     CameraFrame,
     FloatArray,
     FollowerState,

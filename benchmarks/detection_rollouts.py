@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Tick
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.live.score import SignalTrack
-from gaploop.failure_analysis.live.watch import Planned, SignalTracker
+from gaploop.failure_analysis.live.watch import PlannedChunk, SignalTracker
 
 if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
@@ -160,7 +160,9 @@ def _roll(name: str, policy: Any, rigs: _Rigs, trial: DetectionTrial, seed: int)
     return Rolled(trial, track, np.array(eyes.rows, dtype=np.float32))
 
 
-def _leader(name: str, policy: Any, rig: EmbeddedRig, scene: int) -> tuple[Leader, Planned | None]:
+def _leader(
+    name: str, policy: Any, rig: EmbeddedRig, scene: int
+) -> tuple[Leader, PlannedChunk | None]:
     from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.sim.expert import ScriptedLeader
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.emulator.servo import ServoPlan
 from gaploop.teleop.servos import dynamixel, feetech

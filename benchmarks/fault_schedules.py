@@ -24,9 +24,9 @@ from benchmarks.emulated_time import SharedTime, shared_time
 from gaploop.core.arms import ARM_MODELS
 from gaploop.core.errors import GaploopError
 from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
-from gaploop.core.types import FloatArray, LeaderSample, SafetyReason
 from gaploop.teleop import control as control_module
 from gaploop.teleop.control import ControlThread
 from gaploop.teleop.descent import HELD_KEY_S, Descent, take_torque_off

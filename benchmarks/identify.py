@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray, Tick
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import FrameRow, JournalWriter, warm_up
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
+from gaploop.core.messages import Image
 from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish_takes
 from gaploop.teleop.emulator.arms import JOINTS

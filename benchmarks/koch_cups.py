@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from benchmarks.emulated_episodes import record
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 FPS = 30
 OFF_DEG = {"shoulder_lift": 17.0}

@@ -24,7 +24,7 @@ from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionConditionalUnet1d
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature, TrainingEpisode
 
 NOISE_STEPS: Final = 50

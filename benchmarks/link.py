@@ -21,8 +21,8 @@ from benchmarks.bench import BenchConfig
 from benchmarks.link_proxy import Trouble, meddling
 from gaploop.collect import remote_policy
 from gaploop.core.clock import MonotonicClock
+from gaploop.core.messages import FloatArray, LeaderSample, Observation
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, LeaderSample, Observation
 from gaploop.teleop import link
 from gaploop.teleop.leaders import remote
 

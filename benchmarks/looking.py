@@ -16,9 +16,9 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.core.messages import FloatArray
     from gaploop.core.protocols import PolicyProbe
     from gaploop.core.take import Take
-    from gaploop.core.types import FloatArray
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.sim.cell import SimCell
 

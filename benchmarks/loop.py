@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.loop_arm import GOAL, READ
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, LeaderSample
+from gaploop.core.messages import FloatArray, LeaderSample
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.oracle_facts import Record
 from benchmarks.oracle_verdict import Happened, verdict
-from gaploop.core.types import FloatArray, SafetyReason, Tick
+from gaploop.core.messages import FloatArray, SafetyReason, Tick
 from gaploop.sim.cell import HELD_FORCE_N, SimCell
 from gaploop.sim.kinematics import TCP_SITE
 

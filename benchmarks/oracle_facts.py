@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Phase
 
 SHUT_RAD: Final = 0.30

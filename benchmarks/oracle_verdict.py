@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.oracle_facts import RETREAT_S, AttemptFacts, Contact, Hold, Record, facts
-from gaploop.core.types import SafetyReason
+from gaploop.core.messages import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Phase
 
 STALLED_S: Final = 0.6

@@ -14,8 +14,8 @@ import mujoco
 import numpy as np
 
 from gaploop.core.errors import unknown_choice
+from gaploop.core.messages import FloatArray, LeaderSample
 from gaploop.core.protocols import Leader
-from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import DISTRACTOR_PREFIX
 from gaploop.sim.kinematics import TCP_SITE, from_polar, polar

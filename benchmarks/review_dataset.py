@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.files import uuid7
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.emulator.arms import JOINTS
 

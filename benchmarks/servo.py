@@ -34,7 +34,7 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.core.types import Tick
+    from gaploop.core.messages import Tick
 
 LIMIT_US: Final = 700.0
 """What a turn may cost a control loop of 200 Hz [µs]."""

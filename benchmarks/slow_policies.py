@@ -16,7 +16,7 @@ import numpy as np
 
 from gaploop.collect.policy_leader import AsyncPolicyDriver
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Tick
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.scripts import options
 
 if TYPE_CHECKING:

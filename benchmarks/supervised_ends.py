@@ -28,7 +28,7 @@ from benchmarks.fault_schedules import (
 )
 from gaploop.core import platform_calls
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray, LeaderSample
+from gaploop.core.messages import FloatArray, LeaderSample
 from gaploop.scripts import options
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.bus import raise_priority

@@ -25,6 +25,7 @@ from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
 from gaploop.core.protocols import (
     CameraSource,
     CountedCamera,
@@ -35,7 +36,6 @@ from gaploop.core.protocols import (
     TakeSink,
 )
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.follower import CellFollower, PacedCellClock
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do

@@ -30,7 +30,7 @@ from gaploop.collect import encoder_choice
 from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, camera_stream
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 
 log = logging.getLogger(__name__)
 

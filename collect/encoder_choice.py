@@ -29,7 +29,7 @@ import numpy as np
 from gaploop.collect.video_stream import HARDWARE, SOFTWARE, VideoStream
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 
 log = logging.getLogger(__name__)
 

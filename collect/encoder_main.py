@@ -31,7 +31,7 @@ import numpy as np
 from gaploop.collect.video_stream import SOFTWARE, VideoStream, camera_stream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import Image, is_depth
+from gaploop.core.messages import Image, is_depth
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 # -- pictures in memory that recorder and encoder share ------------------------------------------

@@ -19,8 +19,8 @@ import numpy as np
 
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.core.errors import LostError, UnusableInputError
+from gaploop.core.messages import FloatArray, LeaderSample, Observation
 from gaploop.core.protocols import Leader
-from gaploop.core.types import FloatArray, LeaderSample, Observation
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 

@@ -30,8 +30,8 @@ from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.files import make_folder, sha256, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
+from gaploop.core.messages import FloatArray, Image, is_depth
 from gaploop.core.paths import plain_name
-from gaploop.core.types import FloatArray, Image, is_depth
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
 

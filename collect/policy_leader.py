@@ -19,8 +19,8 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, LeaderSample, Observation
 from gaploop.core.protocols import Follower, Policy
-from gaploop.core.types import FloatArray, LeaderSample, Observation
 from gaploop.teleop.stopping import CleanupStep
 
 

@@ -21,6 +21,7 @@ from gaploop.collect.campaign import Quota, held
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.operator.keys import keys
 from gaploop.collect.rig import EmbeddedRig, Rig
+from gaploop.collect.scene_setup import sketch_text, words
 from gaploop.collect.session import (
     MakeLeader,
     MakeRig,
@@ -29,14 +30,13 @@ from gaploop.collect.session import (
     drive_on,
     record_takes,
 )
-from gaploop.collect.setup_words import sketch_text, words
 from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import LeaderSample
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
-from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import Outcome
 from gaploop.sim.arms import arm_named
 from gaploop.sim.expert import ExpertStage, ScriptedLeader

@@ -9,9 +9,9 @@ import numpy as np
 
 from gaploop.collect.journal import FrameRow
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import FloatArray, FollowerState, SafetyReason, Tick
 from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
-from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 
 _CLAMPS: Final = (
     SafetyReason.JOINT_LIMIT

@@ -30,9 +30,9 @@ from gaploop.collect.operator.sounds import SoundPlayer
 from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
 from gaploop.collect.publisher import STOPPING, Publisher
 from gaploop.collect.rig import Rig, scripted_leader
+from gaploop.collect.scene_setup import change_words, words
 from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
 from gaploop.collect.session_target import check_targets
-from gaploop.collect.setup_words import change_words, words
 from gaploop.collect.take import Operator, TakeResult
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, Suggest

@@ -22,8 +22,8 @@ from websockets.sync.connection import Connection
 
 from gaploop.collect.policy_leader import Planner
 from gaploop.core.errors import DAMAGE, DeviceError, GaploopError, LostError, UnusableInputError
+from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.protocols import Policy
-from gaploop.core.types import FloatArray, Image, Observation
 from gaploop.teleop import link
 from gaploop.teleop.stopping import one_line
 

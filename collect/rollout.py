@@ -18,9 +18,9 @@ from gaploop.collect.rig import Rig
 from gaploop.collect.take import TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
 from gaploop.core.station import Station
-from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import one_line

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from gaploop.core import platform_calls
 from gaploop.core.journal_format import batch_checksum
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 log = logging.getLogger(__name__)

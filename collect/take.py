@@ -19,8 +19,8 @@ from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
 from gaploop.core.errors import DeviceError, GaploopError
+from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
-from gaploop.core.types import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow

@@ -16,7 +16,7 @@ from gaploop.collect.operator.teleop_view import LINE_S, ProgramMode, Show, Tele
 from gaploop.collect.operator.view import Loop
 from gaploop.collect.session import drive_on
 from gaploop.core.errors import DeviceError, LostError
-from gaploop.core.types import FollowerState, SafetyReason
+from gaploop.core.messages import FollowerState, SafetyReason
 from gaploop.teleop.control import LoopMode, Snapshot
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.statistics import Figures

@@ -22,7 +22,7 @@ from av.video.reformatter import VideoReformatter
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.types import DEPTH_CODEC, Image, is_depth
+from gaploop.core.messages import DEPTH_CODEC, Image, is_depth
 
 CODEC: Final = "h264"
 SOFTWARE: Final = "libx264"

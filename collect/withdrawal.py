@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect import copies
-from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
+from gaploop.collect import take_copies
 from gaploop.collect.recovery import held_take, without_header
+from gaploop.collect.take_copies import RunOfTakes, clear_pages, runs_of
 from gaploop.core import consent_store, journal_format, labels, platform_calls
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
@@ -181,13 +181,15 @@ def _clear_copies(
     noted = (Path(p.where) for p in where if p.what == "cache")
     caches = dict.fromkeys((*map(cache_path, roots), *noted))
     for cache in filter(is_cache, caches):
-        why = copies.clear_cache(cache) if remove else ""
+        why = take_copies.clear_cache(cache) if remove else ""
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
-    folders = copies.lerobot_tables(uids)
+    folders = take_copies.lerobot_tables(uids)
     is_theirs = functools.partial(_is_theirs, id_=id_, uids=uids)
     for root in roots:
-        folders += [copy for copy in kept_copies(root) if copies.may_hold(copy, uids, is_theirs)]
+        folders += [
+            copy for copy in kept_copies(root) if take_copies.may_hold(copy, uids, is_theirs)
+        ]
     for folder in folders:
         try:
             if remove:
@@ -198,7 +200,7 @@ def _clear_copies(
     gone += [page for run in shown for page in clear_pages(run, remove=remove)]
     if remove:
         why = "a review that is open keeps videos: close it, then run this again"
-        left += [Unreached(str(review), why) for review in copies.clear_reviews()]
+        left += [Unreached(str(review), why) for review in take_copies.clear_reviews()]
     return gone, left
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 SIX_JOINTS: Final = (
     "shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper",

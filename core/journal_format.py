@@ -28,10 +28,10 @@ import pyarrow as pa
 from gaploop.core import labels, platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import open_video_file, read_json, regular_file, sha256
+from gaploop.core.messages import FloatArray, Image, is_depth
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.take import Frames, Images, Take, TakeInfo, frames_per_second
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image, is_depth
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, outcome
 
 HEADER: Final = "take.json"

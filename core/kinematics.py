@@ -17,7 +17,7 @@ import numpy as np
 from gaploop.core.arm import Box, GuardedPoint
 from gaploop.core.arms import ARM_MODELS, model_of
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 __all__ = ["ARM_MODELS", "TOOL_SITES", "ArmModel", "Box", "kinematic_model", "model_of"]
 

@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.take import Take
-from gaploop.core.types import (
+from gaploop.core.messages import (
     CameraFrame,
     FloatArray,
     FollowerState,
@@ -19,6 +18,7 @@ from gaploop.core.types import (
     SafeCommand,
     Tick,
 )
+from gaploop.core.take import Take
 
 
 class Leader(Protocol):

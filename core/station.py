@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.messages import FloatArray
 from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, TakeKind
 
 type Images = Callable[[], Iterator[Image]]

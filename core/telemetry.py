@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 JOINT_QUANTITIES: Final[dict[str, str]] = {
     "leader_rad": "rad",

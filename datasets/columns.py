@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from gaploop.core.files import parse_json
 from gaploop.core.journal_format import TakeHeader
+from gaploop.core.messages import feature_of, is_depth
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import feature_of, is_depth
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
 STATE: Final = "observation.state"

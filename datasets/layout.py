@@ -265,14 +265,14 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """
     fix = "Restore it from a copy; check with: gaploop check."
-    with explained(f"{path} can't be read", fix):
+    with reraise_as_damaged(f"{path} can't be read", fix):
         table = read_table(regular_file(path), names, filters)
         table.validate(full=True)  # what a damaged page left would end us where it is used
         return table
 
 
 @contextlib.contextmanager
-def explained(
+def reraise_as_damaged(
     problem: str, fix: str, errors: tuple[type[Exception], ...] = (pa.ArrowException, *DAMAGE)
 ) -> Iterator[None]:
     """Make an UnusableInputError of what reading raises: the problem (the reason), and the fix."""
@@ -284,7 +284,7 @@ def explained(
 
 
 @contextlib.contextmanager
-def sound(*roots: Path) -> Iterator[None]:
+def reraise_for(*roots: Path) -> Iterator[None]:
     """Name the datasets where computing with what was read from them fails.
 
     Readers refuse what they can't read; this is for what each of them takes and only fails
@@ -348,7 +348,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for path in episode_files(root):
-        with explained(f"{path} can't be read", "Restore it."):
+        with reraise_as_damaged(f"{path} can't be read", "Restore it."):
             schema = pq.read_schema(regular_file(path))
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()

@@ -14,12 +14,19 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged, explained, read_info, sound
+from gaploop.datasets.layout import (
+    DatasetInfo,
+    EpisodeRow,
+    damaged,
+    read_info,
+    reraise_as_damaged,
+    reraise_for,
+)
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -76,7 +83,7 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
     def matrix(name: str, default: NDArray[Any]) -> FloatArray:
         return get(name, default).reshape(n, -1).astype(np.float64) if n else none
 
-    with sound(info.root):
+    with reraise_for(info.root):
         action = matrix(columns.ACTION, none)
         frames = Frames(
             t_s=get(columns.TIME, get("timestamp", np.arange(n) / info.fps)).astype(np.float64),
@@ -146,7 +153,7 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
                 batch = batch.filter(pc.equal(batch["episode_index"], episode))
             for cell in batch[feature].to_pylist():
                 with (
-                    explained(problem, "Find out more with: gaploop check", errors),
+                    reraise_as_damaged(problem, "Find out more with: gaploop check", errors),
                     Pillow.open(io.BytesIO(cell["bytes"])) as picture,
                 ):
                     yield np.asarray(picture.convert("RGB"))

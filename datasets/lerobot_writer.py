@@ -184,7 +184,7 @@ def require_loads(root: Path) -> None:
     Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
     `gaploop check` compares frames and videos with it.
     """
-    with layout.explained(
+    with layout.reraise_as_damaged(
         f"LeRobot can't load {root}", f"Find out more with: gaploop check {root}"
     ):
         metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)

@@ -22,10 +22,10 @@ from zarr.storage import ZipStore
 
 from gaploop.core.errors import DAMAGE
 from gaploop.core.files import LARGEST_TEXT, regular_file
+from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
-from gaploop.core.types import FloatArray
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
@@ -152,5 +152,5 @@ def telemetry_rows(path: Path) -> int:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     fix = "Restore it from a copy, or publish the take again."
-    with explained(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
+    with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
         yield zarr.open_group(store, mode="r")

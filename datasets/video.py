@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gaploop.core import platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import open_video_file
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 
 TICKS_PER_FRAME: Final = 512
 """Time base of the videos is 1 / (fps * 512): what FFmpeg's own mp4 writer picks at 30 fps."""

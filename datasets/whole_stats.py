@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import batches, matrix, numeric_features

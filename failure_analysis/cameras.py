@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import write_atomically
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.reference import LEAST_TAKES, UsualValue, usual_values
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared

@@ -41,11 +41,11 @@ from gaploop.failure_analysis.attribution.station_labels import (
     weighted_targets,
 )
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
+from gaploop.failure_analysis.evidence_tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
 from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
-from gaploop.failure_analysis.tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.views.policy_view import CameraTrace, PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 

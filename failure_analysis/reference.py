@@ -18,9 +18,9 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
 
 NONE: Final = "none"

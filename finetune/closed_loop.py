@@ -52,7 +52,7 @@ from gaploop.failure_analysis.diagnosis import (
 from gaploop.failure_analysis.planning import offers
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import learn
-from gaploop.failure_analysis.planning.plan import Ask
+from gaploop.failure_analysis.planning.plan import PlanRequest
 from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
@@ -476,7 +476,7 @@ def plan_for(
     if not path.exists():
         images = about is not None and about.sees_pictures
         curves = learn(image_policy=images)
-        ask = Ask(Budget(takes=takes), curves, image_policy=images, about=about)
+        ask = PlanRequest(Budget(takes=takes), curves, image_policy=images, about=about)
         save_plan(planned_for(diagnosis, ask).plan, path)
     return load_plan(path)
 

@@ -21,12 +21,12 @@ from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
 from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
@@ -106,9 +106,9 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     if take.failure_mode:
         return take.failure_mode, take.phase
     # Here: most rollouts of a good policy need none of it.
+    from gaploop.failure_analysis.evidence_tiers import limited_to_tier
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.signals.registry import measure
-    from gaploop.failure_analysis.tiers import limited_to_tier
     from gaploop.failure_analysis.views.view import TakeView
 
     take = limited_to_tier(take, sees)

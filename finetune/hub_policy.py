@@ -26,7 +26,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
 from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.dataset import NOTICES, Parcel, PushOptions
+from gaploop.datasets.hub.dataset import NOTICES, PushOptions, UploadPlan
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import REPO_ID, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Pushed
@@ -59,7 +59,7 @@ def push_policy(
     target: HubTarget,
     options: PushOptions,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Pushed, Parcel]:
+) -> tuple[Pushed, UploadPlan]:
     """Push a policy, an adapter or the adapter of a run.
 
     Raises:
@@ -78,7 +78,9 @@ def push_policy(
         ) from None
 
 
-def pack_policy(folder: Path, target: HubTarget, options: PushOptions, before: str = "") -> Parcel:
+def pack_policy(
+    folder: Path, target: HubTarget, options: PushOptions, before: str = ""
+) -> UploadPlan:
     """Return what would be pushed. `before` is the card that the Hub has, or "".
 
     Raises:
@@ -104,7 +106,7 @@ def pack_policy(folder: Path, target: HubTarget, options: PushOptions, before: s
         contents.append(HubFile(LINEAGE, f"{text}\n".encode()))
     message = f"gaploop push: policy {identity}"
     packed = Contents(tuple(contents), message, owns, check=still_allowed)
-    return Parcel(packed, card, tuple(warnings))
+    return UploadPlan(packed, card, tuple(warnings))
 
 
 def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], list[str]]:

@@ -22,7 +22,7 @@ from lerobot.policies import get_policy_class, make_pre_post_processors
 
 from gaploop.collect.rig import embedded_rig
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_formats as formats
 from gaploop.finetune.evaluate import roll_out

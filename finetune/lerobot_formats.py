@@ -23,7 +23,7 @@ import psutil
 import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.finetune.lerobot_latency import warm_up
 from gaploop.finetune.lerobot_policy import ActPolicy, LerobotDriver
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.finetune.lerobot_policy import ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
 

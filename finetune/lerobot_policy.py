@@ -30,8 +30,8 @@ from peft import PeftModel
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.schema import number
-from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch

@@ -15,7 +15,7 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch.nn import functional
 
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, STATE

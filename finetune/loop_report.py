@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
+from gaploop.core.messages import Image
 from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS
 from gaploop.failure_analysis.report import figures
 from gaploop.failure_analysis.report.page import (

@@ -30,7 +30,7 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, LeaderSample, Observation, Tick
+from gaploop.core.messages import FloatArray, LeaderSample, Observation, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune.demonstrations import MAX_S, DemonstratedCell
 from gaploop.finetune.lerobot_policy import load_policy

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.collect.devices import Arms
+from gaploop.core.messages import FloatArray, Image, Observation, feature_of
 from gaploop.core.protocols import Follower
-from gaploop.core.types import FloatArray, Image, Observation, feature_of
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared

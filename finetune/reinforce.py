@@ -31,8 +31,8 @@ from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.run_record import write_run
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter

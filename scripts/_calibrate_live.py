@@ -24,8 +24,8 @@ from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import append_line, writable_folder
 from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import NO_REPLY, CameraFrame, Tick
 from gaploop.core.protocols import CameraSource, Follower
-from gaploop.core.types import NO_REPLY, CameraFrame, Tick
 from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.advice import say_reasons, say_to_do

@@ -20,7 +20,7 @@ from gaploop.collect.participants import (
     participants,
     programme_costs,
 )
-from gaploop.collect.setup_words import change_words, sketch_text, words
+from gaploop.collect.scene_setup import change_words, sketch_text, words
 from gaploop.core import consent_store
 from gaploop.core.consent import Use, consent_ids, refused
 from gaploop.core.errors import UnusableInputError

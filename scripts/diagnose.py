@@ -165,7 +165,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
     from gaploop.failure_analysis.planning.offers import PlanContext
-    from gaploop.failure_analysis.planning.plan import Ask, plan_for
+    from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
@@ -217,7 +217,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     if twin is not None:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         about = PlanContext(folder / "plan", policy, twin, config.twin, task)
-    ask = Ask(Budget(takes=PLANNED), about=about)
+    ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
@@ -392,8 +392,8 @@ def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.evidence_tiers import without_telemetry
     from gaploop.failure_analysis.reference import build_reference, load_reference
-    from gaploop.failure_analysis.tiers import without_telemetry
     from gaploop.sim.recolour import recoloured_take
 
     path = config.reference

@@ -37,7 +37,7 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.planning.plan import Ask
+    from gaploop.failure_analysis.planning.plan import PlanRequest
 
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
@@ -182,9 +182,9 @@ def _folder(config: PlanConfig) -> Path:
     return config.output_dir or _diagnosis_file(config).parent
 
 
-def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
+def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> PlanRequest:
     from gaploop.failure_analysis.planning.offers import PlanContext
-    from gaploop.failure_analysis.planning.plan import Ask
+    from gaploop.failure_analysis.planning.plan import PlanRequest
 
     if not config.least_gain >= 0:
         raise UnusableInputError(f"--least_gain is {config.least_gain}: give 0 or more.")
@@ -216,7 +216,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     )
     images = config.policy_sees == "images" if config.policy_sees else about.sees_pictures
     known: dict[str, Any] = {"station": station} if config.station else {}
-    return Ask(
+    return PlanRequest(
         Budget(takes=50) if config.budget == Budget() else config.budget,
         learn(trials, image_policy=images),
         effort_from(takes, station.costs, stated),

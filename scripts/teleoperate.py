@@ -19,8 +19,8 @@ from gaploop.collect.lerobot_factory import kind
 from gaploop.collect.operator.keys import keys
 from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import Tick, feature_of
 from gaploop.core.protocols import Follower
-from gaploop.core.types import Tick, feature_of
 from gaploop.scripts import options
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread

@@ -16,7 +16,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import CameraFrame
+from gaploop.core.messages import CameraFrame
 from gaploop.sim import scene
 from gaploop.sim.gaps.mechanism import ImagePath
 

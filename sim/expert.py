@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
 from gaploop.core.errors import unknown_choice
-from gaploop.core.types import FollowerState, LeaderSample
+from gaploop.core.messages import FollowerState, LeaderSample
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell

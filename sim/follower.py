@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gaploop.core.clock import MonotonicClock
-from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
+from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import CAMERA_NAME

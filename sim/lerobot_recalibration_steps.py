@@ -19,7 +19,7 @@ from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 
 from gaploop.core.arms import CELL_ARMS
 from gaploop.sim.arms import SO101
-from gaploop.sim.recalibration import Clearing, Recalibration
+from gaploop.sim.recalibration import ColourCorrection, Recalibration
 from gaploop.sim.scene import CAMERA_NAME
 
 type Features = dict[PipelineFeatureType, dict[str, PolicyFeature]]
@@ -44,7 +44,7 @@ class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     What was tracked in the picture as it came is forgotten.
 
     Attributes:
-        known: mechanism to values, as of `Clearing`.
+        known: mechanism to values, as of `ColourCorrection`.
         camera: key of the picture is observation.images.<camera>.
     """
 
@@ -52,7 +52,7 @@ class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     camera: str = CAMERA_NAME
 
     def __post_init__(self) -> None:
-        self._clear = Clearing(self.known)
+        self._clear = ColourCorrection(self.known)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return the observation with a clear picture, as float or uint8 as it was, batched or not.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from gaploop.core.arms import ARM_MODELS, CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray, FollowerState, Image
+from gaploop.core.messages import FloatArray, FollowerState, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import set_offscreen
 from gaploop.sim.cell import SimCell

@@ -17,8 +17,8 @@ import mujoco
 import numpy as np
 
 from gaploop.core.arm import CellArm
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import StationScene
-from gaploop.core.types import FloatArray, Image
 from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.gaps.mechanism import Values
@@ -106,7 +106,7 @@ def plane_from_px(
     ])  # fmt: skip
 
 
-class Clearing:
+class ColourCorrection:
     """Takes exposure and colour cast out of pictures.
 
     A level that was cut off lay somewhere above what it says: half way to the top is taken. Where

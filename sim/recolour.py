@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import Image
 from gaploop.core.station import StationScene
 from gaploop.core.take import Take
-from gaploop.core.types import Image
 
 THE_CELLS: Final = StationScene()
 COLOURED: Final = 60

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import Mounted
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FollowerState, LeaderSample
+from gaploop.core.messages import FollowerState, LeaderSample
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ExpertStage, ScriptedLeader, Sees
 from gaploop.sim.kinematics import TCP_SITE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gaploop.core.types import NO_REPLY, REBOOTED, SafetyReason
+from gaploop.core.messages import NO_REPLY, REBOOTED, SafetyReason
 from gaploop.teleop.servos.registers import Protocol, describe_error
 
 WHAT: Final[dict[SafetyReason, str]] = {

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 LOOKS_S: Final = 2000.0
 """Poses looked at in a second; at 200 Hz that is a quarter of a millisecond a turn."""

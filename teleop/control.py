@@ -23,8 +23,7 @@ from typing import Any, Final, Self
 from gaploop.core import platform_calls
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
-from gaploop.core.types import (
+from gaploop.core.messages import (
     FloatArray,
     FollowerState,
     Observation,
@@ -32,6 +31,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_loop
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority

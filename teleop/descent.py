@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.clock import Clock
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState
 from gaploop.core.protocols import Follower
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
 from gaploop.teleop.lowering import STILL_RAD, Lowering
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, run_steps

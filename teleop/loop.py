@@ -24,8 +24,8 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import CameraFrame, FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
-from gaploop.core.types import CameraFrame, FloatArray, Observation, SafetyReason, Tick
 from gaploop.teleop.descent import let_go
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep

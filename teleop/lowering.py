@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState
 
 LOWER_RAD_S: Final = 0.23
 """Fastest goal [rad/s]: the joints then stay below 0.3 rad/s, with the way servos follow."""

@@ -32,9 +32,7 @@ import numpy as np
 
 from gaploop.core.arms import ARMS, model_of
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
-from gaploop.core.protocols import Follower
-from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import (
+from gaploop.core.messages import (
     SPEED,
     FloatArray,
     FollowerState,
@@ -42,6 +40,8 @@ from gaploop.core.types import (
     SafeCommand,
     SafetyReason,
 )
+from gaploop.core.protocols import Follower
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment
 from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
 from gaploop.teleop.trips import TripWatch

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import NO_REPLY, SafetyReason, Tick
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import NO_REPLY, SafetyReason, Tick
 
 RECENT_TURNS: Final = 1000
 """What "now" means for the rate and the percentiles on the screen: five seconds at 200 Hz."""

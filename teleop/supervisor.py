@@ -32,8 +32,8 @@ import numpy as np
 from gaploop.core import platform_calls
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, SafeCommand
 from gaploop.teleop.advice import say_reasons
 from gaploop.teleop.descent import Descent
 from gaploop.teleop.realtime import raise_priority

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gaploop.core.station import SafetyLimits
-from gaploop.core.types import (
+from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
     FollowerState,
     LeaderSample,
     SafetyReason,
 )
+from gaploop.core.station import SafetyLimits
 
 WAY_RAD: Final = 0.03
 """A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""

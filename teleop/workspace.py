@@ -11,9 +11,9 @@ import numpy as np
 from gaploop.core.arms import model_of
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
+from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station, Workspace
-from gaploop.core.types import FloatArray
 from gaploop.teleop.alignment import Room
 
 HALVINGS: Final = 5

@@ -28,8 +28,8 @@ import pytest
 from gaploop.core.clock import ManualClock
 
 if TYPE_CHECKING:
+    from gaploop.core.messages import Tick
     from gaploop.core.protocols import TakeSink
-    from gaploop.core.types import Tick
     from gaploop.teleop.emulator.bus import EmulatedBus
     from gaploop.teleop.servos.port import SerialPort
 

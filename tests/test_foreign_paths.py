@@ -37,13 +37,13 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
-collect/copies.py:_used | folder / root | reads
-collect/copies.py:clear_pages | page.unlink() | ours
-collect/copies.py:clear_reviews | shutil.rmtree(folder) | listed
-collect/copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
-collect/copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
-collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
-collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
+collect/take_copies.py:_used | folder / root | reads
+collect/take_copies.py:clear_pages | page.unlink() | ours
+collect/take_copies.py:clear_reviews | shutil.rmtree(folder) | listed
+collect/take_copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
+collect/take_copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
+collect/take_copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/take_copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
@@ -298,7 +298,6 @@ collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_are_many | Path(roots[0]) | user
 scripts/check.py:_root | Path(config.roots[0]) | user
-scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
@@ -312,7 +311,6 @@ scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
-scripts/push.py:_dry_run | config.output_dir / name | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed

@@ -23,7 +23,7 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import GaploopError
-from gaploop.core.types import Image, Observation
+from gaploop.core.messages import Image, Observation
 from gaploop.finetune.evaluate import CellSpec, condition_name, rig_of, roll_out
 from gaploop.finetune.evaluation import Rollout, RolloutLog
 from gaploop.finetune.sandbox import EndedError, Limits

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import unknown_choice
-from gaploop.core.types import FloatArray, Image, LeaderSample
+from gaploop.core.messages import FloatArray, Image, LeaderSample
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.sim.kinematics import from_polar, polar

@@ -20,7 +20,7 @@ from benchmarks.corpus.study import Failure
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE, EvidenceModel

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.files import write_atomically
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.attribution.features import PLACED
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_text
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension, dimension
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE
 

@@ -17,7 +17,7 @@ from benchmarks.corpus.design import POLICY, SCRIPT
 from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.scores import Case, Prediction
 from benchmarks.corpus.signals import MeasuredTake
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel, by_rules
 from gaploop.failure_analysis.attribution.rules import rule_evidence

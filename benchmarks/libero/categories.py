@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 UNTOUCHED = "untouched"
 NOT_LIFTED = "touched but not lifted"

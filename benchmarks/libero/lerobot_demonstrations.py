@@ -15,7 +15,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from benchmarks.libero.lerobot_scene import FPS, PICTURE_PX, Scene, open_scene
 from benchmarks.libero.rollouts import TaskName
 from benchmarks.libero.scripted import demonstrate
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 STATE: Final = ("x", "y", "z", "turn_x", "turn_y", "turn_z", "finger_left", "finger_right")
 ACTION: Final = ("x", "y", "z", "turn_x", "turn_y", "turn_z", "gripper")

@@ -20,7 +20,7 @@ from lerobot.processor.env_processor import LiberoProcessorStep
 from benchmarks.libero.categories import StepState
 from benchmarks.libero.rollouts import TaskName, move_camera
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 PICTURE_PX: Final = 256
 """Side of a picture [px], as in LIBERO's published datasets."""

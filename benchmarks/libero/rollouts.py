@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.libero.categories import StepState, category
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_lines, read_text
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 NOMINAL: Final = "nominal"
 CAMERAS: Final[Mapping[str, float]] = {NOMINAL: 0.0, "left 5 cm": -0.05, "right 5 cm": 0.05}

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 WIDEST_M: Final = 0.072
 """What the gripper takes between its fingers, which open 0.08 m [m]."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.proof.design import StudyArm
 from benchmarks.proof.rows import StudyRow, won
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
 from gaploop.sim.arms import SO101
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
-from gaploop.core.types import FloatArray
 from gaploop.sim.arms import SO101
 
 SCHEMA: Final = "gaploop.proof.v1"

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.messages import FloatArray
 from gaploop.core.schema import check_keys, load_yaml, number
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 SCHEMA: Final = "gaploop.csv.v1"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.force_classes import ForceClasses
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 FOLDS: Final = 5
 DRAWS: Final = 1000

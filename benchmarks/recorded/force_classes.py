@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 TREES: Final = 100
 

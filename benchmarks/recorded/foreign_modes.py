@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.signals.force import quiet_stretch
 from gaploop.failure_analysis.views.view import TakeView

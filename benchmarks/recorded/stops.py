@@ -23,7 +23,7 @@ from benchmarks.recorded.figures import (
     matched_auroc,
     over,
 )
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 HISTORY: Final = 6
 """Rows looked at: six seconds of this log."""

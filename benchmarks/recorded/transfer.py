@@ -24,7 +24,7 @@ from benchmarks.recorded.figures import (
     duplicates,
     over,
 )
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 OBSTRUCTION: Final = "obstruction"
 COLLISIONS: Final = ("collision", "fr_collision")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from benchmarks.recorded.csv_log import LabelledTake
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_text
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 CHANNELS: Final = {

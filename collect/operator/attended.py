@@ -15,8 +15,8 @@ from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.take import Operator, TakeResult, run_take
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import Tick
 from gaploop.core.protocols import Leader, TakeSink
-from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.loop import run_loop
 

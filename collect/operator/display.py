@@ -14,7 +14,7 @@ from gaploop.collect.operator.commands import Command
 from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.collect.operator.view import Shown, Tone, look
-from gaploop.collect.setup_words import sketch_text
+from gaploop.collect.scene_setup import sketch_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gaploop.collect.devices import say_joints, say_trip
+from gaploop.core.messages import FloatArray, FollowerState, SafetyReason, Tick
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 from gaploop.teleop.advice import WHAT, say_reasons, say_status
 from gaploop.teleop.statistics import DurationSpread, Figures
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from gaploop.collect.operator.commands import DIGITS, NAMED_KEYS, PAD, PAD_BUTTONS, PUNCTUATION
 from gaploop.collect.operator.view import Shown, Tone
-from gaploop.collect.setup_words import sketch_image
+from gaploop.collect.scene_setup import sketch_image
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.leaders.sdl import (
     AMBER,

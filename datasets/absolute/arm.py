@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
-from gaploop.core.types import FloatArray
 from gaploop.datasets.absolute.recording import Recording
 from gaploop.datasets.check.frames import stretches
 

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
-from gaploop.core.types import FloatArray
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import Finding, Report
 from gaploop.datasets.absolute.recording import Recording

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
-from gaploop.core.types import FloatArray
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import Finding, Report

@@ -21,7 +21,7 @@ def examine(root: Path, *, pictures: bool = True) -> Report:
         UnusableInputError: it isn't one, or its tables can't be read.
     """
     report = Report(root)
-    with layout.sound(root):
+    with layout.reraise_for(root):
         recording = read_recording(root)
         ArmTests(recording, report).run()
         EpisodeTests(recording, report).run()

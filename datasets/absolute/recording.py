@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.datasets import layout
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.datasets.layout import DatasetInfo

@@ -26,7 +26,7 @@ from lerobot.datasets.video_utils import (
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.datasets.cache.folder import (
     JPEG_QUALITY,
     CacheFolder,
@@ -45,7 +45,7 @@ from gaploop.datasets.cache.packs import (
     encode,
     read_index,
 )
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.video import open_video, sample_pictures
 
 log = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class _Frames:
 def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> Iterator[Image]:
     shown, picture = None, None
     fix = f"Restore it, or leave episode {clip.episode} out."
-    with explained(f"{path} can't be decoded", fix, (av.FFmpegError,)):
+    with reraise_as_damaged(f"{path} can't be decoded", fix, (av.FFmpegError,)):
         for k, time_s in enumerate(clip.times_s.tolist()):
             frames.go_to(time_s)
             near = [f for f in (frames.before, frames.after) if f is not None]
@@ -349,7 +349,7 @@ def _by_torchcodec(
         times_s = clip.times_s[first : first + AT_ONCE].tolist()
         problem = f"{path}: episode {clip.episode} can't be decoded"
         errors = (FrameTimestampError, RuntimeError, IndexError)
-        with explained(problem, "See gaploop check.", errors):
+        with reraise_as_damaged(problem, "See gaploop check.", errors):
             found = decode_video_frames_torchcodec(
                 path, times_s, decoding.tolerance_s, decoder_cache=decoders, return_uint8=True
             )

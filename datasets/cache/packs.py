@@ -23,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from gaploop.core.files import append_line, parse_json
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 
 type Codec = Literal["raw", "jpeg"]
 type Int64Array = NDArray[np.int64]

@@ -186,7 +186,7 @@ def compose(
         UnusableInputError: a source is damaged, or a video can't be cut.
     """
     stage.mkdir(parents=True)
-    with layout.sound(*(piece.info.root for piece in pieces)):
+    with layout.reraise_for(*(piece.info.root for piece in pieces)):
         placed = Placed()
         with contextlib.closing(v3_files.DataFiles(replace(pieces[0].info, root=stage))) as files:
             for piece in pieces:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.messages import Image
 from gaploop.core.take import Images, TakeInfo
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, layout
 from gaploop.datasets.formats.model import (

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json, regular_file
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.datasets.formats.foreign import LARGEST_PICTURE, unpacked
 from gaploop.datasets.formats.model import NAME, About, Carried, Recording, read_carried
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY
 
 TELEMETRY: Final = "telemetry"
@@ -37,7 +37,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         UnusableInputError: it is damaged, also where that shows only while it is read, or leads
             into other files.
     """
-    with explained(f"{path} can't be read as HDF5", "Restore it from a copy."):
+    with reraise_as_damaged(f"{path} can't be read as HDF5", "Restore it from a copy."):
         known = regular_file(path).stat()
         with h5py.File(path, "r") as file:
             _refuse_other_files(path, known.st_ino, known.st_mtime_ns, known.st_size)
@@ -181,7 +181,7 @@ def carried_in(file: Any, path: Path) -> Carried | None:
     """Return what gaploop noted in a file that it exported; None in any other."""
     if NAME not in file:
         return None
-    with explained(f"{path}: what gaploop noted in it is damaged", "Export it again."):
+    with reraise_as_damaged(f"{path}: what gaploop noted in it is damaged", "Export it again."):
         value = parse_json(file[NAME].asstr()[()])
     return read_carried(value, path)
 

@@ -31,8 +31,8 @@ from gaploop.core.files import (
     refuse_lfs_pointers,
     write_json,
 )
+from gaploop.core.messages import Image
 from gaploop.core.paths import plain_name, refuse_links_out
-from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, v3_files, video
 from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
@@ -157,7 +157,7 @@ def upgrade(
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
     }
     fix = f"Set them right in {layout.INFO}."
-    with layout.explained(f"{root}: LeRobot can't use its features", fix):
+    with layout.reraise_as_damaged(f"{root}: LeRobot can't use its features", fix):
         schema = v3_files.arrow_schema(features)
     wanted = old.episodes if only is None else list(only)
     left_out: dict[int, str] = {}

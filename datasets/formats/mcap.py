@@ -31,8 +31,8 @@ from zstandard import ZstdError
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, regular_file
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES, age_column
 from gaploop.datasets.formats.foreign import (
@@ -43,7 +43,7 @@ from gaploop.datasets.formats.foreign import (
     unpacked,
 )
 from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.telemetry_zarr import write_telemetry
 
 JOINT_STATE: Final = "sensor_msgs/msg/JointState"
@@ -358,7 +358,7 @@ def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
     if topic.encoding == "json":
         return parse_json
     problem, fix = f"{topic.name}: its schema can't be used", "Leave it out of --rename_map."
-    with explained(problem, fix, MCAP_DAMAGE):
+    with reraise_as_damaged(problem, fix, MCAP_DAMAGE):
         found = DecoderFactory().decoder_for(topic.encoding, schema)
     if found is None:
         raise UnusableInputError(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.datasets import columns
 from gaploop.datasets.formats.foreign import Maker, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
@@ -43,7 +43,7 @@ from gaploop.datasets.formats.model import (
     carry,
     read_carried,
 )
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
 CHUNK_BYTES: Final = 2_000_000
@@ -184,7 +184,7 @@ def pictures_in(
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
     """Return rows of a Zarr array; UnusableInputError where they are damaged or no numbers."""
-    with explained(f"{where} can't be read", "Restore it.", ZARR_DAMAGE):
+    with reraise_as_damaged(f"{where} can't be read", "Restore it.", ZARR_DAMAGE):
         rows = last - first
         if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
             raise ValueError(f"{rows} rows of shape {array.shape[1:]}")
@@ -207,7 +207,7 @@ def open_buffer(path: Path) -> Iterator[Any]:
         fix += " Pictures in JPEG XL need: pip install 'gaploop[all]'"
     problem = f"{path} can't be read as a Zarr group"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(explained(problem, fix, ZARR_DAMAGE))
+        stack.enter_context(reraise_as_damaged(problem, fix, ZARR_DAMAGE))
         store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
         root = zarr.open_group(stack.enter_context(contextlib.closing(store)), mode="r")
         for name in ("data", "meta/episode_ends"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.formats import hdf5
@@ -28,7 +28,7 @@ from gaploop.datasets.formats.model import (
     ImportSettings,
     Recording,
 )
-from gaploop.datasets.layout import explained
+from gaploop.datasets.layout import reraise_as_damaged
 
 DEFAULT_STATE: Final = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 """What robomimic's own default config observes beside `object`."""
@@ -101,7 +101,7 @@ def _foreign_about(
         for key in obs
         if obs[key].ndim == 4 and obs[key].shape[3] == 3
     }
-    with explained(f"{path}: env_args is not JSON", "Fix it."):
+    with reraise_as_damaged(f"{path}: env_args is not JSON", "Fix it."):
         env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")

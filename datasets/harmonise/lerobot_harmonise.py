@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import Image
 from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
-from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, lineage, staging
 from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.consented import note_and_refuse_withdrawn

@@ -64,7 +64,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class UploadPlan:
     """What would be pushed; card and picture (JPEG, or b"") are among the contents, too."""
 
     contents: Contents
@@ -78,7 +78,7 @@ def push_dataset(
     target: HubTarget,
     options: PushOptions = PushOptions(),
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Pushed, Parcel]:
+) -> tuple[Pushed, UploadPlan]:
     """Push a dataset, so that plain LeRobot loads it by its name.
 
     Raises:
@@ -139,7 +139,7 @@ def inspect(root: Path, options: PushOptions) -> Look:
     return Look(info, episodes, stamp, tuple(warnings))
 
 
-def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Parcel:
+def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> UploadPlan:
     """Return what would be pushed. `before` is the card that there is, or ""."""
     root, info, episodes = look.info.root, look.info, look.episodes
     picture = sample_picture(info, episodes)
@@ -163,7 +163,7 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Pa
     # LeRobot looks for a dataset by its format's version.
     tag = str(read_json(root / layout.INFO)["codebase_version"])
     contents = Contents(tuple(files), message, owns, tag, still_allowed)
-    return Parcel(contents, card, look.warnings, picture)
+    return UploadPlan(contents, card, look.warnings, picture)
 
 
 def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution.rules import RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference

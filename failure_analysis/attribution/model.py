@@ -22,7 +22,7 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.rules import SHOWN, RuleEvidence, rule_evidence

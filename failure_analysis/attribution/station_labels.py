@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core import labels
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.attribution.features import PLACED
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE, EvidenceModel, softmax
 

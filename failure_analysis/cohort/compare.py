@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import (
     CONFIDENCE,
     Estimate,
@@ -23,7 +24,6 @@ from gaploop.core.statistics import (
     rate,
     weighted_sum,
 )
-from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.cohort.trials import SCENES, Trials
 
 LEAST_PAIRS: Final = 2

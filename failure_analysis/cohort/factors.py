@@ -31,8 +31,8 @@ from scipy import stats
 from scipy.special import expit
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
-from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.cohort.trials import NOMINAL, Trials, gathered
 
 FAMILY_ERROR: Final = 0.05

@@ -20,7 +20,7 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.live.signals import STREAMED
 from gaploop.failure_analysis.signals.registry import registry
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.take import TRACKED_SCENE
-from gaploop.core.types import FloatArray, Tick
 from gaploop.failure_analysis.signals.motion import (
     STEP_S,
     STILL_RAD_S,
@@ -21,8 +21,8 @@ from gaploop.failure_analysis.signals.motion import (
     TURNING_RAD_S,
     high_pass_filter,
 )
-from gaploop.failure_analysis.views.headway import HOLD_S, Headway
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
+from gaploop.failure_analysis.views.task_progress import HOLD_S, TaskProgress
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, tool_places
 
 PATH_EVERY: Final = 5
@@ -268,11 +268,11 @@ class _Speeds:
 
 
 class _SceneSoFar:
-    """Headway and dropouts of the tracker, frame by frame."""
+    """TaskProgress and dropouts of the tracker, frame by frame."""
 
     def __init__(self, joints: Sequence[str], fps: float) -> None:
         self._joints, self._fps = tuple(joints), fps
-        self._headway: Headway | None = None
+        self._headway: TaskProgress | None = None
         self._frames = self._hidden = self._run = self._longest = self._losses = 0
         self._was_visible = False
 
@@ -295,7 +295,7 @@ class _SceneSoFar:
             return
         object_m, target_m, _ = scene_xy_m(environment[None])
         if self._headway is None:
-            self._headway = Headway()
+            self._headway = TaskProgress()
         self._headway.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
 
     def values(self) -> Mapping[str, float]:
@@ -304,7 +304,7 @@ class _SceneSoFar:
             "hidden_share": self._hidden / seen if seen else np.nan,
             "hidden_longest_s": self._longest / self._fps if seen else np.nan,
             "hidden_hz": self._losses * self._fps / seen if seen else np.nan,
-            "way_left_m": way.way_m if way else np.nan,
+            "way_left_m": way.remaining_path_m if way else np.nan,
             "headway_stall_s": way.stalled_s if way else np.nan,
             "way_lost_m": way.lost_m if way else np.nan,
         }

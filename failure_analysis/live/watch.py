@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.protocols import Policy, TakeSink
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.live.score import (
@@ -45,7 +45,7 @@ FALSE_ALARMS: Final = 0.05
 ALARM: Final = "failure_alarm"
 """Name of the event in a take's events."""
 
-type Planned = Callable[[], FloatArray | None]
+type PlannedChunk = Callable[[], FloatArray | None]
 """Returns the policy's newest plan, shape (h, n_joints), LeRobot units; the same array until it
 plans anew."""
 
@@ -67,7 +67,7 @@ class Alarm:
 class PlanChange:
     """How much a policy's plans of the arm's joints, in degrees, differ from those before."""
 
-    def __init__(self, planned: Planned, arm: Sequence[int]) -> None:
+    def __init__(self, planned: PlannedChunk, arm: Sequence[int]) -> None:
         self._planned, self._arm = planned, list(arm)
         self._before: FloatArray | None = None
         self._frames = 0
@@ -97,7 +97,11 @@ class SignalTracker:
     """
 
     def __init__(
-        self, joints: Sequence[str], control_hz: float, fps: float, planned: Planned | None = None
+        self,
+        joints: Sequence[str],
+        control_hz: float,
+        fps: float,
+        planned: PlannedChunk | None = None,
     ) -> None:
         self._signals = LiveSignals(joints, control_hz, fps)
         arm = [i for i, name in enumerate(joints) if "gripper" not in name]
@@ -146,7 +150,7 @@ class FailureWatch(SignalTracker):
         control_hz: float,
         fps: float,
         *,
-        planned: Planned | None = None,
+        planned: PlannedChunk | None = None,
         false_alarms: float = FALSE_ALARMS,
         on_alarm: Callable[[Alarm], None] = lambda _alarm: None,
     ) -> None:
@@ -187,7 +191,7 @@ class SessionWatch:
     def __init__(
         self,
         score: FailureScore | None,
-        planned: Planned | None,
+        planned: PlannedChunk | None,
     ) -> None:
         self.score, self._planned = score, planned
         self.alarms: dict[str, Alarm] = {}

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.signals.registry import Evidence
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView, runs

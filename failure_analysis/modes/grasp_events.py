@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.modes.arm_events import Event, spans
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
 from gaploop.failure_analysis.modes.arm_events import (
     Event,

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve
 

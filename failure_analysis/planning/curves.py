@@ -21,8 +21,8 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.plan import Plan
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, dimension
 
 MOST_TAKES: Final = 500

@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
-from gaploop.failure_analysis.planning.plan import Planned
+from gaploop.failure_analysis.planning.plan import PlanResult
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
     Section,
@@ -215,7 +215,7 @@ def plan_section(plan: Plan) -> Section:
     return section("What to do and what it costs", lead, blocks)
 
 
-def prospect_figure(planned: Planned) -> Any:
+def prospect_figure(planned: PlanResult) -> Any:
     """Draw expected success against takes with its band, a panel for each dimension."""
     plan, prospects = planned.plan, planned.prospects()
     now = 100 * plan.success_now.mean if plan.success_now else 0.0

@@ -19,10 +19,10 @@ from gaploop.collect.campaign import (
     counts,
     intervals,
 )
+from gaploop.core.messages import FloatArray
 from gaploop.core.plan import ExpectedValue
 from gaploop.core.station import Costs
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.planning.curves import recorded_before
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.planning.curves import Curve, fixed_share
@@ -139,7 +139,7 @@ def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class GainForecast:
     """What to expect of more takes of one dimension, everything else left as it is.
 
     Expected percentage points, and their 95 % interval, shape (n, 3), by numbers of takes; those
@@ -152,7 +152,7 @@ class Prospect:
     planned: int
 
 
-class Outlook:
+class GainModel:
     """The same draws, shape (DRAWS,), for every part of a plan, so that parts and whole agree.
 
     `rate` is the share of rollouts that fail.
@@ -185,9 +185,9 @@ class Outlook:
         """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""
         return fixed_share(*self._curves[dimension], np.asarray(float(takes)))
 
-    def prospect(self, dimension: GapDimension, planned: int) -> Prospect:
+    def prospect(self, dimension: GapDimension, planned: int) -> GainForecast:
         """Return what to expect of up to twice the planned takes, and of 60 at least."""
         takes = np.unique(np.linspace(0, max(60, 2 * planned), 31).round())
         lines = [self.gain(dimension, n) for n in takes]
         gain = np.array([[g.mean(), *np.quantile(g, (0.025, 0.975))] for g in lines])
-        return Prospect(dimension, takes, gain, planned)
+        return GainForecast(dimension, takes, gain, planned)

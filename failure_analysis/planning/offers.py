@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import read_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.plan import ExpectedValue
 from gaploop.core.twin import Twin
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.failures import DRAWS
 

@@ -37,7 +37,7 @@ from gaploop.failure_analysis.planning.effort import (
     estimate,
     setup_changes,
 )
-from gaploop.failure_analysis.planning.failures import DRAWS, Failures, Outlook, Prospect
+from gaploop.failure_analysis.planning.failures import DRAWS, Failures, GainForecast, GainModel
 from gaploop.failure_analysis.planning.offers import (
     ROLLOUTS,
     STEPS,
@@ -66,7 +66,7 @@ costs an hour where a campaign costs a day."""
 
 
 @dataclass(frozen=True)
-class Ask:
+class PlanRequest:
     """What a plan is made from, besides the diagnosis.
 
     Attributes:
@@ -88,13 +88,13 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanResult:
     """A plan, and what it rests on."""
 
     plan: Plan
-    outlook: Outlook
+    outlook: GainModel
 
-    def prospects(self) -> tuple[Prospect, ...]:
+    def prospects(self) -> tuple[GainForecast, ...]:
         """Return what to expect of more takes, for each dimension in the plan's order."""
         planned = Counter[GapDimension]()
         for item in self.plan.items:
@@ -102,7 +102,7 @@ class Planned:
         return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
 
 
-def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
+def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     """Turn a diagnosis into a plan.
 
     A dimension gets an item if it was named, and has a fair share of the failures: nothing is
@@ -115,7 +115,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
     shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in failures.causes}
     quotas = _quotas(failures, list(shares), ask)
-    outlook = Outlook(failures, ask.curves)
+    outlook = GainModel(failures, ask.curves)
     priced, instead = _weigh(quotas, failures, outlook, ask)
     left = _quotas(failures, [d for d in shares if d not in instead], ask)
     quotas = {d: left.get(d, DimensionQuota(Decision.INSTEAD)) for d in shares}
@@ -157,11 +157,14 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         notes=_notes(failures, diagnosis.summary, items, ask),
         measure=measure,
     )
-    return Planned(plan, outlook)
+    return PlanResult(plan, outlook)
 
 
 def _weigh(
-    quotas: Mapping[GapDimension, DimensionQuota], failures: Failures, outlook: Outlook, ask: Ask
+    quotas: Mapping[GapDimension, DimensionQuota],
+    failures: Failures,
+    outlook: GainModel,
+    ask: PlanRequest,
 ) -> tuple[dict[GapDimension, tuple[Alternative, ...]], dict[GapDimension, RemedyOffer]]:
     """Return every remedy by dimension, priced, and the commands that are run instead of recording.
 
@@ -204,8 +207,8 @@ def _carried_out(
     items: Sequence[PlanItem],
     priced: Mapping[GapDimension, Sequence[Alternative]],
     instead: Mapping[GapDimension, RemedyOffer],
-    outlook: Outlook,
-    ask: Ask,
+    outlook: GainModel,
+    ask: PlanRequest,
 ) -> list[PlanItem]:
     """Return the items with what is done instead, what else was weighed, and their commands."""
     found = []
@@ -252,7 +255,7 @@ def _carried_out(
 
 
 def _quotas(
-    failures: Failures, wanted: Sequence[GapDimension], ask: Ask
+    failures: Failures, wanted: Sequence[GapDimension], ask: PlanRequest
 ) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of every wanted dimension, each named.
 
@@ -269,7 +272,7 @@ def _quotas(
 
 
 def _by_gain(
-    failures: Failures, wanted: Sequence[GapDimension], ask: Ask
+    failures: Failures, wanted: Sequence[GapDimension], ask: PlanRequest
 ) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of dimensions where each take goes to where it is expected to help."""
     points = {
@@ -304,7 +307,7 @@ def _by_gain(
     return quotas
 
 
-def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: Ask) -> float:
+def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: PlanRequest) -> float:
     """Return about how many changes of set-up so many takes of a dimension need."""
     parts = setups_for(dimension, failures, ask.conditions, ask.station)
     return setup_changes(takes, [setup for part in parts for setup in part.every()])
@@ -316,8 +319,8 @@ def _items(
     share: float,
     quota: DimensionQuota,
     failures: Failures,
-    outlook: Outlook,
-    ask: Ask,
+    outlook: GainModel,
+    ask: PlanRequest,
 ) -> list[PlanItem]:
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
     mine = [t for t in failures.named if t.top == dimension.value]
@@ -438,7 +441,7 @@ def _stop_words(
 
 
 def _notes(
-    failures: Failures, summary: Mapping[str, Any], items: Sequence[PlanItem], ask: Ask
+    failures: Failures, summary: Mapping[str, Any], items: Sequence[PlanItem], ask: PlanRequest
 ) -> tuple[str, ...]:
     effort = ask.effort
     n, named = len(failures.takes), len(failures.named)

@@ -7,8 +7,8 @@ from typing import Final
 
 from markupsafe import Markup
 
+from gaploop.core.messages import Image
 from gaploop.core.statistics import percent, points
-from gaploop.core.types import Image
 from gaploop.failure_analysis.cohort.cohort import (
     CohortStatistics,
     change_words,

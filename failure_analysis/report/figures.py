@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, points
-from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.report.page import FONTS
 from gaploop.failure_analysis.station import words
 

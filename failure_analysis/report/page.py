@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from gaploop.core.files import write_atomically
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
 

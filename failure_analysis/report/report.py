@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.messages import Image
 from gaploop.core.plan import Plan
 from gaploop.core.statistics import Estimate, percent, points, rate
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.failure_analysis.cameras import StationCameras, overlay
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis

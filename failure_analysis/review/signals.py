@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.failure_analysis.modes.arm_events import spans
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView

@@ -25,10 +25,10 @@ import av
 from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import read_header, read_take, take_folders
+from gaploop.core.messages import Image
 from gaploop.core.paths import inside
 from gaploop.core.station import StationScene
 from gaploop.core.take import Take
-from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import data_file
 from gaploop.datasets.labels.store import LabelStore

@@ -1,4 +1,4 @@
-"""Signals of the tracked scene: what was seen, what moved, where the object ended, headway."""
+"""Signals of the tracked scene: what was seen, what moved, where the object ended, progress."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from gaploop.failure_analysis.signals.motion import longest_run
 from gaploop.failure_analysis.signals.registry import known, signal
-from gaploop.failure_analysis.views.headway import HOLD_S
 from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
+from gaploop.failure_analysis.views.task_progress import HOLD_S
 from gaploop.failure_analysis.views.view import TakeView, runs
 
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
@@ -110,19 +110,19 @@ def release_offset_m(view: TakeView) -> float:
 @signal("m", "scene", 0.005, "{value} of the way to the target is left")
 def way_left_m(view: TakeView) -> float:
     """Way from tool over tracked object to tracked target at the end, on the table plane."""
-    return known(view.headway).way_m
+    return known(view.task_progress).remaining_path_m
 
 
-@signal("s", "scene", 0.2, "no headway is made for the last {value}")
+@signal("s", "scene", 0.2, "no progress is made for the last {value}")
 def headway_stall_s(view: TakeView) -> float:
     """Time since the way left last shrank by 5 mm."""
-    return known(view.headway).stalled_s
+    return known(view.task_progress).stalled_s
 
 
 @signal("m", "scene", 0.005, "{value} of the way is lost again")
 def way_lost_m(view: TakeView) -> float:
     """Most that the way left has risen above its least: a drop, a shove, a second attempt."""
-    return known(view.headway).lost_m
+    return known(view.task_progress).lost_m
 
 
 @signal("s", "motion", 0.1, "the jaws hold something for {value}")

@@ -20,8 +20,8 @@ import numpy as np
 from gaploop.core.arms import ARM_MODELS, CELL_ARMS, model_of
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
-from gaploop.core.types import FloatArray
 from gaploop.core.units import MOVES_RAD, joint_units, named, plainly_radians
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.store import open_labelled

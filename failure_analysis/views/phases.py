@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import PAN_AXIS_X_M
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import Phase
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath, runs
 

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 
 SAMPLES: Final = 24
 """Pictures looked at closely, spread over the take."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, Image, Observation
 from gaploop.failure_analysis.views.pictures import photometry, squared
 
 EVERY_S: Final = 0.1

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arms import CELL_ARMS
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
-from gaploop.core.types import FloatArray, Image
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.views.headway import Headway
+    from gaploop.failure_analysis.views.task_progress import TaskProgress
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
@@ -206,11 +206,13 @@ class TakeView:
         return None if read is None or sent is None else ToolPath(motion.t_s[::every], read, sent)
 
     @cached_property
-    def headway(self) -> Headway | None:
-        """Headway at the end, or None without tracked scene or known arm."""
-        from gaploop.failure_analysis.views.headway import headway  # it looks at views itself
+    def task_progress(self) -> TaskProgress | None:
+        """TaskProgress at the end, or None without tracked scene or known arm."""
+        from gaploop.failure_analysis.views.task_progress import (
+            task_progress,  # it looks at views itself
+        )
 
-        return headway(self)
+        return task_progress(self)
 
     @cached_property
     def scene(self) -> FloatArray | None:

@@ -10,8 +10,8 @@ from typing import Final
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.session import run_take
+from gaploop.core.messages import Observation
 from gaploop.core.suite import SuiteTask
-from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 from gaploop.finetune.gate.station_attempts import StageEvidence, check_of

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 PRIOR: Final = 20.0
 """The planned mean and spread count as this many values when stakes are adapted."""

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Rules, Suite
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import (
     Difference,

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Suite, SuiteTask
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported

@@ -20,8 +20,8 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_text, write_atomically
+from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Suite
-from gaploop.core.types import FloatArray
 from gaploop.finetune.evaluation import ROLLOUTS, read_rollouts
 from gaploop.finetune.gate.folder import RESULT, SIDES, SIMULATED, GateFolder, attempts
 from gaploop.finetune.gate.judge import HARDWARE

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import Observation
 from gaploop.core.suite import FUNCTION_FORM, SuiteTask
-from gaploop.core.types import Observation
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 
 NOW: Final = "now"

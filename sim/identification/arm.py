@@ -16,7 +16,7 @@ import numpy as np
 from mujoco import rollout
 
 from gaploop.core.arm import CellArm
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.sim import scene
 from gaploop.sim.gaps import put_into
 from gaploop.sim.gaps.mechanism import Appliers, CommandPath, ModelApplier, Values

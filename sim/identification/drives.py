@@ -26,9 +26,9 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 from gaploop.core.arm import CellArm
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
-from gaploop.core.types import FloatArray
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.identification.arm import OpenLoopArm, Setting

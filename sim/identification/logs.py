@@ -15,8 +15,8 @@ import numpy as np
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
 from gaploop.sim.arms import arm_named, from_degrees
 from gaploop.sim.scene import TIMESTEP_S
 

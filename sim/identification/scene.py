@@ -30,9 +30,9 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 from gaploop.core.arm import CellArm
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
-from gaploop.core.types import FloatArray, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, mechanism_named, put_into
@@ -40,7 +40,7 @@ from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.video import SETTLED, recorded, restored
 from gaploop.sim.placement import set_free_body
-from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, TABLE, ZEROS, Clearing
+from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, TABLE, ZEROS, ColourCorrection
 from gaploop.sim.tracker import Blob, Tracker, project
 
 BLUR: Final = "visual_domain.blur"
@@ -85,7 +85,7 @@ type Residuals = Callable[[FloatArray], Sequence[FloatArray]]
 type Views = Sequence[tuple[Still, Image]]
 
 
-class Studio:
+class CellRenderer:
     """The compiled nominal cell, drawn as its camera sees an arm that stands still.
 
     Parameters are put into it for each square picture.
@@ -274,7 +274,7 @@ def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     views = [
         (still, still.view) for still in stills if still.pictures.shape[1:3] == (height, width)
     ]
-    with contextlib.closing(Studio(arm, width)) as studio:
+    with contextlib.closing(CellRenderer(arm, width)) as studio:
         geometry, overlap = _geometry(studio, views[:VIEWS], arm, {})
         if overlap < LEAST_OVERLAP:
             why = "the pictures don't resemble the simulation: of the arm's silhouette only "
@@ -306,7 +306,7 @@ _ZERO_UNIT_RAD: Final = 0.01
 
 
 def _geometry(
-    studio: Studio, views: Views, arm: CellArm, light: Mapping[str, Values]
+    studio: CellRenderer, views: Views, arm: CellArm, light: Mapping[str, Values]
 ) -> tuple[_Found, float]:
     """Return where the camera is or the joints' zeros are, and how well silhouettes overlap."""
     pose = [f"{POSE}.{name}" for name in ("dx_m", "dy_m", "dz_m")]
@@ -403,7 +403,9 @@ AS_GOOD: Final = 1.1
 _LIGHT_UNITS: Final = np.array([0.05, 0.05, 0.04, 0.04, 0.02, 1.0])
 
 
-def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tuple[_Found, float]:
+def _light(
+    studio: CellRenderer, views: Views, geometry: _Found, arm: CellArm
+) -> tuple[_Found, float]:
     """Return exposure, cast and defocus, and how far pixels are off with them [levels]."""
     where, bases = _parameters(_differing(geometry)), []
     for still, view in views:
@@ -516,14 +518,16 @@ _AREA_OFF: Final = (0.012, 0.05)
 """By how much, relatively, the areas of disc and object scatter from pixels alone."""
 
 
-def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: CellArm) -> _Found:
+def _things(
+    studio: CellRenderer, views: Views, geometry: _Found, light: _Found, arm: CellArm
+) -> _Found:
     """Return the table's height and the object's size, from what disc and object cover."""
     tracker, where, lit = (
         Tracker.nominal(len(views[0][1]), arm=arm),
         _parameters(geometry),
         _parameters(light),
     )
-    seen, cleared = [], Clearing(lit)
+    seen, cleared = [], ColourCorrection(lit)
     for still, view in views:
         clear = cleared(view)
         found = tracker.detect(clear)
@@ -597,7 +601,7 @@ HELD: Final = "grip object"
 
 
 def _places(
-    studio: Studio, still: Still, clear: Image, where: Mapping[str, Values], arm: CellArm
+    studio: CellRenderer, still: Still, clear: Image, where: Mapping[str, Values], arm: CellArm
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return where disc and object lie [m], and how the object is turned [rad].
 
@@ -636,7 +640,7 @@ TORN_ROWS: Final = 0.12
 """A picture is torn where a shift explains this share of its rows."""
 
 
-def _noise(studio: Studio, views: Views) -> _Found:
+def _noise(studio: CellRenderer, views: Views) -> _Found:
     """Return what pictures of one view differ by: noise [levels], and bands that are shifted."""
     several = [(still, view) for still, view in views if len(still.pictures) >= SEVERAL]
     if not several:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, Image
 from gaploop.sim.arms import from_degrees
 
 RESTS_UNITS: Final = 0.05

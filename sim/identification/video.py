@@ -10,7 +10,7 @@ from typing import Final
 import av
 import numpy as np
 
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 
 OPTIONS: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10"}
 """As takes are encoded."""

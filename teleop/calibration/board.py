@@ -23,7 +23,7 @@ from scipy.spatial.distance import pdist
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 
 KINDS: Final = ("charuco", "chessboard")
 DICTIONARIES: Final = tuple(

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.geometry import angle_rad
 from gaploop.teleop.calibration.hand_eye import main_turns_deg

@@ -18,7 +18,7 @@ import numpy as np
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
 from gaploop.teleop.calibration.hand_eye import SETUPS

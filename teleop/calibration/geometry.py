@@ -7,7 +7,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 
 def pose(rotation_vector_rad: FloatArray, translation_m: FloatArray) -> FloatArray:

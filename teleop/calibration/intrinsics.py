@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import median_abs_deviation
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.geometry import pose
 

@@ -22,8 +22,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.ndimage import gaussian_filter1d
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
 
 SEGMENT_S: Final = 1.0
 """Length of the pieces that are correlated, and resampled for the interval [s]."""

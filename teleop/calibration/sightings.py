@@ -27,8 +27,8 @@ from scipy.spatial.transform import Rotation
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, parse_json, read_text
 from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.paths import inside
-from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
 from gaploop.teleop.calibration.geometry import checked_pose
 from gaploop.teleop.calibration.hand_eye import Sighting

@@ -22,9 +22,7 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.protocols import Follower
-from gaploop.core.station import Station
-from gaploop.core.types import (
+from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
     FloatArray,
@@ -33,6 +31,8 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person

@@ -14,8 +14,8 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import CameraFrame
 from gaploop.core.protocols import CameraSource, CountedCamera
-from gaploop.core.types import CameraFrame
 from gaploop.teleop.checks.ports import Access, Usb
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos.port import permission_fix, port_holder

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 _TABLE_N_PER_M: Final = 500.0  # assumed: a finger's tip and the arm give way by some millimetres
 _TABLE_N_S_PER_M: Final = 10.0

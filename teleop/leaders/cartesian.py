@@ -14,7 +14,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, Box
-from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
+from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.controls import Intent, IntentSource
 from gaploop.teleop.leaders.options import SPEED_STEPS, CartesianOptions
 from gaploop.teleop.leaders.tool_servo import ToolServo

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, LeaderSample
 from gaploop.teleop.leaders.options import ForceOptions
 
 STALE_S: Final = 0.05

@@ -19,7 +19,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box
-from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
+from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.options import MotionOptions
 
 log = logging.getLogger(__name__)

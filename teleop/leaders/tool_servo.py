@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 
 from gaploop.core.kinematics import ArmModel, Box, kinematic_model
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 AT_LIMIT_RAD: Final = 0.01
 """A joint nearer its limit than this has come to its end [rad]."""

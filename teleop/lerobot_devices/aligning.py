@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
+from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader, WrappedLeader
 from gaploop.teleop.servos.registers import RAD_PER_TICK
 from gaploop.teleop.servos.torque import torque_on

@@ -20,7 +20,7 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import CameraFrame, Image
+from gaploop.core.messages import CameraFrame, Image
 from gaploop.teleop.checks.cameras import video_identity
 from gaploop.teleop.checks.ports import Usb
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line

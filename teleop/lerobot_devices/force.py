@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason, Tick
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.feedback import STALE_S, ForceLaw
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader, WrappedLeader

@@ -19,9 +19,16 @@ import numpy as np
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import (
+    NO_REPLY,
+    SPEED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+)
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.silence import SilenceWatch, newest_message
 from gaploop.teleop.stopping import undisturbed

@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.messages import (
+    NO_REPLY,
+    SPEED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+)
 from gaploop.core.protocols import Follower
-from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.lerobot_devices.units import joined

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 
 REACTION_S: Final = 0.3
 """No arm needs longer to show that it has begun to move [s]; 0.19 s was the slowest of those

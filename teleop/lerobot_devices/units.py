@@ -21,7 +21,7 @@ from lerobot.motors import MotorNormMode
 from numpy.typing import NDArray
 
 from gaploop.core.kinematics import ARM_MODELS, model_of
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.servos.registers import RAD_PER_TICK
 
 GRIPPER = "gripper"

@@ -18,7 +18,7 @@ from lerobot.teleoperators.teleoperator import Teleoperator
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import feature_of
+from gaploop.core.messages import feature_of
 from gaploop.teleop.leaders.remote import LeaderLink
 from gaploop.teleop.lerobot_remote.config import BrowserConfig, RemoteLeaderConfig
 from gaploop.teleop.link import TOKEN_VARIABLE, parse_address, require_token

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
+from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.exchange import (

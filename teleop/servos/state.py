@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.servos import registers as reg
 
 _DYNAMIXEL_BLOCK: Final = "hii8xHB"

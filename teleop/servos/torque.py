@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import NO_REPLY
+from gaploop.core.messages import NO_REPLY
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script
 from gaploop.teleop.servos.registers import Protocol

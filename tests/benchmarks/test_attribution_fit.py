@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.corpus import fit
 from benchmarks.corpus.fit import LabelledFailures, targets
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,
     FIRST,

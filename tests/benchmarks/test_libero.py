@@ -43,7 +43,7 @@ from benchmarks.libero.rollouts import (
 )
 from benchmarks.libero.scripted import grasp
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 TASK = TaskName("libero_object", 6)
 

@@ -20,7 +20,7 @@ from benchmarks.oracle_verdict import CLOSED_S, Happened, judge, verdict
 from benchmarks.provoke import WAYS, Provoked
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
-from gaploop.core.types import SafetyReason
+from gaploop.core.messages import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Phase
 from gaploop.sim.expert import ScriptedLeader
 

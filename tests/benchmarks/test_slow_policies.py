@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.slow_policies import MODES, _cell
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 FPS, TURNS, LATE = 50.0, 2, 4
 

@@ -23,7 +23,7 @@ from gaploop.collect.campaign import (
     still_missing,
 )
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.setup_words import change_words, sketch_image, sketch_text, words
+from gaploop.collect.scene_setup import change_words, sketch_image, sketch_text, words
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7

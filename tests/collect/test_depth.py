@@ -14,8 +14,8 @@ from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_take
+from gaploop.core.messages import DEPTH_CODEC
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import DEPTH_CODEC
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish_takes
 

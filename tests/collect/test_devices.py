@@ -14,7 +14,7 @@ from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import drive_on
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
-from gaploop.core.types import LeaderSample, SafetyReason
+from gaploop.core.messages import LeaderSample, SafetyReason
 
 
 class Still:

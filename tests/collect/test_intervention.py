@@ -23,8 +23,8 @@ from gaploop.collect.intervention import (
 )
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Observation
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, Observation
 from gaploop.teleop.safety import SafetyFilter
 
 HZ, FPS = 200.0, 50.0

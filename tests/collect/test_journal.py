@@ -27,8 +27,8 @@ from gaploop.core.journal_format import (
     read_take,
     take_folders,
 )
+from gaploop.core.messages import Image
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 
 SIZE = 64

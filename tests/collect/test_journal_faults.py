@@ -22,8 +22,7 @@ from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_take, take_folders
-from gaploop.core.take import TakeInfo
-from gaploop.core.types import (
+from gaploop.core.messages import (
     FloatArray,
     FollowerState,
     LeaderSample,
@@ -31,6 +30,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 

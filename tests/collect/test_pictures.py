@@ -14,8 +14,8 @@ from gaploop.collect.session import other_cameras
 from gaploop.collect.take import _Watch
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
+from gaploop.core.messages import CameraFrame, FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import CameraFrame, FollowerState, LeaderSample, SafeCommand, Tick
 
 FPS, SECONDS = 30, 4
 

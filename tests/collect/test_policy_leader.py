@@ -16,7 +16,7 @@ from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 
 from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, cross_faded
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 
 FPS, TURNS = 50.0, 4
 WITHIN_S = 60.0

@@ -18,8 +18,8 @@ from gaploop.collect.video_stream import camera_stream
 from gaploop.core import journal_format, labels
 from gaploop.core.files import sha256, uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, read_take
+from gaploop.core.messages import Image
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.video import verify

@@ -18,7 +18,7 @@ from gaploop.collect import remote_policy
 from gaploop.collect.policy_leader import AsyncPolicyDriver, Planner
 from gaploop.collect.remote_policy import Picture, RemotePolicy, packed, unpacked
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.teleop import link
 
 TOKEN = link.new_token()

@@ -22,7 +22,7 @@ from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.collect.take import Operator
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
-from gaploop.core.types import CameraFrame, FloatArray, Observation
+from gaploop.core.messages import CameraFrame, FloatArray, Observation
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 

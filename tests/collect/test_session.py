@@ -26,8 +26,8 @@ from gaploop.collect.session import (
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
+from gaploop.core.messages import FloatArray, LeaderSample, Observation, SafetyReason
 from gaploop.core.protocols import Leader
-from gaploop.core.types import FloatArray, LeaderSample, Observation, SafetyReason
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 

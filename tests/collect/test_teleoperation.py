@@ -20,8 +20,8 @@ from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, rend
 from gaploop.collect.teleoperation import TeleopEnd, TeleopSession
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
+from gaploop.core.messages import SafetyReason
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import SafetyReason
 from gaploop.teleop.descent import HELD_KEY_S
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.findings import Report
 from gaploop.datasets.absolute.recording import Episode, Joint, Recording

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_arms import NAMES, Change, as_is, recording, reordered, report
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_arms import FPS, recording
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.cameras import RUN_S, THUMB, CameraLook, CameraTests, Run, blur
 from gaploop.datasets.absolute.findings import Report
 from gaploop.datasets.absolute.recording import Recording

@@ -12,7 +12,7 @@ import pytest
 from made_arms import FPS, NAMES, recording
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import BELONGS, KINDS

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.plan import Plan
 from gaploop.core.take import TRACKED_SCENE, Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.allocation import Budget
-from gaploop.failure_analysis.planning.plan import Ask, plan_for
+from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 RATE_HZ = 100.0
@@ -155,4 +155,4 @@ def successes(count: int = 8) -> Iterator[Take]:
 
 def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
     """A plan within a number of takes."""
-    return plan_for(diagnosis, Ask(Budget(takes=budget_takes))).plan
+    return plan_for(diagnosis, PlanRequest(Budget(takes=budget_takes))).plan

@@ -19,7 +19,7 @@ from benchmarks.corpus.fit import LabelledFailures, targets
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import (

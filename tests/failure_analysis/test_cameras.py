@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray, Image, Observation
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.cameras import CameraReference, StationCameras, moved, overlay
 from gaploop.failure_analysis.diagnosis import diagnose

@@ -16,7 +16,7 @@ from gaploop.collect.rig import embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.live.score import (
     BIN_S,
     FEATURES,

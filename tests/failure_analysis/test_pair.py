@@ -6,9 +6,9 @@ import numpy as np
 from tests.failure_analysis import makers
 
 from gaploop.core.arms import CELL_ARMS
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, Outcome, TakeKind
 from gaploop.failure_analysis.modes.grasp_events import grasp_events
 from gaploop.failure_analysis.signals.registry import measure

@@ -13,9 +13,9 @@ import pytest
 from failure_analysis_makers import JOINTS, commands
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.review.takes import TakeSource

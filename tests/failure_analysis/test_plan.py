@@ -27,7 +27,7 @@ from gaploop.failure_analysis.planning.allocation import (
 from gaploop.failure_analysis.planning.curves import Curve, flat_curve, learn
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, plan_for
+from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
 from gaploop.failure_analysis.signals.registry import Evidence
 
@@ -92,7 +92,9 @@ def test_never_over_budget_and_never_collecting_in_vain(
 def test_never_over_any_limit(
     spread: dict[str, float], hours: float, money: float, takes: int
 ) -> None:
-    ask = Ask(Budget(takes, hours, money), prior(), effort_from((), Costs(rate_per_hour=60.0)))
+    ask = PlanRequest(
+        Budget(takes, hours, money), prior(), effort_from((), Costs(rate_per_hour=60.0))
+    )
     plan = plan_for(diagnosed(spread), ask).plan
     assert sum(i.takes for i in plan.items) <= takes
     assert plan.hours is not None
@@ -108,7 +110,9 @@ def test_more_budget_never_brings_less(
 ) -> None:
     def gain(limit: int) -> float:
         given = Budget(takes=limit) if unit == "takes" else Budget(hours=limit / 60.0)
-        found = plan_for(diagnosed(spread, succeeded=5), Ask(given, prior())).plan.gain_points
+        found = plan_for(
+            diagnosed(spread, succeeded=5), PlanRequest(given, prior())
+        ).plan.gain_points
         return found.mean if found else 0.0
 
     assert gain(budget) <= gain(budget + more)
@@ -158,7 +162,7 @@ def test_what_demonstrations_fix_is_collected_until_it_is_not_worth_it(dimension
 
 def test_no_response_means_no_takes() -> None:
     curves = prior() | {D.OBJECT_PROPERTY: flat_curve(1.0)}
-    plan = plan_for(diagnosed({"object_property": 0.9}), Ask(Budget(takes=50), curves)).plan
+    plan = plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=50), curves)).plan
     assert plan.takes == 0
     assert [i.remedy for i in plan.items] == ["change_scene"]
     assert plan.gain_points is not None
@@ -194,7 +198,7 @@ def test_takes_are_asked_for_where_the_study_saw_them_help() -> None:
 def test_a_policy_that_sees_pictures_can_learn_the_light() -> None:
     """Five stations showed it; a policy that tracks poses is told to change the light instead."""
     for sees in (True, False):
-        ask = Ask(Budget(takes=100), learn(image_policy=sees), image_policy=sees)
+        ask = PlanRequest(Budget(takes=100), learn(image_policy=sees), image_policy=sees)
         (item,) = plan_for(diagnosed({"visual_domain": 0.98}, count=20), ask).plan.items
         assert (item.remedy == "collect") == sees
         assert (item.takes >= 20) == sees
@@ -220,7 +224,9 @@ def test_abstentions_and_too_few_failures_pay_for_nothing() -> None:
 
 def test_where_it_is_open_whether_demonstrations_help_the_plan_says_so() -> None:
     curves = prior() | {D.OBJECT_PROPERTY: flat_curve(0.4)}
-    plan = plan_for(diagnosed({"object_property": 0.9}), Ask(Budget(takes=100), curves)).plan
+    plan = plan_for(
+        diagnosed({"object_property": 0.9}), PlanRequest(Budget(takes=100), curves)
+    ).plan
     assert "is open (chance 60%)" in plan.items[0].why
 
 
@@ -230,7 +236,7 @@ def test_takes_follow_the_conditions_under_which_it_fails() -> None:
         f"take-{k}": {"object": "mug" if k < 6 else "box", "lighting": "day"} for k in range(8)
     }
     diagnosis = Diagnosis("d", "", takes, {})
-    plan = plan_for(diagnosis, Ask(Budget(takes=20), prior(), conditions=under)).plan
+    plan = plan_for(diagnosis, PlanRequest(Budget(takes=20), prior(), conditions=under)).plan
     got = {item.conditions["object"]: item.takes for item in plan.items}
     assert got["mug"] > got["box"] > 0
     assert sum(got.values()) <= 20
@@ -240,7 +246,7 @@ def test_takes_follow_the_conditions_under_which_it_fails() -> None:
 
 def test_without_known_conditions_takes_are_spread_over_what_the_station_has() -> None:
     bench = Station("bench", conditions={"object": ("mug", "box")}, grid=(2, 2))
-    ask = Ask(Budget(takes=16), prior(), station=bench)
+    ask = PlanRequest(Budget(takes=16), prior(), station=bench)
     (item,) = plan_for(diagnosed({"object_property": 0.9}), ask).plan.items
     assert item.vary["object"] == ("mug", "box")
     assert len(item.setups()) == 8
@@ -291,7 +297,7 @@ def test_points_of_success_need_successes() -> None:
 
 def test_a_plan_reads_back_and_names_its_diagnosis(tmp_path: Path) -> None:
     diagnosis = diagnosed({"object_property": 0.5, "actuator_response": 0.4}, succeeded=3)
-    ask = Ask(Budget(takes=30), prior(), effort_from((), Costs(rate_per_hour=30.0)))
+    ask = PlanRequest(Budget(takes=30), prior(), effort_from((), Costs(rate_per_hour=30.0)))
     plan = plan_for(diagnosis, replace(ask, station=SIM_STATION)).plan
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
@@ -304,4 +310,4 @@ def test_bad_budgets_are_refused() -> None:
     with pytest.raises(UnusableInputError, match=r"--budget\.hours"):
         Budget(hours=float("nan"))
     with pytest.raises(UnusableInputError, match=r"--cost\.rate_per_hour"):
-        plan_for(diagnosed({"object_property": 0.9}), Ask(Budget(money=100.0), prior()))
+        plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(money=100.0), prior()))

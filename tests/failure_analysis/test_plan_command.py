@@ -15,10 +15,10 @@ from gaploop.collect.campaign import campaign
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import SessionSpec, record_takes
 from gaploop.core.journal_format import read_journal
+from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.run_record import write_run
-from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,

@@ -29,7 +29,7 @@ from gaploop.failure_analysis.planning.offers import (
     machine_hours,
     offers,
 )
-from gaploop.failure_analysis.planning.plan import LEAST_POINTS, Ask, Planned, plan_for
+from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, PlanResult, plan_for
 from gaploop.scripts import _arguments
 from gaploop.scripts.cli import config_class_of, main, positional
 from gaploop.sim import recalibration
@@ -83,8 +83,8 @@ def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
     return Diagnosis("diag", "", takes, {"outcomes": {"failure": count, "success": 4}})
 
 
-def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> Planned:
-    return plan_for(diagnosed(shares), Ask(Budget(takes=takes), learn(), about=context))
+def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> PlanResult:
+    return plan_for(diagnosed(shares), PlanRequest(Budget(takes=takes), learn(), about=context))
 
 
 def parsed(line: str) -> object:
@@ -120,7 +120,7 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
     rollouts = tmp_path / "my rollouts"
     context = replace(about(tmp_path / "plan", record_with=record_with), takes=(rollouts,))
     found = replace(diagnosed({"actuator_response": 0.9}), source=rollouts.name)
-    plan = plan_for(found, Ask(Budget(takes=20), learn(), about=context)).plan
+    plan = plan_for(found, PlanRequest(Budget(takes=20), learn(), about=context)).plan
     names = [shlex.split(line)[1] for line in plan.measure]
     assert names == ["identify", "diagnose", "plan"]
     made: list[Path] = [rollouts]
@@ -136,7 +136,9 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
         made += [p for o in ("output_dir",) if (p := _of(config, o))]
     assert all(line in plan_markdown(plan) for line in plan.measure)
     measured = replace(found, summary={**found.summary, "reproduction": NOTHING_REPRODUCED})
-    assert not plan_for(measured, Ask(Budget(takes=20), learn(), about=context)).plan.measure
+    assert not plan_for(
+        measured, PlanRequest(Budget(takes=20), learn(), about=context)
+    ).plan.measure
 
 
 NOTHING_REPRODUCED = {"reproduces": False}
@@ -161,7 +163,9 @@ def test_what_was_not_named_is_not_bought_against(
         sure = replace(unsure, summary=told)
     context = about(tmp_path, WEAK, CAMERA, SIZE)
     context = replace(context, takes=(tmp_path / "rollouts",))
-    ask = Ask(Budget(takes=20), learn(image_policy=images), image_policy=images, about=context)
+    ask = PlanRequest(
+        Budget(takes=20), learn(image_policy=images), image_policy=images, about=context
+    )
     assert {item.dimension for item in plan_for(sure, ask).plan.items} == {dimension}
     plan = plan_for(replace(unsure, source="rollouts"), ask).plan
     assert plan.items == ()
@@ -182,7 +186,9 @@ def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:
     def gains(reproduction: dict[str, object]) -> dict[str, float]:
         found = diagnosed(shares)
         found = replace(found, summary={**found.summary, "reproduction": reproduction})
-        plan = plan_for(found, Ask(Budget(takes=20), learn(), about=about(tmp_path, WEAK, CAMERA)))
+        plan = plan_for(
+            found, PlanRequest(Budget(takes=20), learn(), about=about(tmp_path, WEAK, CAMERA))
+        )
         return {i.dimension: i.gain_points.mean for i in plan.plan.items if i.gain_points}
 
     measured, assumed = gains(came), gains({**came, "reproduces": False})

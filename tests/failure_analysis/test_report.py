@@ -20,7 +20,7 @@ from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import flat_curve, learn
 from gaploop.failure_analysis.planning.document import plan_section
-from gaploop.failure_analysis.planning.plan import Ask, plan_for
+from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 from gaploop.failure_analysis.reference import choose_reference
 from gaploop.failure_analysis.report.cohort_page import cohort_page
 from gaploop.failure_analysis.report.figures import count_grid, share_bars
@@ -40,7 +40,7 @@ def diagnosis() -> Diagnosis:
 def instead_of_takes(diagnosis: Diagnosis) -> Plan:
     """A plan by somebody who believes that demonstrations don't fix drives."""
     curves = learn() | {GapDimension.ACTUATOR_RESPONSE: flat_curve(0.9)}
-    return plan_for(diagnosis, Ask(Budget(takes=30), curves)).plan
+    return plan_for(diagnosis, PlanRequest(Budget(takes=30), curves)).plan
 
 
 def test_a_report_holds_everything_in_one_file(diagnosis: Diagnosis) -> None:

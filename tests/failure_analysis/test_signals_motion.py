@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.signals_page import page
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
-from gaploop.failure_analysis.views.headway import Headway
+from gaploop.failure_analysis.views.task_progress import TaskProgress
 from gaploop.failure_analysis.views.view import TakeView
 
 ROOT = Path(__file__).parents[2]
@@ -144,27 +144,29 @@ def test_headway_only_falls_by_moving_nearer(
     places: list[tuple[FloatArray, FloatArray, bool, float]],
 ) -> None:
     """Whatever happens: least <= left, what is lost is their largest gap, stalls are in time."""
-    state, target = Headway(), np.zeros(2)
+    state, target = TaskProgress(), np.zeros(2)
     for k, (tool_m, object_m, visible, short_rad) in enumerate(places):
         state.update(0.1 * k, tool_m, object_m, target, visible, short_rad)
-        assert state.way_m >= float(np.linalg.norm(tool_m)) - 1e-9  # no way is shorter than direct
-        assert state.least_m <= state.way_m + 0.005 + 1e-9
+        assert (
+            state.remaining_path_m >= float(np.linalg.norm(tool_m)) - 1e-9
+        )  # no way is shorter than direct
+        assert state.least_m <= state.remaining_path_m + 0.005 + 1e-9
         assert 0.0 <= state.stalled_s <= 0.1 * k + 1e-9
-    assert state.lost_m >= state.way_m - state.least_m - 1e-12
+    assert state.lost_m >= state.remaining_path_m - state.least_m - 1e-12
 
 
 def test_what_the_jaws_hold_is_where_the_tool_is() -> None:
     """A carried object looked left behind: the tracker holds its last place under the gripper."""
-    state, target, spot = Headway(), np.array([0.3, 0.0]), np.array([0.0, 0.0])
+    state, target, spot = TaskProgress(), np.array([0.3, 0.0]), np.array([0.0, 0.0])
     for k in range(20):
         state.update(0.1 * k, spot, spot, target, False, 0.2)
     carried = np.array([0.25, 0.0])
     state.update(2.0, carried, spot, target, False, 0.2)
-    assert state.way_m == pytest.approx(0.05)
+    assert state.remaining_path_m == pytest.approx(0.05)
     state.update(2.1, carried, spot, target, False, 0.0)  # let go, not seen yet
-    assert state.way_m == pytest.approx(0.05)
+    assert state.remaining_path_m == pytest.approx(0.05)
     state.update(2.2, carried, spot, target, True, 0.0)  # seen where it was: it never came along
-    assert state.way_m == pytest.approx(0.55)
+    assert state.remaining_path_m == pytest.approx(0.55)
 
 
 def test_the_page_lists_every_signal() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Observation
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.failure_analysis.signals.registry import measure
 from gaploop.failure_analysis.views.policy_view import (
     FeatureSpace,

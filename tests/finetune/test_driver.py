@@ -18,7 +18,7 @@ from peft import PeftModel
 
 from gaploop.collect.policy_leader import RealTimePlanner
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.datasets.hub.dataset import PushOptions
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.finetune import lerobot_adapter as adapter

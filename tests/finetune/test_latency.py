@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.finetune.lerobot_formats import FORMATS, action_error, made_in, planned
 from gaploop.finetune.lerobot_latency import PlanTiming, time_plans
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy

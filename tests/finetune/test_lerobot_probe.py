@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 from gaploop.finetune.lerobot_probe import LeRobotProbe
 

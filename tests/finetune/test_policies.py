@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.heldout import action_error
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_act as act

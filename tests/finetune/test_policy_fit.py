@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
 from gaploop.finetune.batches import FeatureMoments

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import Observation
 from gaploop.core.twin import Twin, TwinParameter, save_twin
-from gaploop.core.types import Observation
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_policy import PREPROCESSOR, load_policy
 from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, recalibrate

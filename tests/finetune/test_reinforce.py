@@ -14,7 +14,7 @@ import torch
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import reinforce as reinforcement

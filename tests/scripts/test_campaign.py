@@ -20,10 +20,10 @@ from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, read_journal, take_folders
+from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.station import SIM_STATION, Station
-from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts._campaign import Campaign, require_consents, require_person, telling_set_ups
 from gaploop.scripts.cli import main

@@ -31,9 +31,9 @@ from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
+from gaploop.core.messages import CameraFrame
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts.cli import main

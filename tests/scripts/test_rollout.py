@@ -16,8 +16,8 @@ from gaploop.collect.rig import embedded_rig
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.twin import Twin, TwinParameter, save_twin
-from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.sources import load_takes

@@ -29,8 +29,8 @@ from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
 from gaploop.collect.session import Quota, SessionSpec, drive_on, record_takes
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.station import Station
-from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.teleop.control import LoopMode
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan

@@ -14,8 +14,8 @@ import av
 import numpy as np
 import pytest
 
-from gaploop.collect.copies import REVIEWS, clear_reviews, review_folder
 from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.collect.take_copies import REVIEWS, clear_reviews, review_folder
 from gaploop.collect.withdrawal import noted_policies, withdraw
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
 from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell

@@ -10,7 +10,7 @@ import pytest
 from gaploop.core.arm import Mounted
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import nominal_arm

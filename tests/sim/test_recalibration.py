@@ -16,7 +16,7 @@ from gaploop.sim.recalibration import (
     TABLE,
     VIEW,
     ZEROS,
-    Clearing,
+    ColourCorrection,
     Recalibration,
     plane_from_px,
 )
@@ -90,7 +90,7 @@ def test_in_other_light_things_are_seen_where_they_are(light: dict[str, dict[str
         for seed in range(3):
             nominal.reset(seed)
             cell.reset(seed)
-            picture = Clearing(light)(cell.frame().image)
+            picture = ColourCorrection(light)(cell.frame().image)
             was, now = (Tracker.nominal().detect(p) for p in (nominal.frame().image, picture))
             for a, b in ((was.object, now.object), (was.target, now.target)):
                 assert a is not None
@@ -100,4 +100,4 @@ def test_in_other_light_things_are_seen_where_they_are(light: dict[str, dict[str
 
 def test_in_nominal_light_a_picture_stays_as_it_is() -> None:
     picture = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(Clearing({})(picture), picture)
+    np.testing.assert_array_equal(ColourCorrection({})(picture), picture)

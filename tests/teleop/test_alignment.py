@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits, Station, Workspace
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop.alignment import CAUGHT_UP_RAD, GOES_ROUND
 from gaploop.teleop.safety import SafetyFilter, make_safety
 

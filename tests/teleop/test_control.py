@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
-from gaploop.core.station import SafetyLimits
-from gaploop.core.types import (
+from gaploop.core.messages import (
     REBOOTED,
     CameraFrame,
     FloatArray,
@@ -29,6 +28,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.station import SafetyLimits
 from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
 from gaploop.teleop.loop import EndReason, Rates
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights

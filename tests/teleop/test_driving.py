@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop.safety import BASE_M_S2, DrivingFilter
 
 BOUNDS = np.array([[-1.0, 1.0], [-2.0, 0.5], [-0.2, 0.2], [-1.0, 1.0]])

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.teleop.emulator import koch, so101

@@ -12,8 +12,7 @@ import pytest
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.station import SafetyLimits
-from gaploop.core.types import (
+from gaploop.core.messages import (
     NO_REPLY,
     CameraFrame,
     FloatArray,
@@ -25,6 +24,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.station import SafetyLimits
 from gaploop.teleop.loop import EndReason, LoopEnd, Rates, Resume, run_loop
 from gaploop.teleop.safety import SafetyFilter
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState
 from gaploop.teleop.lowering import LOWER_RAD_S, PARKED_RAD, RISE_PCT, Lowering, LoweringPhase
 
 DT_S = 0.02

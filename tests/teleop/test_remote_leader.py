@@ -17,8 +17,8 @@ import pytest
 from benchmarks.link_proxy import Trouble, as_it_is, meddling
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop import link
 from gaploop.teleop.advice import say_to_do
 from gaploop.teleop.leaders import remote

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop.safety import JUMP_HOLD_S, MOST_JUMP_RAD, SafetyFilter
 
 LIMITS = SafetyLimits(align_velocity_rad_s=SafetyLimits().velocity_rad_s)

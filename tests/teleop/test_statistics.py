@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.statistics import Histogram, LoopStatistics
 
 PERIOD_S = 0.005

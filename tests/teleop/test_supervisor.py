@@ -36,7 +36,7 @@ import json, os, signal, sys, time
 import numpy as np
 from gaploop.teleop import control, supervisor
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import FollowerState, LeaderSample
+from gaploop.core.messages import FollowerState, LeaderSample
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos import exchange

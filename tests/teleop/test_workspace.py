@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SIM_STATION, SafetyLimits, Station, Workspace
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop.safety import SafetyFilter, make_safety
 from gaploop.teleop.workspace import WorkspaceGuard
 

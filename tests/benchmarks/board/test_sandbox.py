@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.board.policy_box import BoxedPolicy, framed
 from gaploop.collect.remote_policy import PolicyAnswer, PolicyCard
-from gaploop.core.types import Observation
+from gaploop.core.messages import Observation
 from gaploop.finetune import sandbox
 from gaploop.finetune.sandbox import GUARD, NAMESPACES, EndedError, Limits, Sandbox
 

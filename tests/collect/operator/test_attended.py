@@ -22,9 +22,9 @@ from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_end, read_journal, take_folders
+from gaploop.core.messages import LeaderSample
 from gaploop.core.protocols import Leader
 from gaploop.core.take import Take
-from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 C = Command

@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, line, render
-from gaploop.core.station import SafetyLimits
-from gaploop.core.types import (
+from gaploop.core.messages import (
     NO_REPLY,
     REBOOTED,
     FollowerState,
@@ -21,6 +20,7 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
+from gaploop.core.station import SafetyLimits
 from gaploop.teleop.advice import TO_DO, WHAT, say_status
 from gaploop.teleop.statistics import LoopStatistics
 

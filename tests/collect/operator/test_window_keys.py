@@ -11,7 +11,7 @@ from gaploop.collect.devices import lost_after_trip, subscribers
 from gaploop.collect.lerobot_registry import registries
 from gaploop.collect.operator.keys import PUMP_S, Keys, WindowKeys
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import LeaderSample, SafetyReason
+from gaploop.core.messages import LeaderSample, SafetyReason
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import ForceOptions

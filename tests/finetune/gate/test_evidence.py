@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.gate_tests import stops
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Rules
-from gaploop.core.types import FloatArray
 from gaploop.finetune.gate.design import make_design, retrain_margin
 from gaploop.finetune.gate.evidence import (
     Wealth,

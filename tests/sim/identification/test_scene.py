@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gaploop.core.messages import Image
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import TwinParameter
-from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, charuco
 from gaploop.teleop.calibration.intrinsics import Intrinsics
 

@@ -12,7 +12,7 @@ import pytest
 from calibration_makers import CHARUCO, CHESSBOARD, Picture, camera, render, spread_poses
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import (
     DPI,
     Board,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from calibration_makers import CHARUCO, SMALL_CHARUCO, arm, arm_poses, camera, render, scene
 
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.teleop.calibration.capture import BoardCapture, PictureState, PoseCapture, Stillness
 
 LENS = camera()

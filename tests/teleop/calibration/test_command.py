@@ -33,8 +33,8 @@ from calibration_makers import (
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core import journal_format
+from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.scripts import _calibrate
 from gaploop.scripts._calibrate_live import collect_poses
 from gaploop.scripts.calibrate import CalibrateConfig

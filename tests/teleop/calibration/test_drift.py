@@ -11,7 +11,7 @@ import pytest
 from calibration_makers import SMALL_CHARUCO, Scene, arm, arm_poses, camera, look_at, scene
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import BoardView
 from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording, check_drift
 from gaploop.teleop.calibration.geometry import inverse, pose

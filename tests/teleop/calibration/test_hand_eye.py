@@ -18,7 +18,7 @@ from calibration_makers import (
 )
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.geometry import angle_rad, checked_pose, inverse, pose
 from gaploop.teleop.calibration.hand_eye import (

@@ -11,7 +11,7 @@ import pytest
 from calibration_makers import CHARUCO, CHESSBOARD, Picture, camera, render, spread_poses
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.intrinsics import (
     MAX_RMS_PX,

@@ -11,8 +11,8 @@ import pytest
 from scipy.signal import lfilter
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray, Image, LeaderSample, Tick
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image, LeaderSample, Tick
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.sim.gaps import draw_gaps

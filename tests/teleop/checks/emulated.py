@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.clock import Clock
-from gaploop.core.types import FloatArray, FollowerState
+from gaploop.core.messages import FloatArray, FollowerState
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.emulator.arms import JOINTS

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_system import allow, one, process, refuse
 
 from gaploop.core.clock import ManualClock
-from gaploop.core.types import CameraFrame
+from gaploop.core.messages import CameraFrame
 from gaploop.teleop.checks.cameras import check_devices, check_pictures
 from gaploop.teleop.checks.result import Level
 

@@ -8,7 +8,7 @@ import numpy as np
 import serial
 from numpy.typing import NDArray
 
-from gaploop.core.types import FloatArray, FollowerState
+from gaploop.core.messages import FloatArray, FollowerState
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.servos import feetech

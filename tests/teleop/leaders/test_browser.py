@@ -21,7 +21,7 @@ from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import lost_after_trip
 from gaploop.collect.operator.keys import Keys, WindowKeys
 from gaploop.core.errors import DeviceError, LostError
-from gaploop.core.types import SafetyReason
+from gaploop.core.messages import SafetyReason
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop import link
 from gaploop.teleop.leaders import browser

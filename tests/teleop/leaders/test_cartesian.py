@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel
-from gaploop.core.types import (
+from gaploop.core.messages import (
     FollowerState,
     LeaderSample,
     SafeCommand,

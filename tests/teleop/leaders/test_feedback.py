@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.core.types import NO_REPLY, FollowerState, LeaderSample
+from gaploop.core.messages import NO_REPLY, FollowerState, LeaderSample
 from gaploop.teleop.leaders.feedback import STALE_S, ForceLaw
 from gaploop.teleop.leaders.options import ForceOptions
 

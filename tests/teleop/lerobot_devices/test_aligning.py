@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from patient_wire import LoopTime
 
-from gaploop.core.types import CameraFrame, LeaderSample, SafeCommand, SafetyReason, Tick
+from gaploop.core.messages import CameraFrame, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.aligning import SPEED_RAD_S, THERE_RAD, AligningLeader, aligning

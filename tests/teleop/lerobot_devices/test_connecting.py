@@ -18,8 +18,8 @@ import pytest
 from gaploop.collect.lerobot_registry import registries
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.core.station import Station
-from gaploop.core.types import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader

@@ -14,7 +14,7 @@ from emulated_arms import emulated
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.types import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
+from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.leaders.feedback import STALE_S
 from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices import make_follower, make_leader

@@ -16,8 +16,8 @@ from plugin_devices.config import PluginArmConfig, PluginLeaderConfig, PluginSoC
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import NO_REPLY, FloatArray, SafeCommand
 from gaploop.core.station import Station
-from gaploop.core.types import NO_REPLY, FloatArray, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.arm import arms_of

@@ -25,8 +25,8 @@ from gaploop.collect.lerobot_registry import registries
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import LeaderSample, SafetyReason
 from gaploop.core.station import Station
-from gaploop.core.types import LeaderSample, SafetyReason
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lerobot_devices import make, make_cameras, make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader

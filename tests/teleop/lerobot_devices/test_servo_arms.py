@@ -14,8 +14,8 @@ from emulated_arms import Emulated, calibration_folder, emulated
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
+from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus, so101
 from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader, servo_arm

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.clock import ManualClock
+from gaploop.core.messages import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.trips import TripWatch
 

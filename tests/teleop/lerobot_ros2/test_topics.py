@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import NO_REPLY, SafeCommand
 from gaploop.core.station import Station
-from gaploop.core.types import NO_REPLY, SafeCommand
 from gaploop.scripts.cli import main
 from gaploop.teleop.lerobot_devices import make_cameras, make_follower
 from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, TopicNode, _rgb

@@ -11,7 +11,7 @@ import pytest
 from fake_servos import FakeServos
 from patient_wire import LoopTime
 
-from gaploop.core.types import NO_REPLY, REBOOTED
+from gaploop.core.messages import NO_REPLY, REBOOTED
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run

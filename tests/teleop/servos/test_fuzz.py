@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_servos import FakeServos
 
-from gaploop.core.types import NO_REPLY
+from gaploop.core.messages import NO_REPLY
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.bus import PROBE_TURNS, ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run

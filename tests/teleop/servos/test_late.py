@@ -9,7 +9,7 @@ from fake_servos import FakeServos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.core.types import NO_REPLY
+from gaploop.core.messages import NO_REPLY
 from gaploop.teleop.servos import exchange
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Answers, BusLine, Script

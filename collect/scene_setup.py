@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.collect.campaign import changed
-from gaploop.core.types import Image
+from gaploop.core.messages import Image
 from gaploop.core.vocabulary import CONDITIONS
 
 AS_IT_STANDS: Final = "the station as usual"

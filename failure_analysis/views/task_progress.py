@@ -1,4 +1,4 @@
-"""Headway: how much of the way from the tool over the object to the target is left.
+"""TaskProgress: how much of the way from the tool over the object to the target is left.
 
 The tracker loses the object under the gripper, so while the jaws hold something it counts as being
 where the tool is. All runs forwards in time: a running rollout has a finished take's numbers.
@@ -12,27 +12,27 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
 from gaploop.failure_analysis.views.view import TakeView, tool_places
 
 HOLD_S: Final = 0.3
 """Jaws that stop short of their command this long hold something: closing takes less."""
 GAIN_M: Final = 0.005
-"""Less than this is no headway."""
+"""Less than this is no progress."""
 
 
 @dataclass
-class Headway:
-    """Headway so far; fed frame by frame.
+class TaskProgress:
+    """TaskProgress so far; fed frame by frame.
 
     Attributes:
-        way_m: way left from the tool over the object to the target [m].
+        remaining_path_m: way left from the tool over the object to the target [m].
         lost_m: most that it has risen above its least [m].
         gained_s: when it last came down by `GAIN_M` [s].
     """
 
-    way_m: float = np.nan
+    remaining_path_m: float = np.nan
     least_m: float = math.inf
     lost_m: float = 0.0
     gained_s: float = 0.0
@@ -69,19 +69,19 @@ class Headway:
             self._released_m = None
         place = object_m if self._released_m is None else self._released_m
         place = tool_m if self.holding else place
-        self.way_m = math.dist(tool_m, place) + math.dist(place, target_m)
-        if self.way_m < self.least_m - GAIN_M:
-            self.least_m, self.gained_s = self.way_m, t_s
-        self.lost_m = max(self.lost_m, self.way_m - self.least_m)
+        self.remaining_path_m = math.dist(tool_m, place) + math.dist(place, target_m)
+        if self.remaining_path_m < self.least_m - GAIN_M:
+            self.least_m, self.gained_s = self.remaining_path_m, t_s
+        self.lost_m = max(self.lost_m, self.remaining_path_m - self.least_m)
 
     @property
     def stalled_s(self) -> float:
-        """Time since the last headway [s]."""
+        """Time since the last progress [s]."""
         return self.t_s - self.gained_s
 
 
-def headway(view: TakeView) -> Headway | None:
-    """Return the headway at the end of a take; None without tracked scene or known arm."""
+def task_progress(view: TakeView) -> TaskProgress | None:
+    """Return the progress at the end of a take; None without tracked scene or known arm."""
     motion, scene = view.motion, view.scene
     if motion is None or scene is None or motion.gripper is None:
         return None
@@ -93,7 +93,7 @@ def headway(view: TakeView) -> Headway | None:
         return None
     short_rad = motion.short_rad[rows]
     object_m, target_m, visible = scene_xy_m(scene)
-    state = Headway()
+    state = TaskProgress()
     for k, time_s in enumerate(t_s):
         state.update(
             float(time_s), tool_m[k, :2], object_m[k], target_m[k], bool(visible[k]),
