@@ -141,6 +141,11 @@ def _show_project(config: ReviewConfig) -> int:
 
     with options.progress("Looking around"):
         found = read_project(config.dataset.root)
+    if not (any(found.entries.values()) or found.damaged):
+        raise UnusableInputError(
+            f"{config.dataset.root} holds no takes, nor anything else of a project. Name a "
+            "dataset, a journal or a project's folder."
+        )
     if config.json:
         options.emit(True, found)
         return 0

@@ -61,7 +61,7 @@ def adapted(saved: Path) -> Path:
     """Return an adapter on it."""
     policy = ACTPolicy.from_pretrained(saved)
     targets = ("linear1", "linear2", "action_head")
-    model = adapter.wrap(policy, saved, adapter.LoraOptions(r=2, targets=targets))
+    model = adapter.wrap(policy, saved, adapter.LoraOptions(r=2, target_modules=targets))
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if "lora_B" in name:

@@ -134,10 +134,9 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"gaploop {name}" in said.partition("example:")[2]
     assert "  --config_path=" in said
     assert "  --json=" in said
-    # The emulator writes nothing but its link, the probe a journal, a benchmark its board, what is
-    # served nothing.
-    written = ("output_dir", "dataset.root", "link", "journal", "project", "board")
-    assert name == "serve" or any(f"  --{option}=" in said for option in written)
+    # The emulator writes its link, consent its register; what serves or pushes writes nothing.
+    written = ("output_dir", "dataset.root", "link", "journal", "consents")
+    assert name in ("serve", "push") or any(f"  --{option}=" in said for option in written)
 
 
 @pytest.mark.usefixtures("unlogged")

@@ -26,6 +26,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import pack_policy, push_policy
+from gaploop.finetune.tuning.presets import ACT_TARGETS
 from gaploop.sim.arms import to_degrees
 from gaploop.sim.cell import SimCell
 
@@ -65,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("training") / "run"
     base = lerobot_policy.PACKAGED_BASE
     bundle = act.load(base)
-    model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2))
+    model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(2, ACT_TARGETS))
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weights in model.named_parameters():

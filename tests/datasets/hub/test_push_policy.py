@@ -23,6 +23,7 @@ from gaploop.datasets.hub.upload import Patience, Pushed
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import push_policy
+from gaploop.finetune.tuning.presets import ACT_TARGETS
 
 NAME = "me/adapter"
 UID = "01a20212-366e-7e59-896a-d0bfc9a18464"
@@ -37,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = lerobot_policy.PACKAGED_BASE
     bundle = act.load(base)
     adapter.save(
-        adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2)),
+        adapter.wrap(bundle.policy, base, adapter.LoraOptions(2, ACT_TARGETS)),
         bundle,
         base,
         run / "adapter",
