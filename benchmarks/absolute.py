@@ -27,8 +27,13 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import percent, rate
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.findings import Report
-from gaploop.datasets.absolute.recording import Episode, Joint, Recording, read_recording
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.recording import (
+    Episode,
+    MotionRecording,
+    RecordedJoint,
+    read_recording,
+)
 from gaploop.datasets.layout import DatasetInfo
 
 ARMS: Final = ("so101", "koch")
@@ -134,25 +139,25 @@ FAULTS: Final[Mapping[str, Fault]] = {
 
 def recording(
     names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
-) -> Recording:
+) -> MotionRecording:
     """Return episodes as a recording, as if read from a plain dataset."""
     feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
     features = {"action": feature, "observation.state": feature}
     info = DatasetInfo(Path("made"), fps, features, "", len(made), sum(len(u) for u, _ in made))
-    joints = tuple(Joint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
+    joints = tuple(RecordedJoint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
     episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
-    return Recording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
+    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
 
 
-def report(of: Recording) -> Report:
+def report(of: MotionRecording) -> AbsoluteReport:
     """Run the arm's tests."""
-    found = Report(of.info.root)
+    found = AbsoluteReport(of.info.root)
     ArmTests(of, found).run()
     found.rank()
     return found
 
 
-def _named(found: Report, fault: Fault, name: str) -> bool:
+def _named(found: AbsoluteReport, fault: Fault, name: str) -> bool:
     return any(
         f.kind in fault.finding and (name in f.about.split(", ") or not f.about)
         for f in found.findings
@@ -162,7 +167,7 @@ def _named(found: Report, fault: Fault, name: str) -> bool:
 class _ById:
     """A recording as a key: by which object it is."""
 
-    def __init__(self, log: Recording) -> None:
+    def __init__(self, log: MotionRecording) -> None:
         self.log = log
 
     def __eq__(self, other: object) -> bool:
@@ -173,11 +178,13 @@ class _ById:
 
 
 @cache
-def _before(of: _ById, chosen: tuple[int, ...]) -> Report:
+def _before(of: _ById, chosen: tuple[int, ...]) -> AbsoluteReport:
     return report(replace(of.log, episodes=tuple(of.log.episodes[k] for k in chosen)))
 
 
-def _planted(of: Recording, fault: Fault, size: float, seed: int) -> tuple[bool, list[str]] | None:
+def _planted(
+    of: MotionRecording, fault: Fault, size: float, seed: int
+) -> tuple[bool, list[str]] | None:
     """Put a fault into at most ten episodes; return whether it is named, and what comes beside it.
 
     None where too few joints move.
@@ -224,7 +231,7 @@ def _planted(of: Recording, fault: Fault, size: float, seed: int) -> tuple[bool,
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Put faults of every kind and size into emulated arms and real logs; count what is named."""
     sets = config.n or SETS
-    logs: dict[str, list[Recording]] = {}
+    logs: dict[str, list[MotionRecording]] = {}
     for model in ARMS:
         logs[model] = []
         for seed in range(config.seed + 1000, config.seed + 1000 + sets):
@@ -255,7 +262,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     return {"sets": sets, "rows": rows, "clean": clean, "beside": dict(beside)}
 
 
-def _real_logs(data: Path | None, folder: Path) -> dict[str, Recording]:
+def _real_logs(data: Path | None, folder: Path) -> dict[str, MotionRecording]:
     """Read joints of the LeRobot datasets below a folder; those of v2.1 are found alike."""
     logs = {}
     for path in sorted(data.rglob("meta/info.json")) if data is not None else []:

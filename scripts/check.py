@@ -22,7 +22,7 @@ from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.absolute.findings import AbsoluteReport
     from gaploop.datasets.check.findings import Finding
     from gaploop.datasets.check.fix import FixReport
 
@@ -132,14 +132,14 @@ def run(config: CheckConfig) -> int:
     return int(failed)
 
 
-def _examined(config: CheckConfig) -> Report | None:
+def _examined(config: CheckConfig) -> AbsoluteReport | None:
     """Return what a dataset shows by itself; None of a journal, or of what can't be read."""
     from gaploop.datasets.absolute.examine import examine
-    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.absolute.findings import AbsoluteReport
     from gaploop.datasets.layout import is_dataset
 
     root = _root(config)
-    Report(root).failing(config.fail_on)  # an unknown kind is refused before any work
+    AbsoluteReport(root).failing(config.fail_on)  # an unknown kind is refused before any work
     if not is_dataset(root):
         return None
     try:

@@ -25,7 +25,7 @@ from gaploop.scripts._library import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
-    from gaploop.datasets.absolute.findings import Report
+    from gaploop.datasets.absolute.findings import AbsoluteReport
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.cohort.trials import Trials
     from gaploop.failure_analysis.diagnosis import Diagnosis
@@ -134,7 +134,7 @@ def run(config: DiagnoseConfig) -> int:
     return 0
 
 
-def _examined(config: DiagnoseConfig) -> Report | None:
+def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     """Return what a dataset shows by itself, without reference or outcome; None of a journal."""
     from gaploop.datasets.absolute.examine import examine
     from gaploop.datasets.layout import is_dataset

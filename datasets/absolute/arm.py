@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
-from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
 WIDTHS_DEG: Final = np.array([0.0, 0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0])
@@ -57,7 +57,7 @@ class JointFit:
 NOT_KNOWN: Final = Estimate(np.nan, np.nan, np.nan)
 
 
-def fit_joints(recording: Recording) -> list[JointFit]:
+def fit_joints(recording: MotionRecording) -> list[JointFit]:
     """Fit every joint over all episodes."""
     fps, joints = recording.info.fps, len(recording.joints)
     late = max(3, round(LATEST_S * fps))
@@ -191,7 +191,7 @@ def play(u: FloatArray, widths: FloatArray) -> FloatArray:
     return out
 
 
-def limits_of(recording: Recording, joint: int) -> tuple[float, float]:
+def limits_of(recording: MotionRecording, joint: int) -> tuple[float, float]:
     """Return the lowest and highest readings of a joint."""
     seen = [e.reading[:, joint] for e in recording.episodes]
     return min(float(s.min()) for s in seen), max(float(s.max()) for s in seen)
@@ -209,7 +209,7 @@ class Rest:
     """Spread of the readings' second differences, as of one reading [deg]."""
 
 
-def rests_of(recording: Recording, joint: int) -> list[Rest]:
+def rests_of(recording: MotionRecording, joint: int) -> list[Rest]:
     """Return the rests of a joint's command, in order."""
     fps = recording.info.fps
     span, found = max(3, round(STILL_S * fps)), list[Rest]()
@@ -298,7 +298,7 @@ def quantum(values: FloatArray) -> float:
     return float(np.percentile(np.diff(distinct), 25)) if len(distinct) > 8 else float("nan")
 
 
-def distances(recording: Recording, delay_s: float) -> FloatArray:
+def distances(recording: MotionRecording, delay_s: float) -> FloatArray:
     """Return how far readings stay from each command, offsets aside, shape (3, joints, joints).
 
     Entry [0, i, j]: rms of reading j minus command i [deg]; [1]: of reading j plus command i;

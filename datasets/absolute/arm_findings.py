@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import Finding, Report
-from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
 EXPLAINED: Final = 0.97
@@ -72,7 +72,7 @@ LEVEL: Final = ("pan", "roll", "yaw", "base", "rotate", "waist")
 class ArmTests:
     """Tests of one recording's arm, each adding to its report; what one explains others leave."""
 
-    def __init__(self, recording: Recording, report: Report) -> None:
+    def __init__(self, recording: MotionRecording, report: AbsoluteReport) -> None:
         self.recording, self.report = recording, report
         self.episodes = recording.episodes
         self.fps, self.unit = recording.info.fps, recording.unit
@@ -128,7 +128,7 @@ class ArmTests:
         cost_deg: float,
         of: int = 0,
     ) -> None:
-        finding = Finding(
+        finding = AbsoluteFinding(
             kind, about, sentence, estimate, unit, tuple(sorted(episodes)),
             of or len(self.episodes), worst, apart, command, cost_deg,
         )  # fmt: skip

@@ -21,8 +21,8 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import Finding, Report
-from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
 
@@ -80,7 +80,7 @@ class CameraLook:
         return self.key.removeprefix("observation.images.")
 
 
-def look(recording: Recording) -> list[CameraLook]:
+def look(recording: MotionRecording) -> list[CameraLook]:
     """Decode what the tests need, two cameras at a time."""
     info = recording.info
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
@@ -172,7 +172,9 @@ def blur(grey: NDArray[np.uint8]) -> float:
 class CameraTests:
     """Tests of one recording's cameras, each adding to its report."""
 
-    def __init__(self, recording: Recording, report: Report, looks: Sequence[CameraLook]) -> None:
+    def __init__(
+        self, recording: MotionRecording, report: AbsoluteReport, looks: Sequence[CameraLook]
+    ) -> None:
         self.recording, self.report, self.looks = recording, report, looks
         self.fps = recording.info.fps
         self.readings = {e.index: e.reading[:, recording.arm] for e in recording.episodes}
@@ -220,7 +222,7 @@ class CameraTests:
     ) -> None:
         worst = max(values, key=lambda e: abs(values[e])) if values else None
         self.report.findings.append(
-            Finding(
+            AbsoluteFinding(
                 kind, about, sentence, size, unit, tuple(sorted(values)), of, worst, apart, command,
                 cost,
             )

@@ -13,8 +13,8 @@ from gaploop.core.statistics import Estimate, median_interval
 from gaploop.core.units import plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import Finding, Report
-from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
 SHORTEST: Final = 2
@@ -31,7 +31,7 @@ START_DEG: Final = 10.0
 class EpisodeTests:
     """Tests across a recording's episodes, each adding to its report."""
 
-    def __init__(self, recording: Recording, report: Report) -> None:
+    def __init__(self, recording: MotionRecording, report: AbsoluteReport) -> None:
         self.recording, self.report = recording, report
         self.fps, self.total = recording.info.fps, len(recording.lengths)
         self.root = shlex.quote(str(recording.info.root))
@@ -66,7 +66,7 @@ class EpisodeTests:
             size = median_interval(np.array(list(found.values())))
             worst = max(found, key=lambda e: abs(found[e]))
             self.report.findings.append(
-                Finding(
+                AbsoluteFinding(
                     kind, "", sentence, size, unit, tuple(sorted(found)), self.total, worst, apart,
                     command, cost,
                 )
@@ -98,7 +98,7 @@ class EpisodeTests:
                 fix += shlex.quote(json.dumps(other, ensure_ascii=False))
             size = Estimate(len(wordings), len(wordings), len(wordings))
             self.report.findings.append(
-                Finding(
+                AbsoluteFinding(
                     "task_wording", most, f"One task is worded in {len(wordings)} ways that differ "
                     "by case, spaces or a full stop", size, "", tuple(sorted(odd)), self.total,
                     min(odd), "", fix, 7.0,
@@ -185,7 +185,7 @@ class EpisodeTests:
                 after = tuple(e.index for e in whole[first:])
                 name = self.recording.joints[k].name
                 self.report.findings.append(
-                    Finding(
+                    AbsoluteFinding(
                         "start_change", name, f"From episode {after[0]} on, {name} starts "
                         "elsewhere, by", Estimate(step, step - half, step + half),
                         self.recording.unit or "units", after, len(whole), after[0],

@@ -7,11 +7,11 @@ from pathlib import Path
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.episodes import EpisodeTests
-from gaploop.datasets.absolute.findings import Report
+from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import read_recording
 
 
-def examine(root: Path, *, pictures: bool = True) -> Report:
+def examine(root: Path, *, pictures: bool = True) -> AbsoluteReport:
     """Examine a LeRobot v3 dataset; what it says needs no reference, label or outcome.
 
     Args:
@@ -20,7 +20,7 @@ def examine(root: Path, *, pictures: bool = True) -> Report:
     Raises:
         UnusableInputError: it isn't one, or its tables can't be read.
     """
-    report = Report(root)
+    report = AbsoluteReport(root)
     with layout.reraise_for(root):
         recording = read_recording(root)
         ArmTests(recording, report).run()

@@ -74,7 +74,7 @@ BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in k
 
 
 @dataclass(frozen=True)
-class Finding:
+class AbsoluteFinding:
     """One true sentence about a recording.
 
     Attributes:
@@ -132,7 +132,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class AbsoluteReport:
     """What a recording shows by itself.
 
     Attributes:
@@ -142,7 +142,7 @@ class Report:
     """
 
     root: Path
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AbsoluteFinding] = field(default_factory=list)
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
 
@@ -183,7 +183,7 @@ class Report:
             "episodes": self.flags(),
         }
 
-    def failing(self, kinds: Sequence[str]) -> list[Finding]:
+    def failing(self, kinds: Sequence[str]) -> list[AbsoluteFinding]:
         """Return findings of some kinds, or of any where `any` is among them.
 
         Raises:

@@ -27,7 +27,7 @@ STEPS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Joint:
+class RecordedJoint:
     """One joint: its columns in action and state, and what one unit of these is worth.
 
     Attributes:
@@ -51,7 +51,7 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Recording:
+class MotionRecording:
     """What arm tests look at.
 
     Attributes:
@@ -63,7 +63,7 @@ class Recording:
 
     info: DatasetInfo
     lengths: dict[int, int]
-    joints: tuple[Joint, ...] = ()
+    joints: tuple[RecordedJoint, ...] = ()
     episodes: tuple[Episode, ...] = ()
     unit: str = "°"
     why_not: str = ""
@@ -75,7 +75,7 @@ class Recording:
         return [k for k, joint in enumerate(self.joints) if not joint.is_grip]
 
 
-def read_recording(root: Path) -> Recording:
+def read_recording(root: Path) -> MotionRecording:
     """Read a LeRobot v3 dataset's actions and states.
 
     Raises:
@@ -85,7 +85,7 @@ def read_recording(root: Path) -> Recording:
     vectors = [name for name in (ACTION, STATE) if info.width(name)]
     tables = [_columns(path, vectors) for path in layout.data_files(root)]
     if not tables or not sum(len(t) for t in tables):
-        return Recording(info, {}, why_not="it holds no rows")
+        return MotionRecording(info, {}, why_not="it holds no rows")
     index = np.concatenate([_numbers(t, "episode_index")[:, 0] for t in tables]).astype(np.int64)
     starts = np.r_[0, np.flatnonzero(np.diff(index)) + 1]
     stops = np.r_[starts[1:], len(index)]
@@ -93,7 +93,7 @@ def read_recording(root: Path) -> Recording:
     lengths = {e: int(b - a) for e, (a, b) in rows.items()}
     if len(vectors) < 2:
         lacks = " and ".join(n for n in (ACTION, STATE) if n not in vectors)
-        return Recording(info, lengths, why_not=f"there is no {lacks}")
+        return MotionRecording(info, lengths, why_not=f"there is no {lacks}")
     action, state = (np.concatenate([_numbers(t, name) for t in tables]) for name in vectors)
     whole = np.isfinite(action).all(axis=1) & np.isfinite(state).all(axis=1)
     missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
@@ -105,7 +105,7 @@ def read_recording(root: Path) -> Recording:
     pairs = _pairs(info, action[whole], state[whole])
     if not pairs or not usable:
         why = "no joint of the state answers one of the action" if usable else "values are missing"
-        return Recording(info, lengths, why_not=why, missing_rows=missing)
+        return MotionRecording(info, lengths, why_not=why, missing_rows=missing)
     names = info.names(STATE)
     is_grip = [any(word in names[s].lower() for word in GRIPS) for _, s in pairs]
     body = [s for (_, s), grip in zip(pairs, is_grip, strict=True) if not grip]
@@ -114,7 +114,7 @@ def read_recording(root: Path) -> Recording:
     for (a, s), grip in zip(pairs, is_grip, strict=True):
         travel = float(np.ptp(np.r_[action[whole, a], state[whole, s]]))
         scale = 100.0 / (travel or 1.0) if grip else math.degrees(1.0) if in_radians else 1.0
-        joints.append(Joint(names[s].removesuffix(".pos"), a, s, scale, grip))
+        joints.append(RecordedJoint(names[s].removesuffix(".pos"), a, s, scale, grip))
     scales = np.array([j.scale for j in joints])
     episodes = tuple(
         Episode(
@@ -126,9 +126,9 @@ def read_recording(root: Path) -> Recording:
     )
     far = max((float(np.abs(state[whole][:, body]).max(initial=0.0))), 0.0)
     unit = "°" if in_radians or far > 101.0 else ""
-    recording = Recording(info, lengths, tuple(joints), episodes, unit, "", missing)
+    recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", missing)
     why = _no_positions(recording)
-    return Recording(info, lengths, why_not=why, missing_rows=missing) if why else recording
+    return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
 
 
 def _columns(path: Path, vectors: list[str]) -> pa.Table:
@@ -179,7 +179,7 @@ def _pairs(info: DatasetInfo, action: FloatArray, state: FloatArray) -> list[tup
     return sorted(pairs)
 
 
-def _no_positions(recording: Recording) -> str:
+def _no_positions(recording: MotionRecording) -> str:
     """Say why commands can't be set against readings: they are steps, or of a tool."""
     names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
     if {"x", "y", "z"} <= names:

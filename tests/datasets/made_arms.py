@@ -10,8 +10,8 @@ import numpy as np
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.findings import Report
-from gaploop.datasets.absolute.recording import Episode, Joint, Recording
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.recording import Episode, MotionRecording, RecordedJoint
 from gaploop.datasets.layout import DatasetInfo
 
 NAMES = ("base_pan", "lift", "elbow", "wrist_tilt", "wrist_roll", "gripper")
@@ -53,7 +53,7 @@ def recording(
     sent: Change = as_is,
     read: Change = as_is,
     names: Sequence[str] = NAMES,
-) -> Recording:
+) -> MotionRecording:
     """Return episodes of such an arm, what reaches it and what it reads changed."""
     rng, made = np.random.default_rng(seed), list[Episode]()
     for n in range(episodes):
@@ -64,18 +64,18 @@ def recording(
     vector = {"dtype": "float32", "shape": (6,), "names": [f"{n}.pos" for n in names]}
     features = {"action": vector, "observation.state": vector}
     info = DatasetInfo(Path("made"), FPS, features, "", episodes, 240 * episodes)
-    joints = tuple(Joint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
-    return Recording(info, {e.index: len(e.command) for e in made}, joints, tuple(made))
+    joints = tuple(RecordedJoint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
+    return MotionRecording(info, {e.index: len(e.command) for e in made}, joints, tuple(made))
 
 
-def report(of: Recording) -> Report:
-    found = Report(Path("made"))
+def report(of: MotionRecording) -> AbsoluteReport:
+    found = AbsoluteReport(Path("made"))
     ArmTests(of, found).run()
     found.rank()
     return found
 
 
-def reordered(of: Recording, order: Sequence[int]) -> Recording:
+def reordered(of: MotionRecording, order: Sequence[int]) -> MotionRecording:
     """Return the same recording with its joints in another order."""
     return replace(
         of,

@@ -11,8 +11,8 @@ from made_arms import FPS, recording
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute.cameras import RUN_S, THUMB, CameraLook, CameraTests, Run, blur
-from gaploop.datasets.absolute.findings import Report
-from gaploop.datasets.absolute.recording import Recording
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.recording import MotionRecording
 
 type Change = Callable[[FloatArray], FloatArray]
 
@@ -27,7 +27,7 @@ def scene(seed: int) -> FloatArray:
     return picture
 
 
-def pictures(plain: Recording, episode: int, seed: int, age: float = 0.0, shift: int = 0
+def pictures(plain: MotionRecording, episode: int, seed: int, age: float = 0.0, shift: int = 0
              ) -> FloatArray:  # fmt: skip
     """Return what a camera beside the arm sees: a link that stands where two joints are."""
     q = plain.episodes[episode].reading
@@ -45,7 +45,7 @@ def pictures(plain: Recording, episode: int, seed: int, age: float = 0.0, shift:
 
 
 def camera(
-    plain: Recording, seed: int = 0, age: float = 0.0, change: Change = lambda x: x,
+    plain: MotionRecording, seed: int = 0, age: float = 0.0, change: Change = lambda x: x,
     shifted_from: int = 99, name: str = "top",
 ) -> CameraLook:  # fmt: skip
     seen = CameraLook(f"observation.images.{name}")
@@ -57,24 +57,24 @@ def camera(
     return seen
 
 
-def kinds(plain: Recording, *looks: CameraLook) -> dict[str, float]:
-    report = Report(plain.info.root)
+def kinds(plain: MotionRecording, *looks: CameraLook) -> dict[str, float]:
+    report = AbsoluteReport(plain.info.root)
     CameraTests(plain, report, looks).run()
     assert all(len(f.sentence.split()) <= 30 for f in report.findings)
     return {f.kind: f.estimate.value for f in report.findings}
 
 
 @pytest.fixture(scope="module")
-def plain() -> Recording:
+def plain() -> MotionRecording:
     return recording(0)
 
 
-def test_nothing_is_said_of_a_good_camera(plain: Recording) -> None:
+def test_nothing_is_said_of_a_good_camera(plain: MotionRecording) -> None:
     assert kinds(plain, camera(plain)) == {}
 
 
 @pytest.mark.parametrize("rows", [2.0, 4.0, 9.0])
-def test_the_age_of_pictures_is_told(plain: Recording, rows: float) -> None:
+def test_the_age_of_pictures_is_told(plain: MotionRecording, rows: float) -> None:
     found = kinds(plain, camera(plain, age=rows))
     assert set(found) == {"camera_age"}
     assert found["camera_age"] == pytest.approx(rows / FPS * 1e3, abs=25)
@@ -106,32 +106,32 @@ def flickering(x: FloatArray) -> FloatArray:
     ],
 )
 def test_what_pictures_show_by_themselves(
-    plain: Recording, kind: str, change: Change, size: float
+    plain: MotionRecording, kind: str, change: Change, size: float
 ) -> None:
     found = kinds(plain, camera(plain, change=change))
     assert set(found) == {kind}
     assert found[kind] == pytest.approx(size, rel=0.35)
 
 
-def test_a_camera_that_was_moved_is_told_with_the_episode(plain: Recording) -> None:
-    report = Report(plain.info.root)
+def test_a_camera_that_was_moved_is_told_with_the_episode(plain: MotionRecording) -> None:
+    report = AbsoluteReport(plain.info.root)
     CameraTests(plain, report, [camera(plain, shifted_from=6)]).run()
     [found] = report.findings
     assert (found.kind, found.episodes) == ("moved_camera", (6, 7, 8, 9))
     assert found.estimate.value == pytest.approx(100 * 6 / THUMB[0], rel=0.3)
 
 
-def test_cameras_that_change_places_are_told_with_the_command(plain: Recording) -> None:
+def test_cameras_that_change_places_are_told_with_the_command(plain: MotionRecording) -> None:
     top, side = camera(plain), camera(plain, seed=5, name="side")
     top.starts[3], side.starts[3] = side.starts[3], top.starts[3]
-    report = Report(plain.info.root)
+    report = AbsoluteReport(plain.info.root)
     CameraTests(plain, report, [top, side]).run()
     [found] = report.findings
     assert (found.kind, found.episodes) == ("swapped_cameras", (3,))
     assert "--swap='[top, side]'" in found.command
 
 
-def test_without_pictures_or_motion_nothing_is_claimed(plain: Recording) -> None:
+def test_without_pictures_or_motion_nothing_is_claimed(plain: MotionRecording) -> None:
     assert kinds(plain) == {}
     still = replace(plain, episodes=())
     assert kinds(still, camera(plain)) == {}

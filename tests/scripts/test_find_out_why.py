@@ -16,8 +16,8 @@ from gaploop.datasets.sources import load_takes
 from gaploop.finetune.lerobot_policy import resolve
 from gaploop.scripts.cli import main
 
-PAGE = "find_out_why.md"
-DOCS = Path(__file__).parents[2] / "docs" / "start"
+PAGE = "start/find_out_why.md"
+DOCS = Path(__file__).parents[2] / "docs"
 PLAIN = {
     "action", "observation.state", "timestamp", "frame_index", "episode_index", "index",
     "task_index",
@@ -136,7 +136,7 @@ def test_the_pages_that_it_leads_to(
     label = re.search(r"gaploop label [^.]*success", capsys.readouterr().err)
     assert label is not None
     assert ran(label[0]) == 0
-    for page in ("diagnosis.md", "planning.md"):
+    for page in ("diagnose/diagnosis.md", "diagnose/planning.md"):
         for line in typed(page):
             if re.match(r"gaploop (diagnose|plan \./diagnosis) .*--", line):
                 is_asked = ran(line) == 2 and "--units=degrees" in capsys.readouterr().err
