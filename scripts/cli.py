@@ -237,7 +237,8 @@ def _overview() -> str:
     for name, path in commands().items():  # the first line of each one's help, without importing it
         text, config = path.read_text(), path.stem.replace("_", "")
         of_config = re.search(rf'(?im)^class {config}Config\b.*:\n    """(.*?)("""|$)', text)
-        known[name] = of_config[1] if of_config else text.partition('"""')[2].partition("\n")[0]
+        of_file = text.partition('"""')[2].partition("\n")[0].removesuffix('"""')
+        known[name] = of_config[1] if of_config else of_file
     width = max(map(len, known), default=0) + 2
     rest = known.keys() - {name for names in GROUPS.values() for name in names}
     for group, names in (*GROUPS.items(), ("more", sorted(rest))):

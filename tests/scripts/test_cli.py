@@ -122,7 +122,8 @@ def test_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     for name in cli.commands():
         (line,) = [line for line in lines if line.startswith(f"  {name} ")]
-        assert line.removeprefix(f"  {name}").strip()
+        assert (said := line.removeprefix(f"  {name}").strip())
+        assert '"""' not in said
 
 
 @pytest.mark.parametrize("name", cli.commands())
