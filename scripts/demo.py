@@ -26,6 +26,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.scripts import options
 
+RARE: Final = ("policy.fps",)
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
 gaploop demo --seed=random --output_dir=outputs/drawn # two cells drawn from all nine dimensions

@@ -29,6 +29,10 @@ from gaploop.scripts._library import command
 
 log = logging.getLogger(__name__)
 
+RARE: Final = (
+    *("policy.fps", "env.randomise_strength", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *("rollouts", "units", "ray.address", "max_s"),
+)
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
 gaploop evaluate --policy.path=base --factors=all --n=50 --output_dir=evaluated

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich import box
 from rich.markup import escape
@@ -39,6 +39,16 @@ from gaploop.scripts._library import command
 if TYPE_CHECKING:
     from gaploop.failure_analysis.planning.plan import PlanRequest
 
+RARE: Final = (
+    "budget.money",
+    "cost.*",
+    "task",
+    "results",
+    "runs",
+    "curves",
+    "policy_sees",
+    "least_gain",
+)
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
 gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --cost.rate_per_hour=40

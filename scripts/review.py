@@ -20,6 +20,7 @@ from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
+RARE: Final = ("suggestions", "show_others", "port")
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
