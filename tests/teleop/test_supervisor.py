@@ -326,7 +326,7 @@ def test_nothing_of_a_program_that_stood_still_reaches_the_arm_once_it_is_lowere
     """One that was stopped went on after SIGCONT, and drove an arm that others had taken over."""
     ride = ended["so101", how]
     ride.program.send_signal(signal.SIGCONT)
-    after = ride.heard[ride.before :]
+    after = ride.heard[ride.before + 1 :]  # one piece may have been read, and not yet heard
     assert len(after) > 10
     assert all(is_over for is_over, _ in after)  # from the supervisor's first byte on
 
