@@ -25,10 +25,6 @@ class StationCell:
     gaps_module: str = ""
     """A Python module with gap mechanisms of your own: my_lab.gaps (docs/diagnose/gaps.md)."""
 
-    def show_ranges(self) -> bool:
-        """Print a file of ranges where that is asked for; say whether it is."""
-        return show_file(self)
-
 
 def show_file(device: Any) -> bool:
     """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
@@ -36,7 +32,7 @@ def show_file(device: Any) -> bool:
         from gaploop.core.randomisation import as_yaml
         from gaploop.sim.randomise import preset
 
-        print(as_yaml(preset("all", device.randomise_strength)), end="")
+        print(as_yaml(preset("all", getattr(device, "randomise_strength", 1.0))), end="")
         return True
     if str(getattr(device, "topics", "")) == "help":
         from gaploop.teleop.lerobot_ros2.config import EXAMPLE

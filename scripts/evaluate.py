@@ -126,7 +126,7 @@ class GymEvaluateConfig:
 
 def run(config: Any) -> int:
     """Evaluate and print."""
-    if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
+    if options.show_file(config.env):
         return 0
     result, notes = _evaluated(config)
     # Whose rollouts, each setting, what it costs, what went wrong.

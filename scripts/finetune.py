@@ -81,7 +81,7 @@ def run(config: FinetuneConfig) -> int:
         known = [dataclasses.asdict(p) for p in PRESETS.values()]
         options.emit(config.json, {"presets": known}, table())
         return 0
-    if options.StationCell(randomise=config.env.randomise).show_ranges():
+    if options.show_file(config.env):
         return 0
     if config.dry_run:
         return _show_mixture(config)

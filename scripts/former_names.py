@@ -20,7 +20,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "pretrain": ("finetune", "--policy.type=act"),
     "probe": ("identify", "--measure"),
     "reinforce": ("finetune", "--method=reinforce"),
-    "repair": ("check", "--fix"),
+    "repair": ("check", "--fix", "--dry_run"),
     "ros2": ("rollout", "--robot.type=ros2", "--take_over=never"),
     "studio": ("review",),
     "survey": ("check",),
@@ -38,10 +38,10 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
-    "repair": {"--yes": ""},
+    "repair": {"--yes": "--dry_run=false"},
     "ros2": {"--topics": "--robot.topics", "--dry_run": "--robot.dry_run"},
 }
-"""Former command → its options that are written otherwise now; "" for what goes without saying."""
+"""Former command → its options that are written otherwise now."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -54,5 +54,5 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
         name, equals, value = argument.partition("=")
         name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
         value = "" if "=" in name else f"{equals}{value}"
-        given += [f"{name}{value}"] if name or not argument else []
+        given.append(f"{name}{value}")
     return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."
