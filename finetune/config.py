@@ -99,7 +99,7 @@ class TrainingCell:
         from gaploop.sim.randomise import known_and_drawn
 
         option = "--env.robot"
-        known, drawn = known_and_drawn(self.twin, self.randomise, arm=self.robot, option=option)
+        known, drawn = known_and_drawn(self.twin, self.randomise, self.robot, option)
         return {"task": self.task, "robot": self.robot, "parameters": known, "randomise": drawn}
 
 

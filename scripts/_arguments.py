@@ -28,6 +28,7 @@ from draccus.utils import DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
+from gaploop.scripts.former_names import DROPPED
 
 CONFIG_PATH: Final = "config_path"
 _TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
@@ -248,6 +249,8 @@ def nearest(name: str, options: Mapping[str, Option]) -> str:
     """Return a hint with the option most like `name`, or the empty text."""
     if name in options:
         return f" Did you mean --{name}?"
+    if name in DROPPED:
+        return f" {DROPPED[name]}"
     near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
     last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
     best = last[:1] or near

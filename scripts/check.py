@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map", "consents")
+RARE = ("rename_map",)
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 _ROWS_SHOWN: Final = 20
@@ -74,8 +74,6 @@ class CheckConfig:
     deep: bool = False
     """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
     those of some episodes, spread evenly."""
-    consents: Path | None = None
-    """The consent register; the usual one unless given."""
     fail_on: list[str] = field(default_factory=list)
     """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
     joint_delay]', or '[any]'."""
@@ -105,11 +103,10 @@ def run(config: CheckConfig) -> int:
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
     if given and not config.fix:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
-    if _are_many(config.roots):
-        if config.fix or config.deep or config.consents is not None:
+    if are_many(config.roots):
+        if config.fix or config.deep:
             raise UnusableInputError(
-                "--fix, --deep and --consents are for the data, videos and consents of one "
-                "dataset: gaploop check DIR"
+                "--fix and --deep are for the data and videos of one dataset: gaploop check DIR"
             )
         return _overview(config)
     if config.fix and not _is_journal(config):
@@ -160,7 +157,7 @@ def check(config: CheckConfig) -> list[Finding]:
 
     root = _root(config)
     with progress("Checking video files") as advance:
-        return dataset.check(root, config.deep, consents=config.consents, advance=advance)
+        return dataset.check(root, config.deep, advance=advance)
 
 
 def _root(config: CheckConfig) -> Path:
@@ -169,7 +166,7 @@ def _root(config: CheckConfig) -> Path:
     return Path(config.roots[0])
 
 
-def _are_many(roots: Sequence[str]) -> bool:
+def are_many(roots: Sequence[str]) -> bool:
     """Say whether these are several datasets, one on a Hub, or a folder above datasets."""
     if len(roots) != 1:
         return len(roots) > 1
@@ -253,7 +250,7 @@ def _fix_dataset(config: CheckConfig) -> int:
     from gaploop.datasets.check.fix import FixOptions, fix, plan
 
     root = existing_folder(_root(config), "Folder")
-    how = FixOptions(config.labels_from, config.deep, config.rename_map, config.consents)
+    how = FixOptions(config.labels_from, config.deep, config.rename_map)
 
     def fixed(drop: bool) -> FixReport:
         with progress("Finding what to fix" if config.dry_run else "Fixing"):

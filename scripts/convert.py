@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ImportSettings, Recording
-from gaploop.datasets.layout import read_info
+from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
@@ -21,7 +21,7 @@ _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
 _STATED: Final = ("fps", "units", "set", "rename_map", "swap_red_blue")
 _ONLY_FOR: Final = {
     "drop_videos": ("lerobot",),
-    **dict.fromkeys(("fps", "units", "consents"), LAYOUTS),
+    **dict.fromkeys(("fps", "units"), LAYOUTS),
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
     "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
@@ -72,13 +72,11 @@ class ConvertConfig:
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
     swap_red_blue: bool = False
     """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
-    consents: Path | None = None
-    """Foreign layouts: the consent register; see gaploop consent --help."""
     json: bool = False
     """Print what was written as one JSON object."""
 
 
-RARE = ("drop_videos", "swap_red_blue", "consents")
+RARE = ("drop_videos", "swap_red_blue")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -120,7 +118,6 @@ def run(config: ConvertConfig) -> int:
 
 def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.registry import export_dataset
-    from gaploop.datasets.lerobot_import import parse_episodes
 
     plain = ConvertConfig()
     for option in ("from_", "drop_videos", *_STATED):
@@ -131,8 +128,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     total = read_info(source).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Converting", len(chosen) if chosen else total) as advance:
-        how: dict[str, Any] = {"advance": advance, "consents": config.consents}
-        out = export_dataset(source, config.to, target, episodes=chosen, **how)
+        out = export_dataset(source, config.to, target, episodes=chosen, advance=advance)
     answer = {
         "output": str(target),
         "format": config.to,
@@ -151,7 +147,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
 
 def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
 
     old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
     every = range(read_info(source).total_episodes) if old is None else old
@@ -174,7 +170,6 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
     from gaploop.datasets.formats.dataset import write_dataset
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
-    from gaploop.datasets.lerobot_import import parse_episodes
 
     guess(source)  # it exists
     keys: dict[str, tuple[str, ...]] = {}
@@ -202,7 +197,7 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
 
         incoming = replace(incoming, count=len(chosen), episodes=episodes)
     with progress("Converting", incoming.count) as advance:
-        count = write_dataset(incoming, target, advance, config.consents)
+        count = write_dataset(incoming, target, advance)
     seen = [] if config.from_ else [f"{source}: {KNOWN[name].label}."]
     came = [f"Written by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]

@@ -145,12 +145,3 @@ def require_action(action: str, known: Sequence[str], command: str) -> None:
         raise UnusableInputError(f"gaploop {command} what? One of: {', '.join(known)}.")
     if action not in known:
         raise unknown_choice("action", action, known)
-
-
-@dataclass
-class RayOptions:
-    """Rollouts on many machines."""
-
-    address: str = ""
-    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Needs
-    pip install 'gaploop[ray]' on every machine. Unless given, --workers processes here."""

@@ -30,13 +30,11 @@ class PublishConfig:
     journal: Path | None = None
     """Folder of recorded takes."""
     dataset: DatasetTarget = field(default_factory=DatasetTarget)
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
 
 
-RARE = ("dataset.private", "dataset.tags", "consents")
+RARE = ("dataset.private", "dataset.tags")
 EXAMPLE = """
 gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
                 --dataset.repo_id=me/pick_place
@@ -47,7 +45,7 @@ def run(config: PublishConfig) -> int:
     """Publish what is new; 1 if a sealed take was refused."""
     report = publish(config)
     root = config.dataset.folder()
-    pushed = push_after(config.dataset, root, config.consents)
+    pushed = push_after(config.dataset, root)
     lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
     lines += [
         f"{count} {outcome.replace('_', ' ')} left in the journal."
@@ -85,10 +83,4 @@ def publish(config: PublishConfig) -> PublishReport:
         def on_take(done: int, total: int) -> None:
             advance(1 if done > 1 else 1 + folders - total)  # those that are there already, too
 
-        return publish_takes(
-            journal,
-            root,
-            config.dataset.repo_id,
-            on_take=on_take,
-            consents=config.consents,
-        )
+        return publish_takes(journal, root, config.dataset.repo_id, on_take=on_take)

@@ -135,9 +135,11 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"gaploop {name}" in said.partition("example:")[2]
     assert "  --config_path=" in said
     assert "  --json=" in said
-    # The emulator writes its link, consent its register; what serves or pushes writes nothing.
-    written = ("output_dir", "dataset.root", "link", "journal", "consents")
-    assert name in ("serve", "push") or any(f"  --{option}=" in said for option in written)
+    # The emulator writes its link; others write nothing, or in the dataset.
+    written = ("output_dir", "dataset.root", "link", "journal")
+    assert name in ("serve", "push", "consent", "label") or any(
+        f"  --{option}=" in said for option in written
+    )
 
 
 @pytest.mark.usefixtures("unlogged")

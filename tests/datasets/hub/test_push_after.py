@@ -35,7 +35,7 @@ def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
 
 def test_a_session_that_is_stopped_says_how_to_push_later(dataset: Path, hub: LoopbackHub) -> None:
     asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
-    said = push_after(asked, dataset, None, stopped=[15])
+    said = push_after(asked, dataset, stopped=[15])
     assert said is not None
     assert said["state"] == "unreached"
     assert hub.log == []
@@ -48,7 +48,7 @@ def test_what_must_not_be_pushed_is_pushed_once_it_is_repaired(
 ) -> None:
     (dataset / "meta" / "notes.md").write_text("hf_" + "aB3" * 11)
     asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
-    said = push_after(asked, dataset, None)
+    said = push_after(asked, dataset)
     assert said is not None
     assert said["state"] == "refused"
     (dataset / "meta" / "notes.md").unlink()
