@@ -50,7 +50,7 @@ class CalibrateConfig:
     board: str = "8x6:28"
     """The printed board: columns x rows of squares (not inner corners), the side of a square as
     measured on the print [mm], then side of a marker [mm] (three quarters of that) and dictionary
-    (4X4_50), as in 8x6:28:21:5X5_100; or chessboard:10x7:25, which must be wholly in the picture."""
+    (4X4_50), as in 8x6:28:21:5X5_100; or chessboard:10x7:25, wholly in the picture."""
     lens: Literal["standard", "wide"] = "standard"
     """wide: lenses over about 90°."""
     setup: Literal["eye_in_hand", "eye_to_hand"] = "eye_in_hand"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map",)
+RARE = ("rename_map", "drop")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 _ROWS_SHOWN: Final = 20

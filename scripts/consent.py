@@ -26,6 +26,7 @@ from gaploop.scripts.options import counted, emit, progress, require_action, req
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
+RARE: Final = ("bands", "places", "name")
 
 EXAMPLE: Final = """
 gaploop consent add --expires=2027-06-30 --scope='[record, publish]' --name="form 12"

@@ -18,12 +18,11 @@ POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
 FORMATS: Final = ("lerobot", *LAYOUTS)
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
-_STATED: Final = ("fps", "units", "set", "rename_map", "swap_red_blue")
+_STATED: Final = ("fps", "units", "set", "rename_map")
 _ONLY_FOR: Final = {
     "drop_videos": ("lerobot",),
     **dict.fromkeys(("fps", "units"), LAYOUTS),
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
-    "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
 }
 """Option to the formats that heed it where they are read."""
@@ -59,7 +58,8 @@ class ConvertConfig:
     """Only these, such as '0:30' or '[0, 3]'."""
     set: dict[str, str] = field(default_factory=dict)
     """What the source doesn't state: kind (import unless given), domain (real), outcome; of
-    foreign layouts task and robot_type, too: '{"kind": "demonstration", "task": "Make coffee"}'."""
+    foreign layouts task, robot_type and colours (bgr where red and blue are swapped), too:
+    '{"kind": "demonstration", "task": "Make coffee"}'."""
     fps: float | None = None
     """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
     units: str = ""
@@ -70,13 +70,11 @@ class ConvertConfig:
     '{state: observation.state, image: observation.images.top}'; several are joined end to end."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
-    swap_red_blue: bool = False
-    """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
     json: bool = False
     """Print what was written as one JSON object."""
 
 
-RARE = ("drop_videos", "swap_red_blue")
+RARE = ("drop_videos", "from", "units", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -175,9 +173,10 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
     keys: dict[str, tuple[str, ...]] = {}
     for key, feature in config.rename_map.items():
         keys[feature] = (*keys.get(feature, ()), key)
-    words = _words(config, ("task", "robot_type"))
+    words = _words(config, ("task", "robot_type", *(("colours",) if name != "mcap" else ())))
+    is_bgr = words.pop("colours", "rgb") == "bgr"
     settings = ImportSettings(
-        config.fps, noted(config.units), keys=keys, swap_red_blue=config.swap_red_blue, **words
+        config.fps, noted(config.units), keys=keys, swap_red_blue=is_bgr, **words
     )
     read = KNOWN[name].read
     assert read is not None  # of LAYOUTS here
@@ -214,7 +213,8 @@ def _words(config: ConvertConfig, more: tuple[str, ...]) -> dict[str, Any]:
     for name, word in config.set.items():
         if name not in (*_WORDS, *more):
             raise unknown_choice("field", name, (*_WORDS, *more), "--set")
-        if name in _WORDS and word not in list(_WORDS[name]):
-            raise unknown_choice(name, word, [m.value for m in _WORDS[name]], f"--set, {name}")
+        known = [m.value for m in _WORDS[name]] if name in _WORDS else ["rgb", "bgr"]
+        if name in (*_WORDS, "colours") and word not in known:
+            raise unknown_choice(name, word, known, f"--set, {name}")
         stated[name] = _WORDS[name](word) if name in _WORDS else word
     return stated

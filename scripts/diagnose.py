@@ -40,13 +40,18 @@ gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 gaploop diagnose ./rollouts --factors
 """
 RARE = (
-    "dataset.episodes",
-    "images",
-    "labels",
-    "n",
-    "only",
-    "sim",
-    "workers",
+    *(
+        "dataset.episodes",
+        "pictures",
+        "n",
+        "only",
+        "sim",
+        "workers",
+        "save_reference",
+        "units",
+        "station",
+    ),
+    "trained_on",
 )
 PLANNED = 50
 """Takes that the report's plan may ask for."""
@@ -79,11 +84,8 @@ class DiagnoseConfig:
     """Units of joints, for takes without: degrees, radians, normalized (LeRobot's -100 to 100), or
     unknown to ignore joints. Unless given, taken from robot and values where these are clear. Noted
     in the dataset: once is enough."""
-    images: bool = True
+    pictures: bool = True
     """Use pictures; with false, only telemetry and the tracked scene."""
-    labels: Path | None = None
-    """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
-    labelled failures on, the others are judged by what these show about this station."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -143,7 +145,7 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     if not is_dataset(root):
         return None
     with options.progress("Looking at motion and pictures"):
-        return examine(root, pictures=config.images)
+        return examine(root, pictures=config.pictures)
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -177,15 +179,10 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     source, takes, scene = config.dataset.folder(), _takes(config), _scene(config)
     reference = _reference(config, takes, scene)
-    if config.labels is not None and not config.labels.is_file():
-        raise UnusableInputError(
-            f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it out: the "
-            f"labels of {source} itself are read anyway."
-        )
     if config.twin is not None and not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
     twin = load_twin(config.twin) if config.twin is not None else None
-    causes = engineer_labels(config.labels or open_labelled(source).file)
+    causes = engineer_labels(open_labelled(source).file)
     ask_policy, cameras, not_asked = _ask_policy(config, takes)
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
@@ -194,7 +191,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             [recoloured_take(take, scene) for take in takes],
             reference,
             source=source.resolve().name,
-            images=config.images,
+            images=config.pictures,
             on_take=lambda _take: advance(),
             ask_policy=ask_policy,
             cameras=cameras,
@@ -226,7 +223,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
         )
         for take in takes  # in the colours that they were taken in
-        if config.images and take.info.uid in shown
+        if config.pictures and take.info.uid in shown
     }
     for name, png in report_pngs(found).items():
         write_atomically(folder / name, png)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 RARE: Final = (
     *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
-    *("env.randomise", "rollouts", "seed", "workers", "max_s"),
+    *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100

@@ -30,8 +30,10 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "diagnose": {"--images": "--pictures"},
     "edit": {"--by": "--splits"},
     "export": {"--format": "--to", "--output": "--output_dir"},
+    "finetune": {"--held_out_share": "--held_out"},
     "import": {"--format": "--from"},
     "label": {
         "--episode": "--episodes",
@@ -54,6 +56,10 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
+    "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
+    "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
+    "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
     **dict.fromkeys(
         (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
         "Describe the board in one: --board=8x6:28 (columns x rows, mm).",

@@ -23,7 +23,7 @@ SET: Final = ("outcome", "failure_mode", "phase", "dimensions")
 """Options that set a label."""
 _MOST_DATASETS: Final = 20
 POSITIONAL: Final = "roots"
-RARE = ("history", "export", "import", "undo", "dry_run")
+RARE = ("history", "export", "import", "undo", "dry_run", "note")
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'

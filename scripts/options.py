@@ -85,14 +85,6 @@ class PublishedDataset(DatasetFolder):
 
 
 @dataclass
-class DatasetTarget(PublishedDataset):
-    """Which dataset to publish to, and what its card says."""
-
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
-
-
-@dataclass
 class DatasetOptions(PublishedDataset):
     """Which dataset, and what to record into it."""
 

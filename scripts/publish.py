@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts.options import DatasetTarget, counted, emit, progress, required
+from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
@@ -29,12 +29,12 @@ class PublishConfig:
 
     journal: Path | None = None
     """Folder of recorded takes."""
-    dataset: DatasetTarget = field(default_factory=DatasetTarget)
+    dataset: PublishedDataset = field(default_factory=PublishedDataset)
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
 
 
-RARE = ("dataset.private", "dataset.tags")
+RARE = ("dataset.private",)
 EXAMPLE = """
 gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
                 --dataset.repo_id=me/pick_place

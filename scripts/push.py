@@ -14,7 +14,7 @@ from gaploop.scripts.options import emit, required
 log = logging.getLogger(__name__)
 
 POSITIONAL: Final = "folder"
-RARE: Final = ("allow_paths", "license")
+RARE: Final = ("allow_paths", "license", "tags")
 EXAMPLE: Final = """
 gaploop push recordings/pick_place --repo_id=me/pick_place --private
 gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0

@@ -20,7 +20,7 @@ from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
-RARE: Final = ("suggestions", "show_others", "port")
+RARE: Final = ("suggestions", "port", "units", "browser")
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
@@ -62,8 +62,6 @@ class ReviewConfig:
     """station.yaml that names the camera of the scene and the colours in it."""
     units: str = ""
     """Units of joints, for takes without; as of gaploop diagnose."""
-    show_others: bool = False
-    """Show others' labels of a take before one has labelled it oneself."""
     port: int = 8321
     """The first port to try; 0 for any that is free."""
     browser: bool = True
@@ -107,9 +105,7 @@ def run(config: ReviewConfig) -> int:
         text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
-    session = LabelSession(
-        store, author, found, show_others=config.show_others, use_suggestions=config.suggestions
-    )
+    session = LabelSession(store, author, found, use_suggestions=config.suggestions)
     with review_folder() as media:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)

@@ -41,7 +41,9 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
-    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "seed",
+    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "seed", "display",
+    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
+    "factors",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\

@@ -101,7 +101,7 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
         if values.setdefault(part, text) != text:
             raise UnusableInputError(
                 f"--splits={name}: '{values[part]}' and '{text}' would both go to {part}. "
-                "Make them one word with gaploop edit retag, or name the parts: --splits='{{…}}'."
+                "Make them one word with gaploop edit retag, or name the parts: --splits='{…}'."
             )
         parts.setdefault(part, []).append(episode.index)
     if len(parts) < 2:

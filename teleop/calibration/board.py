@@ -232,29 +232,6 @@ def parse_board(text: str) -> Board:
     Raises:
         UnusableInputError: it can't be read, or there is no such board.
     """
-    read = BOARD.fullmatch(text.strip())
-    if read is None:
-        raise UnusableInputError(
-            f"--board={text} can't be read. Write columns x rows of squares and their side in mm, "
-            "as 8x6:28, 8x6:28:21:4X4_50 or chessboard:10x7:25."
-        )
-    kind, columns, rows, square_mm, marker_mm, markers = read.groups()
-    square_m = float(square_mm) * 1e-3
-    marker_m = float(marker_mm) * 1e-3 if marker_mm else 0.75 * square_m
-    sides = int(columns), int(rows), square_m, marker_m
-    return Board(kind or "charuco", *sides, (markers or "4X4_50").removeprefix("DICT_"))
-
-
-def parse_board(text: str) -> Board:
-    """Return the board that a text describes.
-
-    Args:
-        text: `8x6:28`: columns and rows of squares, side of a square [mm]; then perhaps side of a
-            marker [mm] and dictionary, as in `8x6:28:21:4X4_50`; or `chessboard:10x7:25`.
-
-    Raises:
-        UnusableInputError: it can't be read, or there is no such board.
-    """
     read = WRITTEN.fullmatch(text.strip())
     if read is None:
         raise UnusableInputError(
@@ -285,11 +262,8 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
         bits, last = name.partition("_")[0], int(ids.max())
         if board.kind == "chessboard" or not board.dictionary.startswith(bits):
             least = next(n for n in (50, 100, 250, 1000) if last < n)
-            return (
-                f"Markers of another dictionary are there instead: {bits}_{least} or a larger one of "
-                f"that family. Give --board={board.columns}x{board.rows}:{board.square_m * 1e3:g}:"
-                f"{board.marker_m * 1e3:g}:{bits}_{least}"
-            )
+            other = replace(board, kind="charuco", dictionary=f"{bits}_{least}")
+            return f"Markers of another dictionary, or a larger one, are there: {other.option}"
         end = board.columns * board.rows // 2 - 1
         if last > end:
             return (

@@ -350,7 +350,7 @@ def tree(folder: Path) -> dict[str, int]:
             2,
             "Unknown action 'purge'.*delete, harmonise, keep, merge, retag, split",
         ),
-        (["split", "--where=outcome=success"], 2, "session monday would be in several parts"),
+        (["split", "--where=outcome=success"], 2, "session monday.* would be in several parts"),
         (["split", "--splits=outcome", "--dry_run"], 2, "session .* would be in several parts"),
         (["split", "--splits=lightning"], 2, "Did you mean 'lighting'"),
         (["split", '--splits={"a": 1.5, "b": -0.5}'], 2, "between 0 and 1"),
@@ -407,7 +407,7 @@ def test_values_that_would_share_a_folder_are_refused(original: Path) -> None:
             replace(e, info=replace(e.info, station=station))
             for e, station in ((first, a), (second, b), (others[0], "y"))
         ]
-        with pytest.raises(UnusableInputError, match="would both go to the folder"):
+        with pytest.raises(UnusableInputError, match="would both go to"):
             by_field(held, "station")
         assert by_field([held[0], held[2]], "station").keys() >= {"y"}
 

@@ -251,7 +251,7 @@ def test_the_action_of_robomimic_is_no_choice(robosuite: Path) -> None:
     [
         ("aloha", "--rename_map={qvel: observation.state}"),
         ("umi", "--rename_map={qvel: observation.state}"),
-        ("mcap", "--swap_red_blue"),
+        ("umi", "--drop_videos"),
         ("lerobot", "--units=degrees"),
     ],
 )

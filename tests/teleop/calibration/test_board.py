@@ -78,7 +78,7 @@ def test_a_part_of_a_larger_chessboard_is_not_taken_for_the_whole() -> None:
     ):
         assert find_board(smaller, image) is None
         hint = why_not_found(smaller, [image])
-        assert "--board=9x6:" in hint
+        assert "--board=chessboard:9x6:" in hint
 
 
 def test_a_hint_names_the_option_that_fixes() -> None:
@@ -96,9 +96,9 @@ def test_a_hint_names_the_option_that_fixes() -> None:
     ("options", "says"),
     [
         ({"kind": "circles"}, "charuco"),
-        ({"columns": 2}, "from 3 to 50"),
-        ({"square_m": 0.0}, "square_mm"),
-        ({"marker_m": 0.03}, "marker_mm"),
+        ({"columns": 2}, "3 to 50 columns"),
+        ({"square_m": 0.0}, "1 to 1000 mm"),
+        ({"marker_m": 0.03}, "0.3 to 0.95"),
         ({"dictionary": "4X4_51"}, "4X4_50"),
         ({"columns": 12, "rows": 12}, "larger one"),
     ],

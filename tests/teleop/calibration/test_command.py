@@ -180,7 +180,10 @@ def test_what_is_wrong_with_poses_is_one_line(
     wrong = run(folder, file, *SMALL, "--arm_model=so101", "--setup=eye_to_hand")
     assert "Refused" in wrong
     assert "--setup=eye_in_hand" in wrong
-    assert "hand_eye" not in load_calibration(tmp_path / "x.json").content["cameras"]["wrist"]
+    assert (
+        "hand_eye"
+        not in load_calibration(tmp_path / "x.calibration.json").content["cameras"]["wrist"]
+    )
     rows = (folder / "poses.jsonl").read_text().splitlines()
     degrees = json.loads(rows[0])
     degrees["q_rad"]["elbow_flex"] = 57.3
@@ -218,7 +221,7 @@ def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFix
     answer = json.loads(capsys.readouterr().out)
     assert 0.0 < answer["latency_s"] < 0.03
     assert answer["joints"]
-    assert load_calibration(tmp_path / "x.json").content["arms"]["follower"]["latency"]
+    assert load_calibration(tmp_path / "x.calibration.json").content["arms"]["follower"]["latency"]
     run = functools.partial(error_line, capsys, "latency")
     assert "--arm_name" in run(journal, file, "--arm_name=left")
     assert "Which take" in run(file)
@@ -305,7 +308,7 @@ def test_poses_taken_by_hand_make_a_calibration(
     file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("intrinsics", lens_folder, "--camera_name=wrist", file) == 0
     assert calibrate("hand_eye", folder, "--arm_model=so101", file, *SMALL) == 0
-    off_m = load_calibration(tmp_path / "x.json").hand_eye("wrist").T_mount_camera
+    off_m = load_calibration(tmp_path / "x.calibration.json").hand_eye("wrist").T_mount_camera
     assert np.linalg.norm(off_m[:3, 3] - WHERE.T_mount_camera[:3, 3]) < 0.001
     capsys.readouterr()
 
@@ -364,9 +367,9 @@ def test_pictures_are_taken_from_a_lerobot_camera_and_kept_after_ctrl_c(
     assert "8 are needed" in said
     kept = len(list(folder.glob("*.png")))
     assert 3 <= kept < 8
-    options = ("--camera_name=front", file, "--images=8", *camera_options)
+    options = ("--camera_name=front", file, *camera_options)
     assert calibrate("intrinsics", folder, *options) == 0
     assert len(list(folder.glob("*.png"))) >= 8
-    found = load_calibration(tmp_path / "x.json").intrinsics("front")
+    found = load_calibration(tmp_path / "x.calibration.json").intrinsics("front")
     assert found.focal_px == pytest.approx(WHERE.lens.focal_px, rel=0.01)
     assert camera(focal_px=480).focal_px == WHERE.lens.focal_px
