@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.run_record import write_run
 from gaploop.core.station import StationScene, load_station
@@ -40,18 +40,8 @@ gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 gaploop diagnose ./rollouts --factors
 """
 RARE = (
-    *(
-        "dataset.episodes",
-        "pictures",
-        "n",
-        "only",
-        "sim",
-        "workers",
-        "save_reference",
-        "units",
-        "station",
-    ),
-    "trained_on",
+    *("dataset.episodes", "pictures", "n", "sim", "workers", "save_reference"),
+    *("units", "station", "trained_on"),
 )
 PLANNED = 50
 """Takes that the report's plan may ask for."""
@@ -105,8 +95,6 @@ class DiagnoseConfig:
     (success) for each setting. Exit code 3 where nothing varies, so nothing can be compared."""
     sim: Path | None = None
     """With --factors: takes in simulation, for the gap on equal conditions."""
-    only: dict[str, str] = field(default_factory=dict)
-    """With --factors: only trials with these levels, such as '{"policy": "v3"}'."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -117,8 +105,8 @@ def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
     if config.factors:
         return _factors(config)
-    if config.sim is not None or config.only:
-        raise UnusableInputError("--sim and --only say what is compared: add --factors.")
+    if config.sim is not None:
+        raise UnusableInputError("--sim says what is compared: add --factors.")
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
     report = _examined(config)
@@ -260,14 +248,6 @@ def _factors(config: DiagnoseConfig) -> int:
                 advance()
         judged, counted = attempted(attempts)
         rows = trials_of(judged)
-    for factor, level in config.only.items():
-        known = {row.levels[factor] for row in rows if factor in row.levels}
-        if not known:
-            factors = {name for row in rows for name in row.levels}
-            raise unknown_choice("factor", factor, factors, "--only")
-        if level not in known:
-            raise unknown_choice("level", level, known, f"--only, factor {factor}")
-        rows = [row for row in rows if row.levels.get(factor) == level]
     found = cohort_of_trials(rows, counted)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"

@@ -29,7 +29,7 @@ gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n", "output_dir")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -74,8 +74,6 @@ class DoctorConfig:
     journal: Path | None = None
     """Folder that takes would be written to, for the space left there. With --policy.path and
     --robot the result goes there, into preflight.json, which gaploop rollout looks for."""
-    output_dir: Path | None = None
-    """Where doctor.json goes, if it is to be kept."""
     json: bool = False
     """Print {"ok", "findings": [{"area", "name", "level", "by", "found", "mend", "data"}],
     "timing"}."""
@@ -126,7 +124,6 @@ def run(config: DoctorConfig) -> int:
             write_record(config.journal, checked, ok, {"findings": options.jsonable(findings)})
     elif config.policy.path:
         answer["timing"], said = _times(config)
-    options.keep(config.output_dir, "doctor.json", answer)
     options.emit(config.json, answer, said)
     return int(not ok)
 

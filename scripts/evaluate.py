@@ -44,7 +44,25 @@ gaploop evaluate --policy.path=lerobot/diffusion_pusht --env.type=pusht --n=50
 
 
 @dataclass
-class EvaluateConfig:
+class RolloutsOptions:
+    """What any way of rolling out has."""
+
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    n: int = 100
+    """Rollouts under each setting, or of each task."""
+    seed: int = 0
+    """First scene."""
+    workers: int | str = 2
+    """Processes; or a Ray cluster: ray (the one that this machine is in), ray:local (starts one),
+    ray://head:10001. It needs pip install 'gaploop[ray]' on every machine."""
+    output_dir: Path | None = None
+    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class EvaluateConfig(RolloutsOptions):
     """Roll a policy out and give its success with Wilson intervals, and what goes wrong.
 
     With --factors also what each setting of a factor costs against the base, in points, on equal
@@ -56,7 +74,6 @@ class EvaluateConfig:
     injected gaps or conditions the result is marked as sim-to-sim evidence.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
     factors: list[Any] = field(default_factory=list)
     """What to vary, one at a time: background, lighting, distractors, object, camera_pose,
@@ -65,19 +82,8 @@ class EvaluateConfig:
     rollouts: Path | None = None
     """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
     those of that policy."""
-    n: int = 100
-    """Rollouts under each setting."""
-    seed: int = 0
-    """First scene."""
-    workers: int | str = 2
-    """Processes; or a Ray cluster: ray (the one that this machine is in), ray:local (starts one),
-    ray://head:10001. It needs pip install 'gaploop[ray]' on every machine."""
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -96,7 +102,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 
 @dataclass
-class GymEvaluateConfig:
+class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
 
     Gives its success with Wilson intervals. Scene by scene, so that results of two policies
@@ -104,20 +110,12 @@ class GymEvaluateConfig:
     comes: after Ctrl-C the same command continues.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: Any = None
     """The environment, as in lerobot-eval."""
     n: int = 50
     """Rollouts of each task."""
-    seed: int = 0
-    """Of the first scene."""
     workers: int = 2
     """Environments side by side, each in a process of its own from 2 on."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is
-    there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 def run(config: Any) -> int:

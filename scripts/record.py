@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
     "cartesian.*", "force.*", "seed", "display", "operator", "consent", "dataset.push_to_hub",
-    "dataset.new_task", "dataset.fps", "status",
+    "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\

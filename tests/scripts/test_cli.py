@@ -136,7 +136,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert "--config_path, --json: gaploop --help" in said
     # The emulator writes its link; others write nothing, or in the dataset.
     written = ("output_dir", "dataset.root", "link", "journal")
-    assert name in ("serve", "push", "consent", "label", "teleoperate") or any(
+    assert name in ("serve", "push", "consent", "label", "teleoperate", "doctor") or any(
         f"  --{option}=" in said for option in written
     )
 
