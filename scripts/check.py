@@ -58,7 +58,7 @@ class CheckConfig:
 
     roots: list[str] = field(default_factory=list)
     """Folder of the dataset or journal; or several, folders above datasets, or
-    hf://datasets/OWNER/NAME (`gaploop check A B` is short for it)."""
+    hf://datasets/OWNER/NAME."""
     fix: bool = False
     """Fix what is wrong, in place; the folder before is kept next to it."""
     dry_run: bool = False

@@ -420,15 +420,6 @@ def test_help_of_a_command_names_its_options_and_defaults() -> None:
     assert all(len(line) <= 100 for line in said.splitlines())
 
 
-def test_help_names_the_command_that_it_is_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """It said `gaploop <command> DIR`, of commands too that take no folder so."""
-    for name, is_short in (("diagnose", True), ("rollout", False)):
-        assert cli.main([name, "--help"]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "<command>" not in said
-        assert (f"(`gaploop {name} DIR` is short for it)" in said) == is_short
-
-
 def test_rare_options_wait_for_help_all() -> None:
     module = command(lambda _: 0, RARE=("way", "mix.*"), EXAMPLE="gaploop some --mix.real=0.5")
     said = cli._command_help("gaploop some", module, SomeConfig, ["--help"])
