@@ -204,11 +204,16 @@ class SafetyFilter:
             guard.start([self._at[joint] for joint in guard.joints])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `SafetyFilter` is made of, but for period and boxes, for JSON."""
+        """Return what `SafetyFilter` is made of, but for the period, for JSON."""
         return {
             "limits": asdict(self.limits),
             "joint_limits_rad": self._bounds,
             "grips": list(self._grips),
+            "boxes": [
+                {"model": one.model, "box": one.box.bounds_m().T.tolist(), "joints": one.joints}
+                for one in self.guards
+                if one.model
+            ],
             "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
         }
 
