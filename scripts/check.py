@@ -52,7 +52,11 @@ class CheckConfig:
     left unsealed, as interrupted, at the longest stretch that all its streams hold. Exit code 1
     where something is left to fix.
 
-    Of several datasets, folders above datasets or repositories on a Hub it reads the metadata only
+    --history sets several against each other: which figures of arm and cameras stepped, between
+    which, and in what the episodes of the last two differ, ranked by how far that moves what a
+    policy sees.
+
+    Of several datasets without it, folders above datasets or repositories on a Hub it reads the metadata only
     and shows what they hold and what is wrong.
     """
 
@@ -76,6 +80,9 @@ class CheckConfig:
     those of some episodes, spread evenly."""
     consents: Path | None = None
     """The consent register; the usual one unless given."""
+    history: bool = False
+    """Of several datasets of one station, oldest first, or of two versions of a training set: what
+    changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
     fail_on: list[str] = field(default_factory=list)
     """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
     joint_delay]', or '[any]'."""
@@ -92,6 +99,8 @@ gaploop check recordings/pick_place --fail_on='[any]'
 gaploop check recordings/pick_place --fix --dry_run      what would be done
 gaploop check recordings/pick_place --fix
 gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edited_labelled
+gaploop check monday tuesday wednesday --history
+gaploop check outputs/old/checkpoints/last outputs/new/checkpoints/last --history
 gaploop check recordings hf://datasets/me/pick_place
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
@@ -105,6 +114,8 @@ def run(config: CheckConfig) -> int:
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
     if given and not config.fix:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
+    if config.history:
+        return _history(config)
     if _are_many(config.roots):
         if config.fix or config.deep or config.consents is not None:
             raise UnusableInputError(
@@ -130,6 +141,25 @@ def run(config: CheckConfig) -> int:
     if findings and not config.json:
         _show(findings, config.roots[0])
     return int(failed)
+
+
+def _history(config: CheckConfig) -> int:
+    """Say what changed over several datasets; 0, whatever did."""
+    from gaploop.datasets.absolute.examine import compare_sets, training_set
+
+    if len(config.roots) < 2 or config.fix or config.fail_on:
+        raise UnusableInputError(
+            "--history sets two or more against each other, and changes nothing: "
+            "gaploop check MONDAY TUESDAY --history"
+        )
+    sets = [training_set(Path(root)) for root in config.roots]
+    with progress("Looking at motion and pictures", len(sets)) as advance:
+        changed, content, silent = compare_sets(sets, advance)
+    lines = [trend.line() for trend in changed] or ["Arm and cameras: no figure changed."]
+    lines += [f"Without figures: {what}." for what in silent]
+    answer = {"trends": [t.to_json() for t in changed], "contents": content.to_json()}
+    emit(config.json, {**answer, "silent": silent}, "\n".join([*lines, "", *content.lines()]))
+    return 0
 
 
 def _examined(config: CheckConfig) -> AbsoluteReport | None:

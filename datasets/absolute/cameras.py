@@ -21,7 +21,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
@@ -190,6 +190,9 @@ class CameraTests:
                 self.report.untested[f"camera {seen.name}"] = seen.broken
                 continue
             before = len(self.report.findings)
+            bright = {e: float(x.mean()) for e, x in seen.starts.items()}
+            self._note("brightness", seen, "of 255", bright, 8.0)
+            self._note("blur", seen, "", seen.blur, 0.05)
             if self._black(seen):
                 continue
             moving = self._with_arm(seen)
@@ -228,6 +231,13 @@ class CameraTests:
             )
         )  # fmt: skip
 
+    def _note(
+        self, what: str, seen: CameraLook, unit: str, values: dict[int, float], least: float
+    ) -> None:
+        if len(values) >= FEWEST:
+            size = median_interval(np.array(list(values.values())))
+            self.report.figures.append(Figure(what, seen.name, unit, size, least))
+
     def _speed(self, run: Run) -> FloatArray | None:
         """Return how fast the arm moves between pictures [deg a row], shape (n - 1,)."""
         reading = self.readings.get(run.episode)
@@ -264,7 +274,7 @@ class CameraTests:
         return bool(shares) and float(np.median(shares)) > WITH_ARM
 
     def _frozen_or_slow(self, seen: CameraLook) -> bool:
-        frozen, rates, slow = dict[int, float](), list[float](), dict[int, float]()
+        frozen, rates, slow = dict[int, float](), dict[int, float](), dict[int, float]()
         for run in seen.runs:
             change = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
             speed = self._speed(run)
@@ -276,9 +286,10 @@ class CameraTests:
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
             if run.episode not in frozen and moves.sum() >= 10:
                 share = float(same[moves].mean())
-                rates.append(self.fps * (1 - share))
+                rates[run.episode] = self.fps * (1 - share)
                 if share > DUPLICATES:
                     slow[run.episode] = share
+        self._note("new pictures a second", seen, "", rates, 0.1 * self.fps)
         if frozen:
             self._say(
                 "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
@@ -289,7 +300,7 @@ class CameraTests:
         elif len(slow) > 0.5 * len(rates):
             self._say(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
-                f"are rows ({self.fps:g} a second):", median_interval(np.array(rates)),
+                f"are rows ({self.fps:g} a second):", median_interval(np.array(list(rates.values()))),
                 "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
                 "More light, or a lower resolution.", 6.0,
             )  # fmt: skip
@@ -326,6 +337,7 @@ class CameraTests:
         low, high = np.percentile(ages, [2.5, 97.5])
         age_s = _peak(mean, lags) / self.fps
         size = Estimate(1e3 * age_s, 1e3 * min(low, age_s), 1e3 * max(high, age_s))
+        self.report.figures.append(Figure("age", seen.name, "ms", size, 500 / self.fps))
         if abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
             text = "shows motion later than readings do" if age_s > 0 else "is ahead of readings"
             found = {run.episode: age_s for run in seen.runs}
