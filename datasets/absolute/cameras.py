@@ -7,9 +7,10 @@ change and how fast joints move, so it is relative to the readings, which are la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import cv2
@@ -80,14 +81,20 @@ class CameraLook:
         return self.key.removeprefix("observation.images.")
 
 
-def look(recording: MotionRecording) -> list[CameraLook]:
-    """Decode what the tests need, two cameras at a time."""
+def look(
+    recording: MotionRecording, opened: Callable[[Path], Any] = open_video
+) -> list[CameraLook]:
+    """Decode what the tests need, two cameras at a time.
+
+    Args:
+        opened: opens a video by its path in the dataset: a local one, or one on a Hub by ranges.
+    """
     info = recording.info
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
     whole = {e.index: e for e in recording.episodes}
     indices = sorted(set(rows) & set(recording.lengths))
     starts = [indices[k] for k in _evenly(len(indices), STARTS)]
-    fps, span = info.fps, max(8, round(RUN_S * info.fps))
+    span = max(8, round(RUN_S * info.fps))
     pauses: dict[int, int] = {}
     for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
         length = recording.lengths[index]
@@ -103,9 +110,10 @@ def look(recording: MotionRecording) -> list[CameraLook]:
         seen = CameraLook(key)
         try:
             for index in starts:
-                _start(seen, info.root, rows[index], index, fps, info)
+                _start(seen, rows[index], index, info, opened)
             for index, begin in pauses.items():
-                _run(seen, rows[index], index, begin, min(span, recording.lengths[index]), info)
+                count = min(span, recording.lengths[index])
+                _run(seen, rows[index], index, begin, count, info, opened)
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = " ".join(str(error).split())[:120] or type(error).__name__
         return seen
@@ -119,19 +127,19 @@ def _evenly(n: int, count: int) -> list[int]:
     return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
 
 
-def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Any, float]:
+def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:
     names = ("chunk_index", "file_index", "from_timestamp")
     chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
     return info.root / info.video_name(key, chunk, file), float(start_s)
 
 
 def _start(
-    seen: CameraLook, _root: Any, row: Any, index: int, fps: float, info: layout.DatasetInfo
+    seen: CameraLook, row: Any, index: int, info: layout.DatasetInfo, opened: Callable[[Path], Any]
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         container.streams.video[0].thread_type = "SLICE"
-        for frame in shown_frames(path, container, start_s, 1, fps):
+        for frame in shown_frames(path, container, start_s, 1, info.fps):
             small = frame.reformat(width=THUMB[0], height=THUMB[1], format="rgb24").to_ndarray()
             seen.starts[index] = small.astype(np.float32)
             if len(seen.blur) < RUNS:
@@ -140,10 +148,16 @@ def _start(
 
 
 def _run(
-    seen: CameraLook, row: Any, index: int, begin: int, frames: int, info: layout.DatasetInfo
+    seen: CameraLook,
+    row: Any,
+    index: int,
+    begin: int,
+    frames: int,
+    info: layout.DatasetInfo,
+    opened: Callable[[Path], Any],
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         found = shown_frames(path, container, start_s + begin / info.fps, frames, info.fps)
         grey = [
             f.reformat(width=THUMB[0], height=THUMB[1], format="gray").to_ndarray() for f in found
@@ -300,8 +314,8 @@ class CameraTests:
         elif len(slow) > 0.5 * len(rates):
             self._say(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
-                f"are rows ({self.fps:g} a second):", median_interval(np.array(list(rates.values()))),
-                "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
+                f"are rows ({self.fps:g} a second):",
+                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
                 "More light, or a lower resolution.", 6.0,
             )  # fmt: skip
         return bool(frozen)

@@ -27,11 +27,14 @@ PLACES: Final = ("", "pretrained_model", "checkpoints/last/pretrained_model")
 """Where LeRobot keeps it in a checkpoint, and in a training's folder."""
 
 
-def examine(root: Path, *, pictures: bool = True) -> AbsoluteReport:
+def examine(
+    root: Path, *, pictures: bool = True, opened: Callable[[Path], Any] | None = None
+) -> AbsoluteReport:
     """Examine a LeRobot v3 dataset; what it says needs no reference, label or outcome.
 
     Args:
         pictures: look at videos, too: seconds for two cameras.
+        opened: opens a video that isn't at its path, such as one on a Hub.
 
     Raises:
         UnusableInputError: it isn't one, or its tables can't be read.
@@ -43,8 +46,9 @@ def examine(root: Path, *, pictures: bool = True) -> AbsoluteReport:
         EpisodeTests(recording, report).run()
         if pictures:
             from gaploop.datasets.absolute.cameras import CameraTests, look
+            from gaploop.datasets.video import open_video
 
-            CameraTests(recording, report, look(recording)).run()
+            CameraTests(recording, report, look(recording, opened or open_video)).run()
     report.rank()
     return report
 

@@ -7,6 +7,7 @@ their intervals are widened: a difference must be 3.5 standard errors (5 % over 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,8 +42,7 @@ class Trend:
     share: float
 
     def line(self) -> str:
-        """Such as "offset of elbow: 0.4° [0.3, 0.5] until Tuesday, 3.1° [3.0, 3.2] from Wednesday".
-        """
+        """Say what it was, until when, and what it is since."""
         parts = list[str]()
         for n, (first, last, size) in enumerate(self.stretches):
             when = f"until {last}" if n == 0 else f"from {first}"
@@ -73,7 +73,7 @@ def trends(days: Sequence[Day]) -> list[Trend]:
         edges = [0, *_steps([f.size for _, f in points], points[-1][1].least), len(points)]
         if len(edges) == 2:
             continue
-        parts = [points[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        parts = [points[a:b] for a, b in itertools.pairwise(edges)]
         sizes = [pooled([f.size for _, f in part]) for part in parts]
         steps = np.abs(np.diff([s.value for s in sizes]))
         stretches = [(p[0][0], p[-1][0], s) for p, s in zip(parts, sizes, strict=True)]

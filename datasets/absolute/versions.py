@@ -152,7 +152,12 @@ def contents(
                 put(f"time {when}", "s", e.index, row / fps)
         speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
         if (speed > MOVES_DEG_S).any():
-            put("speed of the arm", f"{unit}/s", e.index, float(np.median(speed[speed > MOVES_DEG_S])))
+            put(
+                "speed of the arm",
+                f"{unit}/s",
+                e.index,
+                float(np.median(speed[speed > MOVES_DEG_S])),
+            )
         put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
@@ -246,13 +251,21 @@ def compare(before: Contents, after: Contents) -> Comparison:
         if min(abs(low), abs(high)) > NEAR and low * high > 0:
             named = f"{what}" if word == "yes" else f'{what} "{word}"'
             text = f"{named} in {p.value:.0%} of episodes before, {q.value:.0%} now"
-            found.append(Difference(named, text, Estimate(d, float(low), float(high)), abs(d) * share))
+            found.append(
+                Difference(named, text, Estimate(d, float(low), float(high)), abs(d) * share)
+            )
     found.sort(key=lambda difference: -difference.moved)
     return Comparison(before.name, after.name, counts, tuple(found), total)
 
 
 def _differs(
-    what: str, unit: str, a: FloatArray, b: FloatArray, least: float, share: float, confidence: float
+    what: str,
+    unit: str,
+    a: FloatArray,
+    b: FloatArray,
+    least: float,
+    share: float,
+    confidence: float,
 ) -> Iterator[Difference]:
     """Yield whether two sets' values lie apart, and whether they are spread differently."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
