@@ -7,9 +7,10 @@ change and how fast joints move, so it is relative to the readings, which are la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import cv2
@@ -21,7 +22,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
@@ -82,14 +83,20 @@ class CameraLook:
         return self.key.removeprefix("observation.images.")
 
 
-def look(recording: MotionRecording) -> list[CameraLook]:
-    """Decode what the tests need, two cameras at a time."""
+def look(
+    recording: MotionRecording, opened: Callable[[Path], Any] = open_video
+) -> list[CameraLook]:
+    """Decode what the tests need, two cameras at a time.
+
+    Args:
+        opened: opens a video by its path in the dataset: a local one, or one on a Hub by ranges.
+    """
     info = recording.info
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
     whole = {e.index: e for e in recording.episodes}
     indices = sorted(set(rows) & set(recording.lengths))
     starts = [indices[k] for k in _evenly(len(indices), STARTS)]
-    fps, span = info.fps, max(8, round(RUN_S * info.fps))
+    span = max(8, round(RUN_S * info.fps))
     pauses: dict[int, int] = {}
     for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
         length = recording.lengths[index]
@@ -105,9 +112,10 @@ def look(recording: MotionRecording) -> list[CameraLook]:
         seen = CameraLook(key)
         try:
             for index in starts:
-                _start(seen, info.root, rows[index], index, fps, info)
+                _start(seen, rows[index], index, info, opened)
             for index, begin in pauses.items():
-                _run(seen, rows[index], index, begin, min(span, recording.lengths[index]), info)
+                count = min(span, recording.lengths[index])
+                _run(seen, rows[index], index, begin, count, info, opened)
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = " ".join(str(error).split())[:120] or type(error).__name__
         return seen
@@ -121,19 +129,19 @@ def _evenly(n: int, count: int) -> list[int]:
     return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
 
 
-def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Any, float]:
+def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:
     names = ("chunk_index", "file_index", "from_timestamp")
     chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
     return info.root / info.video_name(key, chunk, file), float(start_s)
 
 
 def _start(
-    seen: CameraLook, _root: Any, row: Any, index: int, fps: float, info: layout.DatasetInfo
+    seen: CameraLook, row: Any, index: int, info: layout.DatasetInfo, opened: Callable[[Path], Any]
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         container.streams.video[0].thread_type = "SLICE"
-        for frame in shown_frames(path, container, start_s, 1, fps):
+        for frame in shown_frames(path, container, start_s, 1, info.fps):
             small = frame.reformat(width=THUMB[0], height=THUMB[1], format="rgb24").to_ndarray()
             seen.starts[index] = small.astype(np.float32)
             if len(seen.blur) < RUNS:
@@ -142,10 +150,16 @@ def _start(
 
 
 def _run(
-    seen: CameraLook, row: Any, index: int, begin: int, frames: int, info: layout.DatasetInfo
+    seen: CameraLook,
+    row: Any,
+    index: int,
+    begin: int,
+    frames: int,
+    info: layout.DatasetInfo,
+    opened: Callable[[Path], Any],
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         found = shown_frames(path, container, start_s + begin / info.fps, frames, info.fps)
         grey = [
             f.reformat(width=THUMB[0], height=THUMB[1], format="gray").to_ndarray() for f in found
@@ -192,6 +206,9 @@ class CameraTests:
                 self.report.untested[f"camera {seen.name}"] = seen.broken
                 continue
             before = len(self.report.findings)
+            bright = {e: float(x.mean()) for e, x in seen.starts.items()}
+            self._note("brightness", seen, "of 255", bright, 8.0)
+            self._note("blur", seen, "", seen.blur, 0.05)
             if self._black(seen):
                 continue
             moving = self._with_arm(seen)
@@ -230,6 +247,13 @@ class CameraTests:
             )
         )  # fmt: skip
 
+    def _note(
+        self, what: str, seen: CameraLook, unit: str, values: dict[int, float], least: float
+    ) -> None:
+        if len(values) >= FEWEST:
+            size = median_interval(np.array(list(values.values())))
+            self.report.figures.append(Figure(what, seen.name, unit, size, least))
+
     def _speed(self, run: Run) -> FloatArray | None:
         """Return how fast the arm moves between pictures [deg a row], shape (n - 1,)."""
         reading = self.readings.get(run.episode)
@@ -266,7 +290,7 @@ class CameraTests:
         return bool(shares) and float(np.median(shares)) > WITH_ARM
 
     def _frozen_or_slow(self, seen: CameraLook) -> bool:
-        frozen, rates, slow = dict[int, float](), list[float](), dict[int, float]()
+        frozen, rates, slow = dict[int, float](), dict[int, float](), dict[int, float]()
         for run in seen.runs:
             change = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
             speed = self._speed(run)
@@ -278,9 +302,10 @@ class CameraTests:
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
             if run.episode not in frozen and moves.sum() >= 10:
                 share = float(same[moves].mean())
-                rates.append(self.fps * (1 - share))
+                rates[run.episode] = self.fps * (1 - share)
                 if share > DUPLICATES:
                     slow[run.episode] = share
+        self._note("new pictures a second", seen, "", rates, 0.1 * self.fps)
         if frozen:
             self._say(
                 "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
@@ -291,8 +316,8 @@ class CameraTests:
         elif len(slow) > 0.5 * len(rates):
             self._say(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
-                f"are rows ({self.fps:g} a second):", median_interval(np.array(rates)),
-                "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
+                f"are rows ({self.fps:g} a second):",
+                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
                 "More light, or a lower resolution.", 6.0,
             )  # fmt: skip
         return bool(frozen)
@@ -332,7 +357,9 @@ class CameraTests:
             self.report.untested[what] = (
                 f"episodes differ, between {1e3 * low:.0f} and {1e3 * high:.0f} ms"
             )
-        elif abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
+            return
+        self.report.figures.append(Figure("age", seen.name, "ms", size, 500 / self.fps))
+        if abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
             text = "shows motion later than readings do" if age_s > 0 else "is ahead of readings"
             found = {run.episode: age_s for run in seen.runs}
             self._say(
