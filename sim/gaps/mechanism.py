@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol
 
 import mujoco
@@ -54,7 +55,7 @@ class Parameter:
         unit: such as "m"; "1" for a factor, a fraction or a count.
         nominal: value in the nominal cell; a usual one where it only says how or where.
         relative_to: what a gap's value grows with in another scene than the cell: its "object",
-            "camera" (distance), "period", "torque" (of servos); "" for nothing.
+            "camera" (distance) or "period"; "" for nothing.
     """
 
     name: str
@@ -357,11 +358,7 @@ type ImageEffect = Callable[[NDArray[np.floating], Shot], NDArray[np.floating]]
 class ImagePath:
     """The second applier: what the camera makes of the scene."""
 
-    def __init__(self, width_px: int, height_px: int | None = None) -> None:
-        across, down = (
-            (np.arange(size) + 0.5) / size * 2.0 - 1.0 for size in (width_px, height_px or width_px)
-        )
-        self._x, self._y = np.meshgrid(across, down)
+    def __init__(self) -> None:
         self._effects: list[tuple[ImageStage, ImageEffect]] = []
         self.reset([0])
 
@@ -388,7 +385,7 @@ class ImagePath:
 
         `rng` draws its pixel noise; `t_s` is when it was taken, since the take began [s].
         """
-        shot = Shot(self._x, self._y, t_s, rng, self._phase_rad)
+        shot = Shot(*_places(*image.shape[:2]), t_s, rng, self._phase_rad)
         picture: NDArray[np.generic] = image
         for stage, effect in self._effects:
             if stage > ImageStage.FOCUS and picture.dtype == np.uint8:
@@ -398,6 +395,15 @@ class ImagePath:
             return picture.copy()  # type: ignore[return-value]
         rounded = np.clip(picture.astype(np.float32) + 0.5, 0, 255)
         return np.asarray(rounded, dtype=np.uint8)
+
+
+@lru_cache(maxsize=8)
+def _places(height: int, width: int) -> tuple[Vector, Vector]:
+    """Return where each pixel is, as `Shot.x` and `Shot.y`, read-only."""
+    across, down = ((np.arange(n) + 0.5) / n * 2.0 - 1.0 for n in (width, height))
+    x, y = np.meshgrid(across, down)
+    x.flags.writeable = y.flags.writeable = False
+    return x, y
 
 
 class GoalFault(Protocol):
@@ -563,7 +569,7 @@ class Appliers:
     sensors: SensorPath
 
     @classmethod
-    def of(cls, options: SceneOptions, size_px: int, gap_seed: int = 0) -> Appliers:
-        """Return those of a nominal cell, whose camera's pictures are `size_px` wide and high."""
+    def of(cls, options: SceneOptions, gap_seed: int = 0) -> Appliers:
+        """Return those of a nominal cell."""
         sensors = SensorPath(options.arm)
-        return cls(ModelApplier(options, gap_seed), ImagePath(size_px), CommandPath(), sensors)
+        return cls(ModelApplier(options, gap_seed), ImagePath(), CommandPath(), sensors)

@@ -439,11 +439,12 @@ class _Occluder(Mechanism):
 
         @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
+            lamp = spec.worldbody.add_body(name="occluder")
             for size, pos, kind in (
                 ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, low_m), mujoco.mjtGeom.mjGEOM_CYLINDER),
                 ((0.006, 0.20, 0.006), (x, y + 0.20, low_m + 0.015), mujoco.mjtGeom.mjGEOM_BOX),
             ):
-                spec.worldbody.add_geom(
+                lamp.add_geom(
                     type=kind, size=size, pos=pos, rgba=(0.93, 0.93, 0.90, 1.0),
                     contype=0, conaffinity=0,
                 )  # fmt: skip
@@ -558,7 +559,7 @@ class _Weak(Mechanism):
     at_full = "servo gain / 67, 0.35 N m stiction"
     parameters = (
         Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
-        Parameter("friction_nm", "N m", 0.0, 100.0, relative_to="torque"),
+        Parameter("friction_nm", "N m", 0.0, 3.0),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
