@@ -102,6 +102,7 @@ BENCHES: Final = {
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
+    "real_logs": "logs of real robots: what outcomes at random name; planted causes that are named",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 

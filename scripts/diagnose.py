@@ -449,9 +449,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
         lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
-        lines.append(
-            f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
-        )
+        lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
     lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
@@ -461,7 +459,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
     for by, count in summary["attributed_by"].items():
-        if by not in ("model", "reproduction"):
+        if by not in ("model", "reproduction", "comparison"):
             lines.append(f"{count} judged by the {by}")
     for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
         if values:
@@ -476,7 +474,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
         if cause and not take.top and take.dimensions[cause] <= take.none:
             cause = ""  # that it is none of them is likelier
         why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
-        share = f" {take.dimensions[cause]:.0%}" if cause and len(take.named) < 2 else ""
+        is_share = cause and len(take.named) < 2 and take.by != "comparison"
+        share = f" {take.dimensions[cause]:.0%}" if is_share else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.labels import check_dimensions
 from gaploop.core.run_record import write_run
 from gaploop.core.statistics import points
 from gaploop.finetune.evaluation import (
@@ -40,6 +41,7 @@ gaploop evaluate --policy.path=adapted/adapter --env.gaps='{"object_property": 0
 gaploop evaluate --policy.path=base --factors='[lighting, {distractors: 3}]' --workers=ray
 gaploop evaluate --rollouts=runs --output_dir=evaluated_on_the_arm
 gaploop evaluate --policy.path=lerobot/diffusion_pusht --env.type=pusht --n=50
+gaploop evaluate --policy.path=my_lab:grasp --env.gym=FetchPickAndPlace-v4 --factors=all --n=20
 """
 
 
@@ -91,29 +93,44 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    if "env" not in all_types(arguments):
+    is_gym = any(token.partition("=")[0] == "--env.gym" for token in arguments)
+    if not is_gym and "env" not in all_types(arguments):
         return EvaluateConfig
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
     from gaploop.collect.lerobot_registry import with_types
+    from gaploop.sim.lerobot_env.worlds import GymEnvConfig
 
-    return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=PushtEnv))])
+    usual = field(default_factory=GymEnvConfig if is_gym else PushtEnv)
+    return with_types(GymEvaluateConfig, [("env", EnvConfig, usual)])
 
 
 @dataclass
 class GymEvaluateConfig(RolloutsOptions):
-    """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
+    """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
-    Gives its success with Wilson intervals. Scene by scene, so that results of two policies
-    pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
-    comes: after Ctrl-C the same command continues.
+    --env.type names one of LeRobot's, --env.gym any other by its id. Gives success with Wilson
+    intervals, scene by scene, so that results of two policies pair up where the environment keeps
+    to its seeds. --policy.path may name a script, module:name, too. --output_dir keeps every
+    rollout as it comes: after Ctrl-C the same command continues.
     """
 
     env: Any = None
     """The environment, as in lerobot-eval."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Gap dimension to severity from 0 to 1, as of --env.gaps of the embedded cell; relative to the
+    scene's object, camera and period."""
+    gap_seed: int = 0
+    """Draws mechanism and direction of each gap."""
+    factors: list[str] = field(default_factory=list)
+    """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
+    human; or all that the environment can have."""
+    roles: Path | None = None
+    """roles.yaml: what in the model is arm, gripper, object, table, cameras, where that is in
+    doubt (docs/start/my_simulation.md)."""
     n: int = 50
-    """Rollouts of each task."""
+    """Rollouts of each task, under each setting."""
     workers: int = 2
     """Environments side by side, each in a process of its own from 2 on."""
 
@@ -125,7 +142,8 @@ def run(config: Any) -> int:
     result, notes = _evaluated(config)
     # Whose rollouts, each setting, what it costs, what went wrong.
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
-    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
+    has_gaps = f"with {gaps} (gap_seed {result.gap_seed})"
+    cell = f"{'' if result.where else 'cell '}{has_gaps}" if gaps else "nominal cell"
     place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
     head = f"{config.policy.path or 'recorded rollouts'}: {place}"
     lines = [head if result.base == NOMINAL else f"{head}, {result.base}"]
@@ -195,16 +213,21 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        warn_withdrawn(policy)
+        if ":" not in policy:
+            warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
             from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.sim.gym_world import WorldSpec
 
-            with _running(config.n, folder) as seen:
+            varied = settings(config.factors)
+            check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
+            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles)
+            with _running(config.n * len(varied), folder) as seen:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, batch=config.workers,
-                    folder=folder, on_rollouts=seen,
+                    folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
