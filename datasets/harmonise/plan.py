@@ -78,7 +78,7 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         units["to"] = target
         if not ours.units:
             draft.undecided.append(
-                f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
+                f"units, from: no take of {a.root} states its units: one of {', '.join(map(named, UNITS))}."
             )
         if "m100_100" in (ours.units, target):
             units["ranges"] = UNDECIDED
