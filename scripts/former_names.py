@@ -54,6 +54,14 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
+    "browser": "A page opens only where the output is a terminal.",
+    "calibrate images": "20 pictures are taken.",
+    "doctor cameras": "Every camera is looked at.",
+    "edit author": "The login name sets the tags.",
+    "edit margin_s": "0.2 s of idle time stay at each end.",
+    "edit seed": "The same shares draw the same takes.",
+    "evaluate units": "They are noted in the takes: gaploop diagnose --units notes them.",
+    "output_dir": "Write it with --json > FILE.",
     "label confidence": "A CSV file has a column for it: --import=labels.csv.",
     "diagnose labels": "Labels are those of the folder.",
     "least_gain": "A take must be expected to bring 0.1 points.",
