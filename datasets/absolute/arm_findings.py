@@ -437,9 +437,10 @@ class ArmTests:
         known = self._good_fits()
         for k in known:
             fit, name = self.fits[k], self.names[k]
-            self._note("delay", name, "ms", _ms(fit.delay_s), 500 / self.fps)
+            self._note("delay", name, "ms", _ms(fit.delay_s), 1e3 * max(0.02, 0.5 / self.fps))
             self._note("gain", name, "", fit.gain, 0.5 * GAIN)
-            self._note("dead band", name, self._u(k), fit.play_deg, PLAY_DEG)
+            width = fit.play_deg
+            self._note("dead band", name, self._u(k), width, max(PLAY_DEG, 0.5 * width.value))
         everywhere = [e.index for e in self.episodes]
         every = [
             k for k in self.recording.arm
@@ -532,7 +533,8 @@ class ArmTests:
             self.rests[k] = own or self.rests[k]
             if len(own) >= 3:
                 offsets[k] = arm.rest_offset(own)
-                self._note("offset", self.names[k], self._u(k), offsets[k][0], 0.5)
+                size = offsets[k][0]  # what weight does to it differs from pose to pose
+                self._note("offset", self.names[k], self._u(k), size, max(0.5, abs(size.value) / 6))
         if not offsets:
             self.report.untested["offsets at rest"] = "commands never rest"
             return

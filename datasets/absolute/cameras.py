@@ -315,8 +315,9 @@ class CameraTests:
             self._say(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
                 f"are rows ({self.fps:g} a second):",
-                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
-                "More light, or a lower resolution.", 6.0,
+                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates),
+                "long exposure in poor light, USB bandwidth", "More light, or a lower resolution.",
+                6.0,
             )  # fmt: skip
         return bool(frozen)
 

@@ -29,6 +29,11 @@ FEWEST: Final = 4
 MOVES_DEG_S: Final = 3.0
 GRIPS_PCT: Final = 30.0
 """A gripper that travels by so much closes, or opens."""
+OF_EPISODES: Final = (
+    "empty_grasp", "frozen_camera", "frozen_state", "idle_start", "jumps", "missing", "motionless",
+    "noise_episode", "pause", "short_episode", "stalled_gripper",
+)  # fmt: skip
+"""Kinds of finding that an episode has for itself; others are of all episodes together."""
 WORDS: Final = ("task", "operator", "station", "outcome", "light")
 
 
@@ -38,13 +43,14 @@ class Contents:
 
     Attributes:
         keys: a digest of each episode's commands and readings: the same in copies.
-        numbers: quantity and its unit to each episode's value.
+        numbers: quantity to each episode's value; `units`: quantity to its unit.
         words: `task`, `operator`, … or a kind of finding, to each episode's word.
     """
 
     name: str
     keys: dict[int, bytes] = field(default_factory=dict)
-    numbers: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    numbers: dict[str, dict[int, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
     words: dict[str, dict[int, str]] = field(default_factory=dict)
     pictures: dict[str, dict[int, FloatArray]] = field(default_factory=dict)
 
@@ -135,7 +141,8 @@ def contents(
 
     def put(what: str, unit: str, episode: int, value: float) -> None:
         if np.isfinite(value):
-            held.numbers.setdefault((what, unit), {})[episode] = value
+            held.numbers.setdefault(what, {})[episode] = value
+            held.units[what] = unit
 
     closes = {k: _closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
     for e in chosen:
@@ -177,7 +184,8 @@ def contents(
                 if value:
                     held.words.setdefault(word, {})[e] = str(value)
     flags = report.flags()
-    for kind in sorted({flag for own in flags.values() for flag in own}):
+    every = {flag for own in flags.values() for flag in own}
+    for kind in sorted(flag for flag in every if flag.partition(":")[0] in OF_EPISODES):
         held.words[f"shows {kind}"] = {
             e: "yes" if kind in flags.get(str(e), []) else "no" for e in held.keys
         }
@@ -238,7 +246,8 @@ def compare(before: Contents, after: Contents) -> Comparison:
     total = 2 * len(pairs) + len(words)
     confidence = 1.0 - 0.05 / max(total, 1)
     found = list[Difference]()
-    for (what, unit), (a, b) in pairs:
+    for what, (a, b) in pairs:
+        unit = after.units[what]
         least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
         found += _differs(what, unit, a, b, least, share, confidence)
     for what, word, a, b in words:
@@ -303,7 +312,8 @@ def _scenes(
     if len(usual) < FEWEST:
         return
     for held, chosen in ((before, first), (after, second)):
-        values = held.numbers.setdefault((f"scene of {camera}", "of 255"), {})
+        values = held.numbers.setdefault(f"scene of {camera}", {})
+        held.units[f"scene of {camera}"] = "of 255"
         for e, picture in held.pictures[camera].items():
             if e in chosen:
                 others = [p for p in usual if p is not picture]

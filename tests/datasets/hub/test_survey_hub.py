@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 from loopback_hub import LoopbackHub
-from pytest import CaptureFixture
 
 from benchmarks.metadata import simulate
 from gaploop.datasets.hub.upload import Pushed
@@ -106,7 +105,7 @@ def test_no_server_at_all_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_dataset_on_a_hub_shows_what_it_shows_here(
-    push: Callable[..., Pushed], hub: LoopbackHub, dataset: Path, capsys: CaptureFixture[str]
+    push: Callable[..., Pushed], hub: LoopbackHub, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its tables are fetched, and of its videos the parts that are decoded, by ranges."""
     push(dataset, "me/pick")
