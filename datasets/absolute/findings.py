@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, str]] = {
     "quantum": "readings in coarse steps",
     "noise": "noise at rest",
     "empty_grasp": "a gripper that closes on nothing",
+    "stalled_gripper": "a gripper that is told to open and doesn't",
     "short_episode": "episodes of a frame or two",
     "motionless": "episodes without motion",
     "noise_episode": "episodes of noise",
@@ -57,13 +58,13 @@ KINDS: Final[Mapping[str, str]] = {
 """Every kind of finding, and what it looks for."""
 WITHOUT: Final = (
     "short_episode", "motionless", "noise_episode", "frozen_state", "frozen_camera", "black_camera",
-    "empty_grasp", "missing",
+    "empty_grasp", "missing", "stalled_gripper",
 )  # fmt: skip
 """Kinds whose episodes are better left out; what the others show can be corrected or lived with."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
-        "dead_joint",
+        "dead_joint", "stalled_gripper",
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",

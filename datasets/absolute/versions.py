@@ -18,6 +18,7 @@ import numpy as np
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, rate
 from gaploop.datasets import layout
+from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.cameras import CameraLook
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
@@ -144,7 +145,7 @@ def contents(
             held.numbers.setdefault(what, {})[episode] = value
             held.units[what] = unit
 
-    closes = {k: _closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
+    closes = {k: arm.closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
     for e in chosen:
         together = np.concatenate([e.command, e.reading], axis=1).astype(np.float32)
         held.keys[e.index] = hashlib.blake2b(together.tobytes(), digest_size=16).digest()
@@ -190,16 +191,6 @@ def contents(
             e: "yes" if kind in flags.get(str(e), []) else "no" for e in held.keys
         }
     return held
-
-
-def _closing(recording: MotionRecording, k: int) -> float:
-    """Return 1 where a gripper closes towards lower values, -1 where towards higher ones.
-
-    It holds things short of its command on the side where it is closed.
-    """
-    apart = np.concatenate([e.reading[:, k] - e.command[:, k] for e in recording.episodes])
-    below, above = np.clip(apart, 0, None).mean(), np.clip(-apart, 0, None).mean()
-    return 1.0 if below >= above else -1.0
 
 
 def _gripping(e: Episode, k: int, sign: float, fps: float) -> dict[str, int]:
