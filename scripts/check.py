@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map", "consents")
+RARE = ("rename_map", "drop")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 _ROWS_SHOWN: Final = 20
@@ -79,8 +79,6 @@ class CheckConfig:
     deep: bool = False
     """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
     those of some episodes, spread evenly."""
-    consents: Path | None = None
-    """The consent register; the usual one unless given."""
     history: bool = False
     """Of several datasets of one station, oldest first, or of two versions of a training set: what
     changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
@@ -118,7 +116,7 @@ def run(config: CheckConfig) -> int:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
     if config.history:
         return _history(config)
-    if _are_many(config.roots):
+    if are_many(config.roots):
         from gaploop.datasets.survey.sources import is_hub_address
 
         if len(config.roots) == 1 and is_hub_address(config.roots[0]):
@@ -131,10 +129,9 @@ def run(config: CheckConfig) -> int:
                 lines.append(f"The commands are for a copy of it: {fetch}")
             emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
             return max(_overview(config, report.to_json()), bool(report.failing(config.fail_on)))
-        if config.fix or config.deep or config.consents is not None:
+        if config.fix or config.deep:
             raise UnusableInputError(
-                "--fix, --deep and --consents are for the data, videos and consents of one "
-                "dataset: gaploop check DIR"
+                "--fix and --deep are for the data and videos of one dataset: gaploop check DIR"
             )
         return _overview(config)
     if config.fix and not _is_journal(config):
@@ -224,7 +221,7 @@ def check(config: CheckConfig) -> list[Finding]:
 
     root = _root(config)
     with progress("Checking video files") as advance:
-        return dataset.check(root, config.deep, consents=config.consents, advance=advance)
+        return dataset.check(root, config.deep, advance=advance)
 
 
 def _root(config: CheckConfig) -> Path:
@@ -233,7 +230,7 @@ def _root(config: CheckConfig) -> Path:
     return Path(config.roots[0])
 
 
-def _are_many(roots: Sequence[str]) -> bool:
+def are_many(roots: Sequence[str]) -> bool:
     """Say whether these are several datasets, one on a Hub, or a folder above datasets."""
     if len(roots) != 1:
         return len(roots) > 1
@@ -316,7 +313,7 @@ def _fix_dataset(config: CheckConfig) -> int:
     from gaploop.datasets.check.fix import FixOptions, fix, plan
 
     root = existing_folder(_root(config), "Folder")
-    how = FixOptions(config.labels_from, config.deep, config.rename_map, config.consents)
+    how = FixOptions(config.labels_from, config.deep, config.rename_map)
 
     def fixed(drop: bool) -> FixReport:
         with progress("Finding what to fix" if config.dry_run else "Fixing"):

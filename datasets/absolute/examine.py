@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.paths import relative_path
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.episodes import EpisodeTests
@@ -81,7 +82,7 @@ def training_set(path: Path) -> TrainingSet:
     repo_id, root = str(about.get("repo_id") or ""), about.get("root")
     home = Path(os.environ.get("HF_LEROBOT_HOME") or Path.home() / ".cache/huggingface/lerobot")
     places = [Path(root)] if isinstance(root, str) else []
-    places += [home / repo_id] if repo_id else []
+    places += [home / relative_path(repo_id, "dataset.repo_id", config)] if repo_id else []
     there = next((place for place in places if layout.is_dataset(place)), None)
     if there is None:
         named = " or ".join(map(str, places)) or "no dataset"
