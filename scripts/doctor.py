@@ -46,9 +46,10 @@ class DoctorConfig:
     calibrations; a port that another program holds is left alone. With --policy.path it times the
     policy's plans here. With --robot, too, it checks all that must hold before the policy may move
     that arm: each joint moves a few degrees, slowly and behind the safety filter, and somebody
-    says which one moved. Keep clear of the arm; Ctrl-C lowers it, and the space bar stops it.
-    Exit code 0 where nothing stands in the way, 1 where something does or a question stayed
-    unanswered.
+    says which one moved. With --station, too, this run's figures are kept beside that file, and
+    what changed since the runs before is told: run it each morning, two minutes. Keep clear of the
+    arm; Ctrl-C lowers it, and the space bar stops it. Exit code 0 where nothing stands in the way,
+    1 where something does or a question stayed unanswered.
     """
 
     port: list[Path] = field(default_factory=list)
@@ -242,6 +243,7 @@ def _on_the_arm(
     config: DoctorConfig, policy: ActPolicy | None, devices: Any, person: Person
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
+    from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
@@ -250,7 +252,9 @@ def _on_the_arm(
 
     station = lerobot_factory.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
-    yield from check_pictures(devices.cameras, devices.clock, is_real)
+    seen = list(check_pictures(devices.cameras, devices.clock, is_real))
+    yield from seen
+    figures = camera_figures(seen)
     used = [camera.name for camera in devices.cameras]
     rates = Rates.near(FPS)
     if policy is not None:
@@ -270,10 +274,18 @@ def _on_the_arm(
     moves = [JOINT_ORDER, ESTOP] if config.move else []
     moves += [DAMPING] if config.measure_damping else []
     if moves:
-        yield from check_moving(devices.follower, devices.clock, station, rates, person, moves)
+        log, names = MotionLog(), devices.follower.joint_names
+        yield from check_moving(
+            devices.follower, devices.clock, station, rates, person, moves, (log,)
+        )
+        if (shown := log.report(names)) is not None:
+            yield from check_motion(shown)
+            figures += shown.figures
     if not config.move:
         yield CheckResult(JOINT_ORDER, Level.UNANSWERED, "left out by --move=false")
         yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")
+    if config.station is not None:
+        yield from check_history(config.station, figures)
 
 
 def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:
