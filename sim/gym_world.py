@@ -308,10 +308,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def _control(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         """Drive servos and a person's hand; MuJoCo calls it at every physics step."""
         on, t_s = self._on, data.time - self._start_s
-        if on is None or model is not self.model or t_s == self._last_t_s:
+        if on is None or model is not self.model:
             return
-        self._last_t_s = t_s
-        if self._hand is not None:
+        is_new, self._last_t_s = t_s != self._last_t_s, t_s  # some look again without stepping
+        if self._hand is not None and is_new:
             self._hand.update(t_s, data)
         if not len(self._servos):
             return
@@ -319,9 +319,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not np.array_equal(wanted, self._written):
             self._goal = wanted.copy()
             on.commands.push(t_s, self._goal)
-        goal = on.commands.set_point(t_s) if on.commands.active else self._goal
-        offset = on.sensors.offset(t_s, self._angles())[self._columns]
-        data.ctrl[self._servos] = self._written = goal - offset
+        if is_new:
+            goal = on.commands.set_point(t_s) if on.commands.active else self._goal
+            self._written = goal - on.sensors.offset(t_s, self._angles())[self._columns]
+        data.ctrl[self._servos] = self._written
 
     def _angles(self) -> Vector:
         assert isinstance(self._survey, Survey)
