@@ -60,6 +60,8 @@ CUBE: Final = OBJECTS["red_cube"]
 ONLY_HERE: Final = ("background", "placement", "grid_cell")
 """Conditions that only the embedded cell has."""
 
+FREE: Final = int(mujoco.mjtJoint.mjJNT_FREE)
+
 type Make = Callable[[], gym.Env[Any, Any]]
 
 
@@ -108,6 +110,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won, self._on = False, None
+        self.model, self.data = find_model(self.env)
         if not spec.is_nominal:
             self._put_in(make)
 
@@ -245,8 +248,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.data, thing = data, on.roles.object
         if on.boxes:
             on.place_boxes(model, data, seed)
-        if on.raised_m and thing >= 0:
-            data.qpos[int(model.jnt_qposadr[model.body_jntadr[thing]]) + 2] += on.raised_m
+        joint = int(model.body_jntadr[thing]) if thing >= 0 else -1
+        if on.raised_m and joint >= 0 and int(model.jnt_type[joint]) == FREE:
+            data.qpos[int(model.jnt_qposadr[joint]) + 2] += on.raised_m
         self._hand = None
         if on.hand:
             side = on.hand.side_rad + on.towards_rad

@@ -216,9 +216,7 @@ def vectors(
         return SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
 
     if isinstance(config, GymEnvConfig):
-        return {
-            "": one(partial(attempts, config.make, spec, lambda: config.episode_length, raw=raw))
-        }
+        return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
         made: gym.Env[Any, Any] = make_env(config, n_envs=1)[suite][task].envs[0]
