@@ -256,6 +256,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._servos = np.array([drives[name] for name in self.joint_names])
         joints = [model.joint(name) for name in self.joint_names]
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
+        self._dof = np.array([int(j.dofadr[0]) for j in joints])
         hinge = np.array([int(j.type[0]) == int(mujoco.mjtJoint.mjJNT_HINGE) for j in joints])
         self._units = np.where(hinge, np.pi / 180.0, 1.0)
         self.limits = np.array([j.range if j.limited[0] else (-np.pi, np.pi) for j in joints])
@@ -281,6 +282,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self._arm = frozenset(int(b) for b in np.flatnonzero(model.body_rootid == root))
         self._drawers = dict[str, LayeredCamera]()
         self.draws = True
+        if scene.cameras:
+            self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
         self._substeps = max(1, round(self.period_s / model.opt.timestep))
         self.task_description = scene.instruction
@@ -343,6 +346,14 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     def angles(self) -> NDArray[np.float64]:
         """Return the joints [rad, m], shape (n_joints,)."""
         return np.asarray(self.data.qpos[self._qpos].copy())
+
+    def velocities(self) -> NDArray[np.float64]:
+        """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""
+        return np.asarray(self.data.qvel[self._dof].copy())
+
+    def joints_of(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return an action or `agent_pos` [°, m] as joints [rad, m]; shapes (n_joints,)."""
+        return np.asarray(action * self._units)
 
     def action_of(self, q: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return joint goals [rad, m] as an action [°, m]; shapes (n_joints,)."""

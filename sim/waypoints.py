@@ -54,6 +54,8 @@ class Demonstrator:
         self._target = self._tool.copy()
         self._jaw_rad = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
         self._speed_m_s = SPEED_M_S
+        self.done = False
+        """The last waypoint was reached."""
 
     def __call__(self, _observation: Any) -> NDArray[np.float32]:
         """Return the next action."""
@@ -74,6 +76,7 @@ class Demonstrator:
         """Begin the next waypoint; the last one is held."""
         points = self._world.scene.demonstrator
         if self._index + 1 >= len(points):
+            self.done = True
             return
         self._index += 1
         point, where = points[self._index], f"{self._where} {self._index + 1}"

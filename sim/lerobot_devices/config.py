@@ -36,6 +36,8 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
         randomise_strength: 1 draws from the ranges as they are.
         gaps_module: a Python module with gap mechanisms of your own.
+        scene: scene.yaml: a scene of your own instead (docs/start/my_simulation.md); of the options
+            only gaps, gap_seed and conditions mean anything there.
     """
 
     task: str = "pick_place"
@@ -53,6 +55,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     randomise: str = ""
     randomise_strength: float = 1.0
     gaps_module: str = ""
+    scene: Path | None = None
 
 
 @TeleoperatorConfig.register_subclass("scripted")

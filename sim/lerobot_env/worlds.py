@@ -154,16 +154,17 @@ class Attempts(gym.Wrapper[Any, Any, Any, Any]):
             return observation
         vectors = [value for _, value in numbers_in(observation)]
         state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
-        pictures = _pictures(observation)
+        pictures = pictures_in(observation)
         if not pictures:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
 
 
-def _pictures(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:
+def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:
+    """Return the pictures of an observation by their names."""
     if isinstance(observation, Mapping):
-        found = [_pictures(value, str(key)) for key, value in observation.items()]
+        found = [pictures_in(value, str(key)) for key, value in observation.items()]
         return {key: value for part in found for key, value in part.items()}
     is_picture = isinstance(observation, np.ndarray) and observation.ndim == 3
     return {name: observation} if is_picture and observation.dtype == np.uint8 else {}
