@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
+from gaploop.scripts._world_check import WorldOptions, check_world, wanted
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ gaploop doctor
 gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "fail")'
 gaploop doctor --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
     --robot.id=white --station=station.yaml --journal=runs_journal
+gaploop doctor --env.scene=scene.yaml --output_dir=looked_at
 gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 """
 
@@ -44,7 +47,9 @@ class DoctorConfig:
 
     By itself it only reads, from this machine, its serial ports and the servos on them, cameras and
     calibrations; a port that another program holds is left alone. With --policy.path it times the
-    policy's plans here. With --robot, too, it checks all that must hold before the policy may move
+    policy's plans here. --env.scene and --env.gym look at a simulation of yours instead: what is
+    found inside, whether joints move and resets hold, how often its demonstrator succeeds, which
+    gaps can be injected. With --robot, too, it checks all that must hold before the policy may move
     that arm: each joint moves a few degrees, slowly and behind the safety filter, and somebody
     says which one moved. With --station, too, this run's figures are kept beside that file, and
     what changed since the runs before is told: run it each morning, two minutes. Keep clear of the
@@ -57,6 +62,9 @@ class DoctorConfig:
     is known to carry servos unless given."""
     robot: Any = None
     """The arm that is to be driven, as in lerobot-record, or so101_sim, the embedded cell."""
+    env: WorldOptions = field(default_factory=WorldOptions)
+    roles: Path | None = None
+    """roles.yaml, with --env.gym: what in its model is arm, gripper, object, table, cameras."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     move: bool = True
     """With --robot: move the joints and press the program's emergency stop. Without it neither is
@@ -75,6 +83,8 @@ class DoctorConfig:
     journal: Path | None = None
     """Folder that takes would be written to, for the space left there. With --policy.path and
     --robot the result goes there, into preflight.json, which gaploop rollout looks for."""
+    output_dir: Path | None = None
+    """Where doctor.json and a scene's pictures go, if they are to be kept."""
     json: bool = False
     """Print {"ok", "findings": [{"area", "name", "level", "by", "found", "mend", "data"}],
     "timing"}."""
@@ -167,6 +177,10 @@ def _look(
     from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
     from gaploop.teleop.servos.calibration_files import arm_folder
 
+    if wanted(config.env):
+        folder = writable_folder(config.output_dir) if config.output_dir else None
+        yield from check_world(config.env, config.roles, folder)
+        return
     yield from machine.check_machine(config.journal or Path("recordings"), CODEC)
     if config.robot is not None:
         yield from _on_robot(config, policy, checked)

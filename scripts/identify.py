@@ -67,7 +67,7 @@ class IdentifyConfig:
     """
 
     roots: list[Path] = field(default_factory=list)
-    """Journals or datasets of one station (`gaploop identify A B` is short for it)."""
+    """Journals or datasets of one station."""
     output_dir: Path | None = None
     """Where to write; <first folder>_twin by default."""
     arm: str = ""
