@@ -37,6 +37,10 @@ PLAY_DEG: Final = 0.8
 PLAY_SHARE: Final = 0.8
 """Beyond the other joints' median, and as a share of it: OpenMANIPULATORs' reach 0.9 degrees, two
 thirds of it, by friction of unlike servos."""
+ONE_MAKE_S: Final = 0.025
+"""Joints that answer so alike have one make of servo: OpenMANIPULATORs' two are 50 ms apart."""
+ALIKE_DEG: Final = 1.05
+"""Joints of one make are within 0.86 degrees of each other there, raised by a fifth."""
 GAIN: Final = 0.08
 """Weight that grows with reach looks like a gain of 1.07 (OpenMANIPULATOR shoulder lift)."""
 OFFSET_DEG: Final = 1.5
@@ -495,6 +499,14 @@ class ArmTests:
             others = [self.fits[o].play_deg.value for o in known if o != k]
             usual = float(np.median(others)) if len(others) >= 2 else 0.0
             limit = max(PLAY_DEG, PLAY_SHARE * usual)
+            delay_s = self.fits[k].delay_s.value
+            alike = [
+                self.fits[o].play_deg.value for o in known
+                if o != k and abs(self.fits[o].delay_s.value - delay_s) < ONE_MAKE_S
+            ]  # fmt: skip
+            if alike:
+                usual = float(np.median(alike))
+                limit = float(np.clip(usual, PLAY_DEG, ALIKE_DEG))
             if width.value - usual > limit and width.low - usual > 0.3 * limit:
                 self._say(
                     "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",
