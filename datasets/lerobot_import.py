@@ -112,8 +112,13 @@ def import_dataset(
         renamed = checked_rename(features, options.rename)
         _require_state([renamed.get(name, name) for name in map(str, features)], source)
     broken = [] if is_v2(source) or options.rename else _blocking(source, options.drop_videos)
+    told = list(features) if isinstance(features, dict) and is_v2(source) else columns.AUTOMATIC
+    made = [name for name in columns.AUTOMATIC if name not in told]
+    done = [f"{', '.join(made)}: made, as LeRobot's writer does."] if made else []
+    done += [f"Rows are {options.fps:g} a second, as stated."] if options.fps else []
+    done += ["Encoder ticks became degrees."] if options.calibration else []
     if not is_v2(source) and not options.rename and not broken:
-        return ImportedDataset(_import_v3(source, target, options, on_episode))
+        return ImportedDataset(_import_v3(source, target, options, on_episode), {}, tuple(done))
     layout_v3 = staging.sibling(target, "v3")
     left_out, fixed = dict[int, str](), tuple[str, ...]()
     try:
@@ -135,7 +140,7 @@ def import_dataset(
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
     finally:
         shutil.rmtree(layout_v3, ignore_errors=True)
-    return ImportedDataset(count, left_out, fixed)
+    return ImportedDataset(count, left_out, (*fixed, *done))
 
 
 def _require_state(features: Collection[str], root: Path) -> None:

@@ -53,7 +53,7 @@ def changes(
 NO_DEGREES: Final = 1080.0
 """Three turns: what reads more is no angle."""
 TICKS: Final = 4095
-"""The last encoder tick of a turn: LeRobot 0.6's degrees are (tick - middle of range) 360 / 4095."""
+"""The last tick of a turn: LeRobot 0.6's degrees are (tick - middle of range) 360 / 4095."""
 
 
 def ticks_to_degrees(info: DatasetInfo, calibration: Path, values: FloatArray) -> EpisodeChange:

@@ -155,8 +155,8 @@ def upgrade(
     """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
-    along. Timestamps, and the times of pictures of which there is one a row, become k / fps. Columns
-    that LeRobot's writer makes by itself are made where they are missing.
+    along. Timestamps, and the times of pictures of which there is one a row, become k / fps.
+    Columns that LeRobot's writer makes by itself are made where they are missing.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.

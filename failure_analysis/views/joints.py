@@ -87,8 +87,8 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         return "rad"  # an arm that is used moves by more than 6 degrees, or 6 of 100
     if read > FARTHEST_DEG and low >= 0 and high <= TICKS:
         raise UnusableInputError(
-            f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} are encoder ticks. Make "
-            "them angles with the arm's calibration file: gaploop convert DIR --calibration=FILE.json "
+            f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} are encoder ticks. Convert "
+            "them with the arm's calibration file: gaploop convert DIR --calibration=FILE.json "
             "--output_dir=NEW; --units=unknown goes on without joints."
         )
     if peak > CLAMP + 0.5:
