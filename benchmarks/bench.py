@@ -108,6 +108,15 @@ BENCHES: Final = {
 
 
 @dataclass
+class RayOptions:
+    """Rollouts on many machines."""
+
+    address: str = ""
+    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Unless
+    given, --workers processes here."""
+
+
+@dataclass
 class BenchConfig:
     """Run one of the benchmarks, each printing its figures."""
 
@@ -140,7 +149,7 @@ class BenchConfig:
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
     """attribution, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
-    ray: options.RayOptions = field(default_factory=options.RayOptions)
+    ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
     load: int = 0
