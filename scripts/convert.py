@@ -23,13 +23,9 @@ _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
 _STATED: Final = ("fps", "units", "set", "rename_map")
 _ONLY_FOR: Final = {
     "drop_videos": ("lerobot",),
-<<<<<<< HEAD
     "calibration": ("lerobot",),
     "fps": ("lerobot", *LAYOUTS),
-    **dict.fromkeys(("units", "consents"), LAYOUTS),
-=======
-    **dict.fromkeys(("fps", "units"), LAYOUTS),
->>>>>>> main
+    "units": LAYOUTS,
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
 }
@@ -86,13 +82,9 @@ class ConvertConfig:
     """Print what was written as one JSON object."""
 
 
-<<<<<<< HEAD
 REPORT: Final = "meta/gap/convert.json"
 """What a conversion left out and fixed, beside the labels."""
-RARE = ("calibration", "drop_videos", "swap_red_blue", "consents")
-=======
-RARE = ("drop_videos", "from", "units", "fps", "rename_map")
->>>>>>> main
+RARE = ("calibration", "drop_videos", "from", "units", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -136,7 +128,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.registry import export_dataset
 
     plain = ConvertConfig()
-    for option in ("from_", "drop_videos", *_STATED):
+    for option in ("from_", "drop_videos", "calibration", *_STATED):
         if getattr(config, option) != getattr(plain, option):
             raise UnusableInputError(
                 f"--{option.rstrip('_')} is for what is read, not for --to. Leave it out."
