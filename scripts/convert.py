@@ -182,7 +182,8 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     for why, which in alike.items():
         name = "Episode" if len(which) == 1 else f"{len(which)} episodes:"
         lost.append(f"{name} {numbers(which)} left out: {why}.")
-    lost.append(f"{done.episodes} of {total} episodes written to {target}; report: {report}")
+    lost += [f"Report: {report}"] if lost else []
+    lost.append(f"{done.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))
     return int(bool(done.left_out))
 
