@@ -132,8 +132,6 @@ datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ou
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
-datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
