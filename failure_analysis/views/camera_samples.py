@@ -6,13 +6,12 @@ the joints move as fast as recorded; its first picture is measured at full size 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
