@@ -51,6 +51,7 @@ from gaploop.failure_analysis.relative import (
     compare,
     figure_of,
     figures_of,
+    many,
     take_evidence,
 )
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -355,7 +356,7 @@ def _set_apart(
         in_order=not named,
     )  # fmt: skip
     ours = compared.successes - len(named)
-    against = [f"the {ours} successes of this set"] if ours else []
+    against = [f"the {many(ours, 'success')} of this set"] if ours else []
     against += [usual.name] if named else []
     usual = replace(
         usual, name=" and ".join(against) or "no take that went well", takes=compared.successes

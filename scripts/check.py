@@ -63,7 +63,7 @@ class CheckConfig:
 
     roots: list[str] = field(default_factory=list)
     """Folder of the dataset or journal, or OWNER/NAME on a Hub; or several, or folders above
-    datasets (`gaploop check A B` is short for it)."""
+    datasets."""
     fix: bool = False
     """Fix what is wrong, in place; the folder before is kept next to it."""
     dry_run: bool = False

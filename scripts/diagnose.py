@@ -112,6 +112,12 @@ def run(config: DiagnoseConfig) -> int:
     report = _examined(config)
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
+    if report is not None and report.findings:
+        from gaploop.datasets.absolute.curves import curves_page
+
+        page = writable_folder(_folder(config)) / "curves.html"
+        write_atomically(page, curves_page(report))
+        options.emit(False, {}, "" if config.json else f"Curves: {page}\n")
     first = {"absolute": report.to_json()} if report is not None else {}
     if report is not None and _no_outcome(config):
         root = config.dataset.folder()

@@ -101,7 +101,7 @@ class EditConfig:
     action: str = ""
     """delete, keep, split, trim, correct, retag, merge or harmonise."""
     roots: list[Path] = field(default_factory=list)
-    """Folder of the dataset; merge: of several (`gaploop edit merge A B` is short for it)."""
+    """Folder of the dataset; merge: of several."""
     episodes: str = ""
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
