@@ -29,7 +29,7 @@ from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
-    from gaploop.collect.rig import EmbeddedRig
+    from gaploop.collect.rig import EmbeddedRig, Rig
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.sim.cell import SimCell
     from gaploop.teleop.lerobot_devices.identity import Identities

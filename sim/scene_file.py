@@ -347,6 +347,11 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Return the joints [rad, m], shape (n_joints,)."""
         return np.asarray(self.data.qpos[self._qpos].copy())
 
+    @property
+    def rest_action(self) -> NDArray[np.float32]:
+        """The action that keeps the arm at home."""
+        return self.action_of(self.home)
+
     def velocities(self) -> NDArray[np.float64]:
         """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""
         return np.asarray(self.data.qvel[self._dof].copy())
