@@ -86,7 +86,6 @@ def spec_of(
         policy=policy,
         resume=resume,
         consent=config.consent,
-        consents=config.consents,
     )
 
 
@@ -142,7 +141,7 @@ class RecordingSession:
         self._wanted = sum(quota.takes for quota in quotas)
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
-        self._publisher = Publisher(spec.journal, root, config.dataset.repo_id, config.consents)
+        self._publisher = Publisher(spec.journal, root, config.dataset.repo_id)
 
     @property
     def shown(self) -> str:

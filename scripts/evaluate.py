@@ -31,14 +31,14 @@ from gaploop.scripts._library import command
 log = logging.getLogger(__name__)
 
 RARE: Final = (
-    *("policy.fps", "env.randomise_strength", "env.gaps_module", "env.gap_seed", "env.robot"),
-    *("rollouts", "units", "ray.address", "max_s"),
+    *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
 gaploop evaluate --policy.path=base --factors=all --n=50 --output_dir=evaluated
 gaploop evaluate --policy.path=adapted/adapter --env.gaps='{"object_property": 0.6}' --n=50 --json
-gaploop evaluate --policy.path=base --factors='[lighting, distractors]' --ray.address=auto
+gaploop evaluate --policy.path=base --factors='[lighting, {distractors: 3}]' --workers=ray
 gaploop evaluate --rollouts=runs --output_dir=evaluated_on_the_arm
 gaploop evaluate --policy.path=lerobot/diffusion_pusht --env.type=pusht --n=50
 gaploop evaluate --policy.path=my_lab:grasp --env.gym=FetchPickAndPlace-v4 --factors=all --n=20
@@ -46,7 +46,25 @@ gaploop evaluate --policy.path=my_lab:grasp --env.gym=FetchPickAndPlace-v4 --fac
 
 
 @dataclass
-class EvaluateConfig:
+class RolloutsOptions:
+    """What any way of rolling out has."""
+
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    n: int = 100
+    """Rollouts under each setting, or of each task."""
+    seed: int = 0
+    """First scene."""
+    workers: int | str = 2
+    """Processes; or a Ray cluster: ray (the one that this machine is in), ray:local (starts one),
+    ray://head:10001. It needs pip install 'gaploop[ray]' on every machine."""
+    output_dir: Path | None = None
+    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class EvaluateConfig(RolloutsOptions):
     """Roll a policy out and give its success with Wilson intervals, and what goes wrong.
 
     With --factors also what each setting of a factor costs against the base, in points, on equal
@@ -58,32 +76,16 @@ class EvaluateConfig:
     injected gaps or conditions the result is marked as sim-to-sim evidence.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
-    factors: list[str] = field(default_factory=list)
+    factors: list[Any] = field(default_factory=list)
     """What to vary, one at a time: background, lighting, distractors, object, camera_pose,
     table_height, human, placement (beyond where any demonstration began), grid_cell (a map of
-    positions); or all."""
-    conditions: list[dict[str, Any]] = field(default_factory=list)
-    """Settings of your own, such as '[{"distractors": 3, "lighting": "dim"}]'."""
+    positions); or all; or settings of your own, such as '[{distractors: 3, lighting: dim}]'."""
     rollouts: Path | None = None
     """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
     those of that policy."""
-    units: str = ""
-    """With --rollouts: units of joints, for takes without; as of gaploop diagnose."""
-    n: int = 100
-    """Rollouts under each setting."""
-    seed: int = 0
-    """First scene."""
-    workers: int = 2
-    """Processes."""
-    ray: options.RayOptions = field(default_factory=options.RayOptions)
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -107,7 +109,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 
 @dataclass
-class GymEvaluateConfig:
+class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
     --env.type names one of LeRobot's, --env.gym any other by its id, --env.scene a scene file
@@ -117,7 +119,6 @@ class GymEvaluateConfig:
     --output_dir keeps every rollout as it comes: after Ctrl-C the same command continues.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: Any = None
     """The environment, as in lerobot-eval."""
     gaps: dict[str, float] = field(default_factory=dict)
@@ -133,15 +134,8 @@ class GymEvaluateConfig:
     doubt (docs/start/my_simulation.md)."""
     n: int = 50
     """Rollouts of each task, under each setting."""
-    seed: int = 0
-    """Of the first scene."""
     workers: int = 2
     """Environments side by side, each in a process of its own from 2 on."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is
-    there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 def run(config: Any) -> int:
@@ -205,10 +199,10 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
     if getattr(config, "rollouts", None) is not None:
-        if config.factors or config.conditions or config.env.conditions or config.env.gaps:
+        if config.factors or config.env.conditions or config.env.gaps:
             raise UnusableInputError(
                 "--rollouts counts takes by what they were recorded with: leave --factors, "
-                "--conditions, --env.gaps and --env.conditions out."
+                "--env.gaps and --env.conditions out."
             )
         if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
             raise UnusableInputError(
@@ -217,7 +211,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             )
         only = policy_id(config.policy.path) if config.policy.path else ""
         with options.progress("Reading takes") as advance:
-            result, left_out = recorded(config.rollouts, only, advance, config.units)
+            result, left_out = recorded(config.rollouts, only, advance)
         if left_out:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
@@ -271,12 +265,13 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
-    varied = [*settings(config.factors, base), *config.conditions]
+    own = [setting for setting in config.factors if isinstance(setting, dict)]
+    varied = [*settings([f for f in config.factors if f not in own], base), *own]
     count = len({condition_name(c) for c in varied})
     # What the cell is made like, in words.
     twin = f"twin {config.env.twin}" if config.env.twin else ""
-    ways = f"{config.env.randomise}, strength {config.env.randomise_strength:g}"
-    drawn = f"drawn anew each time ({ways})" if config.env.randomise else ""
+    drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
+    ray = config.workers if isinstance(config.workers, str) else ""
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -284,12 +279,12 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             **config.env.cell(),
             conditions=varied,
             seed=config.seed,
-            workers=config.workers,
+            workers=1 if ray else config.workers,
             max_s=config.max_s,
             base=base,
             folder=folder,
             on_rollouts=seen,
-            ray=config.ray.address,
+            ray={"ray": "auto", "ray:local": "local"}.get(ray, ray),
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
         )
