@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -135,6 +136,27 @@ def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | No
     if path is None or not path.exists():
         return None
     return VideoRange(path, start_s, episode.length, info.fps)
+
+
+def pictures_at(
+    info: DatasetInfo, episode: EpisodeRow, key: str, rows: Sequence[int]
+) -> dict[int, Image]:
+    """Return the pictures of some rows of an episode, by row, without decoding the others.
+
+    Raises:
+        UnusableInputError: one is missing, or can't be read.
+    """
+    shown = pictures_of(info, episode, key)
+    found = dict[int, Image]()
+    if isinstance(shown, VideoRange):
+        for row in dict.fromkeys(rows):
+            one = replace(shown, start_s=shown.start_s + row / info.fps, frames=1)
+            found |= zip((row,), one(), strict=False)
+    elif shown is not None:
+        found = {row: picture for row, picture in enumerate(shown()) if row in set(rows)}
+    if missing := sorted(set(rows) - found.keys()):
+        raise damaged(info.root, f"{key} of episode {episode.index} lacks picture {missing[0]}.")
+    return found
 
 
 def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Iterator[Image]:

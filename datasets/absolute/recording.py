@@ -131,6 +131,11 @@ def read_recording(root: Path) -> MotionRecording:
     return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
 
 
+def evenly(n: int, count: int) -> list[int]:
+    """Return at most `count` places of 0 to n - 1, evenly spread, the ends among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n > 0 else []
+
+
 def _columns(path: Path, vectors: list[str]) -> pa.Table:
     return layout.read_parquet(path, ["episode_index", *vectors])
 
