@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,7 @@ from gaploop.datasets.layout import (
     reraise_for,
 )
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
-from gaploop.datasets.video import VideoRange
+from gaploop.datasets.video import VideoRange, open_video, shown_frames
 
 LONGEST_VIDEO_S: Final = 1e7
 """Months of video in one file; what starts later is no time [s]."""
@@ -149,9 +148,11 @@ def pictures_at(
     shown = pictures_of(info, episode, key)
     found = dict[int, Image]()
     if isinstance(shown, VideoRange):
-        for row in dict.fromkeys(rows):
-            one = replace(shown, start_s=shown.start_s + row / info.fps, frames=1)
-            found |= zip((row,), one(), strict=False)
+        with open_video(shown.path) as container:
+            for row in sorted(set(rows)):
+                at_s = shown.start_s + row / info.fps
+                for frame in shown_frames(shown.path, container, at_s, 1, info.fps):
+                    found[row] = frame.to_ndarray(format="rgb24")
     elif shown is not None:
         found = {row: picture for row, picture in enumerate(shown()) if row in set(rows)}
     if missing := sorted(set(rows) - found.keys()):

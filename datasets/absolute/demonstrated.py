@@ -173,7 +173,7 @@ class DemonstratedTests:
             name, best = a.removeprefix(IMAGES), min(have, key=lambda b: fits.get((a, b), np.inf))
             if best != a and fits[a, best] < 0.4 * fits[a, a]:
                 other = best.removeprefix(IMAGES)
-                share = {e: float(fits[a, a] / fits[a, best]) for e in now[a]}
+                share = {e: float(fits[a, a] / max(fits[a, best], 1.0)) for e in now[a]}
                 self._say(
                     "camera_order", name, f"Camera {name} shows what {other} showed in the "
                     f"demonstrations; it is closer to it than to {name}, times", share, "",

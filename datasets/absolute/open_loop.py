@@ -349,7 +349,11 @@ class OpenLoop:
         return scale, own[0] - scale * here[0]
 
     def _is_other_unit(self) -> bool:
-        """Say whether one scale and shift a joint maps all of its statistics onto this data's."""
+        """Say whether the policy's statistics may be this data's in degrees or -100 to 100.
+
+        One scale and shift a joint then maps all of them, the scale near 1 (a range of 200 is 140
+        to 360 degrees), and the middle near the middle.
+        """
         own, here = self.checkpoint.stats.get(STATE, {}), statistics(self.state)
         low, high = ("q10", "q90") if "q10" in own else ("min", "max")
         if not {low, high, "mean", "std"} <= own.keys() or len(own[low]) != self.state.shape[1]:
@@ -359,7 +363,10 @@ class OpenLoop:
         mean = own[low] + scale * (here["mean"] - here[low])
         off = np.abs(mean - own["mean"]) / np.maximum(own["std"], 1e-9)
         most = 1.0 if low == "q10" else 2.5
-        return bool(np.median(off[arm]) < 0.15 * most and off[arm].max() < 0.3 * most)
+        alike = np.median(off[arm]) < 0.15 * most and off[arm].max() < 0.3 * most
+        middle = np.abs(own[low] / scale - here[low])[arm]
+        near = (np.abs(np.log(scale[arm])) < np.log(2.0)).all() and (middle < 35.0).all()
+        return bool(alike and near)
 
     def _normal_pictures(self, sample: Sample) -> Sample:
         if self.checkpoint.modes.get("VISUAL") != "MEAN_STD":
@@ -609,18 +616,17 @@ class OpenLoop:
         best = found[0]
         close = [t for t in found if t.error.mean() < ALIKE * best.error.mean() + 0.01]
         best = min(close, key=lambda t: PREFERRED.index(t.alternative.kind))
-        others = [t.alternative.words for t in close
+        others = [APART[best.alternative.kind]] if best.alternative.kind in APART else []
+        others += [t.alternative.words for t in close
                   if t.alternative.kind != best.alternative.kind]  # fmt: skip
         alternative = best.alternative
         before = interval(by_episode(usual, sample.episode))
         findings = self.tests.report.findings
-        findings[:] = [
-            f for f in findings if f.kind != alternative.kind
-        ]  # one sentence, with proof
+        findings[:] = [f for f in findings if f.kind != alternative.kind]  # that one has no proof
         self.tests.say(
             alternative.kind, alternative.about,
-            f"The policy commands what these {len(usual)} rows do ({_share(best.error)} off) only "
-            f"with {alternative.words}; as they are, of the joints' spread it is off by",
+            f"The policy matches these {len(usual)} rows (to {_share(best.error)} of the joints' "
+            f"spread) only with {alternative.words}; as they are, it is off by",
             alternative.fix, 130.0, "; ".join(others[:2]), _percent(before), "%",
         )  # fmt: skip
 
@@ -686,6 +692,12 @@ PREFERRED: Final = (
 def _rms(off: FloatArray) -> FloatArray:
     """Return the rms over steps and joints, of at most 10 spreads each, shape (b,)."""
     return np.asarray(np.sqrt((np.minimum(np.abs(off), 10.0) ** 2).mean(axis=(1, 2))))
+
+
+APART: Final = {
+    "wrong_units": "statistics of another set",
+    "wrong_statistics": "data in other units, or of another arm",
+}
 
 
 def _task(episode: EpisodeRow) -> str:
