@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,12 +29,10 @@ from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import (
-    Episode,
     MotionRecording,
-    RecordedJoint,
     read_recording,
+    recording_of,
 )
-from gaploop.datasets.layout import DatasetInfo
 
 ARMS: Final = ("so101", "koch")
 EPISODES: Final = 10
@@ -137,18 +135,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
 }  # fmt: skip
 
 
-def recording(
-    names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
-) -> MotionRecording:
-    """Return episodes as a recording, as if read from a plain dataset."""
-    feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
-    features = {"action": feature, "observation.state": feature}
-    info = DatasetInfo(Path("made"), fps, features, "", len(made), sum(len(u) for u, _ in made))
-    joints = tuple(RecordedJoint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
-    episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
-    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
-
-
 def report(of: MotionRecording) -> AbsoluteReport:
     """Run the arm's tests."""
     found = AbsoluteReport(of.info.root)
@@ -236,7 +222,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         logs[model] = []
         for seed in range(config.seed + 1000, config.seed + 1000 + sets):
             made = record(model, seed, episodes=EPISODES, seconds=SECONDS, fps=FPS)
-            logs[model].append(recording(*made, FPS))
+            logs[model].append(recording_of(*made, FPS))
     logs |= {name: [log] for name, log in _real_logs(config.data, folder).items()}
     clean = {
         name: [sorted({f.kind for f in report(log).findings}) for log in some]

@@ -86,7 +86,6 @@ def spec_of(
         policy=policy,
         resume=resume,
         consent=config.consent,
-        consents=config.consents,
     )
 
 
@@ -142,7 +141,7 @@ class RecordingSession:
         self._wanted = sum(quota.takes for quota in quotas)
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
-        self._publisher = Publisher(spec.journal, root, config.dataset.repo_id, config.consents)
+        self._publisher = Publisher(spec.journal, root, config.dataset.repo_id)
 
     @property
     def shown(self) -> str:
@@ -169,7 +168,7 @@ class RecordingSession:
         return replace(end, signals=tuple(self._stopped))
 
     def _make_rig(self, conditions: Mapping[str, object]) -> Any:
-        return lerobot_factory.cell_rig(self._config.robot, self._fps, conditions)
+        return lerobot_factory.simulated_rig(self._config.robot, self._fps, conditions)
 
     def _check(self, make_rig: Callable[[Mapping[str, object]], Rig]) -> None:
         check_targets(make_rig, self._quotas, self.root, self._spec.journal)

@@ -1,4 +1,4 @@
-"""Commands that have another name now: what they run, with one line that says so.
+"""Commands and options that have another name now: what they run, with one line that says so.
 
 They answer for one release; `python -m benchmarks house` counts none of them as a command.
 """
@@ -28,8 +28,19 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "diagnose": {"--images": "--pictures"},
+    "edit": {"--by": "--splits"},
     "export": {"--format": "--to", "--output": "--output_dir"},
+    "finetune": {"--held_out_share": "--held_out"},
     "import": {"--format": "--from"},
+    "label": {
+        "--episode": "--episodes",
+        "--uid": "--episodes",
+        "--agreement": "--history",
+        "--discard_reason": "--note",
+        "--dataset.root": "--roots",
+    },
+    "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
         "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
@@ -41,18 +52,60 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "repair": {"--yes": "--dry_run=false"},
     "ros2": {"--topics": "--robot.topics", "--dry_run": "--robot.dry_run"},
 }
-"""Former command → its options that are written otherwise now."""
+"""Former or present command → its options that are written otherwise now."""
+DROPPED: Final[Mapping[str, str]] = {
+    "label confidence": "A CSV file has a column for it: --import=labels.csv.",
+    "diagnose labels": "Labels are those of the folder.",
+    "least_gain": "A take must be expected to bring 0.1 points.",
+    "diagnose only": "Leave the other rows out of the table.",
+    "policy_sees": "It is read from the policy.",
+    "precision": "The preset says it; --method=help lists them.",
+    "show_others": "Others' labels show once you have labelled the take.",
+    "label source": "A CSV file has a column for it: --import=labels.csv.",
+    "plan curves": "Name it among --results='[…]'.",
+    "plan runs": "Name them among --results='[…]'.",
+    "label uid": "Name it among --episodes='[…]'.",
+    "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
+    "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
+    "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
+    **dict.fromkeys(
+        (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
+        "Describe the board in one: --board=8x6:28 (columns x rows, mm).",
+    ),
+    "calibration": "It lies beside the station file: --station=lab.yaml has lab.calibration.json.",
+    "shared_sessions": """Name episodes: --splits='{"train": "0:40", "test": "40:"}'.""",
+    "evaluate conditions": "Put settings of your own into --factors='[{distractors: 3}]'.",
+    "env.randomise_strength": "It follows the ranges: --env.randomise=all:0.5.",
+    "ray.address": "Name the cluster with --workers=ray.",
+    "robot.randomise_strength": "It follows the ranges: --robot.randomise=all:0.5.",
+    "budget.money": "Give --budget.hours; hours cost the rate_per_hour of the station file.",
+    **dict.fromkeys(
+        (f"cost.{n}" for n in ("take_s", "reset_s", "setup_s", "rate_per_hour", "currency")),
+        "State costs in the station file: --station=station.yaml (docs/data/files.md).",
+    ),
+    "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
+}
+"""Option that is gone, after its command where others may have one, → what does it now."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
     """Return the arguments as they are typed now, and the line to say if that is a change."""
-    words = FORMER.get(arguments[0]) if arguments else None
-    if words is None:
+    if not arguments:
         return arguments, None
-    now, given = " ".join(words), []
+    command, renamed = arguments[0], FORMER_OPTIONS.get(arguments[0], {})
+    names = {argument.partition("=")[0] for argument in arguments}
+    given, now = [], []
     for argument in arguments[1:]:
         name, equals, value = argument.partition("=")
-        name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
-        value = "" if "=" in name else f"{equals}{value}"
-        given.append(f"{name}{value}")
-    return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."
+        if name in renamed and renamed[name] not in names:  # else the parser refuses it
+            names.add(renamed[name])
+            now.append(f"{name} is now {renamed[name]}")
+            value = value if "=" not in renamed[name] else ""
+            name, equals = renamed[name], equals if value else ""
+        given.append(f"{name}{equals}{value}")
+    words = FORMER.get(command, (command,))
+    if command in FORMER:
+        now = [f"is now: gaploop {' '.join(words)}"]
+    says = f"{'; '.join(now)}. The former name ends with 0.1." if now else None
+    return [*words, *given], says

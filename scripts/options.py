@@ -43,21 +43,13 @@ class DatasetFolder:
     """Which dataset, for commands that read one."""
 
     root: Path | None = None
-    """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
+    """Folder of the dataset or journal."""
 
     def folder(self, command: str = "") -> Path:
         """Return `root`; UnusableInputError without. `command`: one that takes it bare."""
         bare = f"Which folder? Name it: gaploop {command} DIR"
         named = "Which dataset? Name its folder with --dataset.root=DIR."
         return required(self.root, bare if command else named)
-
-
-@dataclass
-class TakesFolder(DatasetFolder):
-    """Which takes, for commands that read a dataset or a journal."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
 
 
 @dataclass
@@ -82,14 +74,6 @@ class PublishedDataset(DatasetFolder):
     def __post_init__(self) -> None:
         if self.push_to_hub:
             check_repo_id(self.repo_id, "--dataset.repo_id")
-
-
-@dataclass
-class DatasetTarget(PublishedDataset):
-    """Which dataset to publish to, and what its card says."""
-
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
 
 
 @dataclass
@@ -145,12 +129,3 @@ def require_action(action: str, known: Sequence[str], command: str) -> None:
         raise UnusableInputError(f"gaploop {command} what? One of: {', '.join(known)}.")
     if action not in known:
         raise unknown_choice("action", action, known)
-
-
-@dataclass
-class RayOptions:
-    """Rollouts on many machines."""
-
-    address: str = ""
-    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Needs
-    pip install 'gaploop[ray]' on every machine. Unless given, --workers processes here."""

@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
-    "cartesian.*", "force.*", "consents", "seed",
+    "cartesian.*", "force.*", "seed", "display", "operator", "consent", "dataset.push_to_hub",
+    "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
@@ -186,7 +187,7 @@ def _request(
     if plan is None:
         return (Quota(config.dataset.num_episodes),), None, root, journal
     quotas = tuple(in_order(plan, config.seed))
-    return quotas, Campaign(plan, quotas, journal, station, config.consents), root, journal
+    return quotas, Campaign(plan, quotas, journal, station), root, journal
 
 
 def _recorded(config: Any) -> tuple[RecordResult, tuple[int, ...]]:
@@ -213,7 +214,7 @@ def _recorded(config: Any) -> tuple[RecordResult, tuple[int, ...]]:
     go_on_with(config, root, journal)
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
-    require_consents(asked, station, config.consent, config.consents)
+    require_consents(asked, station, config.consent)
     if campaign is not None:
         for item in campaign.plan.items:
             if not item.takes:
@@ -291,5 +292,5 @@ def session_figures(config: Any, session: RecordingSession, end: SessionEnd) -> 
         "trip": end.trip,
         "uids": [take.uid for take in end.takes],
         "video": video_figures(end.takes),
-        "push": push_after(config.dataset, session.root, config.consents, end.signals),
+        "push": push_after(config.dataset, session.root, end.signals),
     }

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory
@@ -29,7 +28,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
 
-RARE = ("cartesian.*", "force.*")
+RARE = ("cartesian.*", "force.*", "display_data", "fps")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
@@ -67,8 +66,6 @@ class TeleoperateConfig(DriveOptions):
     """End after this time of driving [s]."""
     display_data: bool = False
     """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
-    output_dir: Path | None = None
-    """Where teleoperate.json goes, if the summary is to be kept."""
 
 
 def run(config: TeleoperateConfig) -> int:
@@ -131,7 +128,6 @@ def run(config: TeleoperateConfig) -> int:
         {"t_s": t.t_s, "reasons": str(t.reason.name).lower().split("|"), "joints": t.joints}
         for t in figures.trips
     ]
-    options.keep(config.output_dir, "teleoperate.json", summary)
     lines = [
         f"{devices.arms.title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
         f"{figures.missed} of {figures.turns + figures.missed} turns missed, "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
@@ -64,7 +64,9 @@ LIMIT_DEG: Final = 0.3
 SPEED_SHARE: Final = 0.02
 CLOSED: Final = 12.0
 """Per cent of a gripper's travel: what it holds keeps it open by more, as a rule."""
-PIECES: Final = "several servo makes, a heavier load"
+STALLED_PCT: Final = 20.0
+STALLED_PCT_S: Final = 5.0
+"""A gripper that is told to open by so much more, and opens so slowly, doesn't."""
 LEVEL: Final = ("pan", "roll", "yaw", "base", "rotate", "waist")
 """Joints named so turn about axes that weight doesn't load much."""
 
@@ -133,6 +135,10 @@ class ArmTests:
             of or len(self.episodes), worst, apart, command, cost_deg,
         )  # fmt: skip
         self.report.findings.append(finding)
+
+    def _note(self, what: str, about: str, unit: str, size: Estimate, least: float) -> None:
+        if np.isfinite(size.value) and len(self.episodes) >= FEWEST:
+            self.report.figures.append(Figure(what, about, unit, size, least))
 
     def _free(self, *, arm_only: bool = True) -> list[int]:
         """Return the joints that nothing explains yet, and that are no gripper."""
@@ -277,6 +283,7 @@ class ArmTests:
         everywhere = [e.index for e in self.episodes]
         if moving_rows.sum() >= 100:
             size = rate(float(rows.sum()), float(moving_rows.sum()))
+            self._note("repeated rows", "", "%", _percent(size), 0.5)
             if size.value > ROWS_REPEAT and rows.sum() >= 3:
                 found = dict(zip(everywhere, rows / np.maximum(moving_rows, 1), strict=True))
                 shown, worst = self._among(found, ROWS_REPEAT)
@@ -415,6 +422,7 @@ class ArmTests:
             if len(noise) < 2:
                 continue
             size = median_interval(np.array(list(noise.values())))
+            self._note("noise at rest", self.names[k], self._u(k), size, 0.5 * NOISE_DEG)
             if size.value > NOISE_DEG:
                 shown, worst = self._among(noise, NOISE_DEG)
                 self._say(
@@ -429,6 +437,12 @@ class ArmTests:
     def _delays(self) -> None:
         """An arm that is late, or a joint that is later than all others."""
         known = self._good_fits()
+        for k in known:
+            fit, name = self.fits[k], self.names[k]
+            self._note("delay", name, "ms", _ms(fit.delay_s), 1e3 * max(0.02, 0.5 / self.fps))
+            self._note("gain", name, "", fit.gain, 0.5 * GAIN)
+            width = fit.play_deg
+            self._note("dead band", name, self._u(k), width, max(PLAY_DEG, 0.5 * width.value))
         everywhere = [e.index for e in self.episodes]
         every = [
             k for k in self.recording.arm
@@ -516,11 +530,15 @@ class ArmTests:
         for k in self.recording.arm:
             low, high = self.fits[k].limits_deg
             own = [
-                r for r in self.rests[k] if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
-            ]
+                r for r in self.rests[k]
+                if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
+                or high - low < arm.MOVES_DEG  # it moves too little to meet a stop
+            ]  # fmt: skip
             self.rests[k] = own or self.rests[k]
             if len(own) >= 3:
                 offsets[k] = arm.rest_offset(own)
+                size = offsets[k][0]  # what weight does to it differs from pose to pose
+                self._note("offset", self.names[k], self._u(k), size, max(0.5, abs(size.value) / 6))
         if not offsets:
             self.report.untested["offsets at rest"] = "commands never rest"
             return
@@ -608,18 +626,27 @@ class ArmTests:
             asked = np.concatenate([e.command[:, k] for e in self.episodes])
             if np.ptp(asked) < 20.0:
                 continue
-            # Which end is closed: the one where commands go beyond what readings reach.
-            below = float(np.mean(np.clip(seen - asked, 0, None)))
-            above = float(np.mean(np.clip(asked - seen, 0, None)))
-            sign = 1.0 if below >= above else -1.0
+            sign = arm.closing(self.recording, k)
             end = float((sign * seen).min())
-            gaps = dict[int, float]()
+            gaps, stalls = dict[int, float](), dict[int, float]()
             for e in self.episodes:
                 u, y = sign * e.command[:, k], sign * e.reading[:, k]
                 closing = u < (sign * asked).min() + CLOSED
                 held = [(a, b) for a, b in stretches(closing) if b - a >= 0.3 * self.fps]
                 if held:
                     gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
+                quiet = np.abs(np.gradient(y)) * self.fps < STALLED_PCT_S
+                for a, b in stretches(quiet & (u - y > STALLED_PCT)):
+                    if b - a >= STALL_S * self.fps:
+                        stalls[e.index] = max(stalls.get(e.index, 0.0), (b - a) / self.fps)
+            if stalls and 2 * len(stalls) < len(self.episodes):
+                size = median_interval(np.array(list(stalls.values())))
+                self._say(
+                    "stalled_gripper", self.names[k], f"{self.names[k]} is told to open and stands "
+                    "still, for", size, "s", list(stalls), max(stalls, key=lambda e: stalls[e]),
+                    "an overload that tripped, jaws that jam, a cable",
+                    self.report.without(list(stalls), len(self.recording.lengths)), 9.0,
+                )  # fmt: skip
             values = np.array(list(gaps.values()))
             if len(values) < 8 or np.median(values) < CLOSED:
                 continue

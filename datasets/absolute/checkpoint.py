@@ -7,7 +7,6 @@ they normalise by, and, by lerobot-train, `train_config.json`: the dataset that 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.statistics import Estimate
 from gaploop.datasets import layout
+from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
@@ -57,7 +57,7 @@ class Checkpoint:
         fps: rate that it was trained at [Hz]; 0 where nothing says.
         names: entries of the action in order; () where nothing says.
         trained_on: folder of its training set, where it is on this machine.
-        repo_id: the name of that set; `episodes`: those that it learned from, None for all.
+        episodes: those of it that it learned from, None for all.
     """
 
     folder: Path
@@ -74,7 +74,6 @@ class Checkpoint:
     fps: float = 0.0
     names: tuple[str, ...] = ()
     trained_on: Path | None = None
-    repo_id: str = ""
     episodes: tuple[int, ...] | None = None
 
     @property
@@ -124,10 +123,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
                 stats.setdefault(feature, {})[what] = value.ravel()
     steps = [str(s.get("registry_name") or s.get("class") or "") for s in (*before, *after)]
     said = _object(folder / "gaploop.json") if (folder / "gaploop.json").exists() else {}
-    trained = folder / "train_config.json"
-    of = (_object(trained) if trained.exists() else {}).get("dataset") or {}
-    of = of if isinstance(of, dict) else {}
-    root = _training_root(of)
+    try:
+        trained = training_set(folder)
+        root, episodes = trained.root, trained.only
+    except UnusableInputError:  # it names none, or that isn't here
+        root, episodes = None, None
     fps, names = float(said.get("fps") or 0.0), tuple(said.get("action_names") or ())
     if root is not None:
         info = layout.read_info(root)
@@ -137,13 +137,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
         for key in ("input_features", "output_features")
     ]
-    episodes = of.get("episodes")
     return Checkpoint(
         folder, str(config.get("type") or "policy"), *shapes, modes, stats,
         any("unnormalizer" in s for s in steps) and any(s.startswith("normalizer") for s in steps),
         any("tokenizer" in s for s in steps), renamed, int(chunk),
-        int(config.get("n_obs_steps") or 1), fps, names, root, str(of.get("repo_id") or ""),
-        tuple(episodes) if isinstance(episodes, list) else None,
+        int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
     )  # fmt: skip
 
 
@@ -154,15 +152,6 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _steps(path: Path) -> list[dict[str, Any]]:
     return list(_object(path).get("steps") or []) if path.exists() else []
-
-
-def _training_root(of: Mapping[str, Any]) -> Path | None:
-    home = os.environ.get("HF_LEROBOT_HOME") or Path.home() / ".cache/huggingface/lerobot"
-    root = Path(str(of.get("root") or Path(home) / str(of.get("repo_id") or "none")))
-    try:
-        return root if layout.is_dataset(root) and layout.read_info(root) else None
-    except UnusableInputError:
-        return None
 
 
 def read_tensors(path: Path) -> dict[str, FloatArray]:
@@ -311,12 +300,11 @@ class CheckpointTests:
 
     def _normaliser(self) -> None:
         if bare := self.lacks_normaliser():
-            train = self.checkpoint.repo_id or "its training set"
             self.say(
                 "no_normaliser", "", f"Nothing normalises {' and '.join(bare)}: the policy's "
                 "processors lack the statistics of its training set",
                 f"Copy policy_preprocessor and policy_postprocessor (.json, .safetensors) from the "
-                f"training run to {self.policy}, or make them anew from {train}", 120.0,
+                f"training run to {self.policy}, or make them anew from its training set", 120.0,
             )  # fmt: skip
 
     def _statistics(self) -> None:

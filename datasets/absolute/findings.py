@@ -14,6 +14,8 @@ from gaploop.core.statistics import Estimate
 
 SHOWN: Final = 7
 """Sentences that are printed; --json has all."""
+FEWEST: Final = 5
+"""Episodes; from fewer no interval can be told, so nothing is set against another day."""
 KINDS: Final[Mapping[str, str]] = {
     "reversed_joint": "commands that a joint answers the wrong way round",
     "swapped_joints": "commands that another joint answers",
@@ -35,6 +37,7 @@ KINDS: Final[Mapping[str, str]] = {
     "quantum": "readings in coarse steps",
     "noise": "noise at rest",
     "empty_grasp": "a gripper that closes on nothing",
+    "stalled_gripper": "a gripper that is told to open and doesn't",
     "short_episode": "episodes of a frame or two",
     "motionless": "episodes without motion",
     "noise_episode": "episodes of noise",
@@ -73,10 +76,15 @@ KINDS: Final[Mapping[str, str]] = {
     "unfamiliar_view": "pictures unlike all of the demonstrations'",
 }
 """Every kind of finding, and what it looks for."""
+WITHOUT: Final = (
+    "short_episode", "motionless", "noise_episode", "frozen_state", "frozen_camera", "black_camera",
+    "empty_grasp", "missing", "stalled_gripper",
+)  # fmt: skip
+"""Kinds whose episodes are better left out; what the others show can be corrected or lived with."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
-        "dead_joint",
+        "dead_joint", "stalled_gripper",
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",
@@ -161,18 +169,41 @@ class AbsoluteFinding:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A measured number of a recording, whether a fault or not, to be set against another day's.
+
+    Attributes:
+        what: such as `offset`; `about`: the joint or camera.
+        least: a change of less is none to speak of, in `unit`.
+    """
+
+    what: str
+    about: str
+    unit: str
+    size: Estimate
+    least: float
+
+    @property
+    def name(self) -> str:
+        """As sentences name it."""
+        return f"{self.what} of {self.about}" if self.about else self.what
+
+
 @dataclass
 class AbsoluteReport:
     """What a recording shows by itself.
 
     Attributes:
         findings: dearest first, once `rank` was called.
+        figures: what was measured, faults or not.
         good: kinds that were tested and found good, each with what was measured.
         untested: what couldn't be tested, and why.
     """
 
     root: Path
     findings: list[AbsoluteFinding] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
 
@@ -190,6 +221,13 @@ class AbsoluteReport:
             lines.append("And: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".")
         if self.good:
             lines.append("Tested and good: " + "; ".join(self.good.values()) + ".")
+        if gone := self.to_delete():
+            root, out = shlex.quote(str(self.root)), shlex.quote(f"{self.root}_clean")
+            lines.append(
+                f"Without the {len(gone)} episodes that teach nothing: lerobot-edit-dataset "
+                f"--repo_id=me/it --root={root} --new_repo_id=me/it_clean --new_root={out} "
+                f"--operation.type=delete_episodes --operation.episode_indices='{gone}'"
+            )
         if self.untested:
             opened = (f"{what} ({why})" for what, why in self.untested.items())
             lines.append("Could not be tested: " + "; ".join(opened) + ".")
@@ -211,6 +249,7 @@ class AbsoluteReport:
             "good": self.good,
             "untested": self.untested,
             "episodes": self.flags(),
+            "delete": self.to_delete(),
         }
 
     def failing(self, kinds: Sequence[str]) -> list[AbsoluteFinding]:
@@ -229,6 +268,10 @@ class AbsoluteReport:
         if len(episodes) >= total:
             return "That is in every episode: fix the cause, and record them again."
         root = shlex.quote(str(self.root))
-        listed = ", ".join(map(str, episodes))
+        listed = ", ".join(map(str, sorted(episodes)))
         out = shlex.quote(f"{self.root}_clean")
         return f"gaploop edit delete {root} --episodes='[{listed}]' --output_dir={out}"
+
+    def to_delete(self) -> list[int]:
+        """Return the episodes that teach nothing, or something wrong, whatever is fixed later."""
+        return sorted({e for f in self.findings if f.kind in WITHOUT for e in f.episodes})

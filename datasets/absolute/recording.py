@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -75,8 +76,8 @@ class MotionRecording:
         return [k for k, joint in enumerate(self.joints) if not joint.is_grip]
 
 
-def read_recording(root: Path) -> MotionRecording:
-    """Read a LeRobot v3 dataset's actions and states.
+def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
+    """Read a LeRobot v3 dataset's actions and states, of `at_most` episodes.
 
     Raises:
         UnusableInputError: no such dataset, or its tables can't be read.
@@ -99,8 +100,8 @@ def read_recording(root: Path) -> MotionRecording:
     missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
     missing = {e: n for e, n in missing.items() if n}
     usable = [e for e in rows if e not in missing]
-    if len(usable) > EPISODES:
-        at = np.linspace(0, len(usable) - 1, EPISODES).astype(int)
+    if len(usable) > at_most:
+        at = np.linspace(0, len(usable) - 1, at_most).astype(int)
         usable = [usable[k] for k in np.unique(at)]
     pairs = _pairs(info, action[whole], state[whole])
     if not pairs or not usable:
@@ -134,6 +135,22 @@ def read_recording(root: Path) -> MotionRecording:
 def evenly(n: int, count: int) -> list[int]:
     """Return at most `count` places of 0 to n - 1, evenly spread, the ends among them."""
     return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n > 0 else []
+
+
+def recording_of(
+    names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
+) -> MotionRecording:
+    """Return commands and readings [deg], shape (n, joints), of episodes made elsewhere."""
+    feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
+    features = {ACTION: feature, STATE: feature}
+    info = DatasetInfo(Path(), fps, features, "", len(made), sum(len(u) for u, _ in made))
+    grips = [any(word in name.lower() for word in GRIPS) for name in names]
+    joints = tuple(
+        RecordedJoint(name, k, k, 1.0, grip)
+        for k, (name, grip) in enumerate(zip(names, grips, strict=True))
+    )
+    episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
+    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
 
 
 def _columns(path: Path, vectors: list[str]) -> pa.Table:

@@ -101,13 +101,12 @@ def plan_choice(
 
 
 def plan_split(
-    piece: DatasetPiece, parts: Parts, config: Mapping[str, Any], *, named: bool, shared: bool
+    piece: DatasetPiece, parts: Parts, config: Mapping[str, Any], *, named: bool
 ) -> EditPlan:
     """Plan one dataset for each part.
 
     Args:
-        named: the episodes were named one by one.
-        shared: a session may be in several parts.
+        named: the episodes were named one by one: a session may then be in several parts.
 
     Raises:
         UnusableInputError: a part without takes, a take in two parts, or a session in two.
@@ -124,13 +123,10 @@ def plan_split(
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
     common = splits.shared_sessions(parts, piece.held)
     names = numbers(common, 3)
-    # Where all takes are of one session, no split keeps it whole, and whoever names episodes then
-    # has decided.
-    decided = named and len(set(map(splits.session_of, piece.held))) == 1
-    if common and not shared and not decided:
+    if common and not named:
         raise UnusableInputError(
             f"Session {names} would be in several parts: a policy would be tested on a session "
-            f"that it was trained on. Split by --by=session or by shares, or {splits.ALLOW}."
+            f"that it was trained on. Give --splits=session or shares, or {splits.NAME}."
         )
     notes = []
     if common:
@@ -152,7 +148,6 @@ def carry_out(
     plan: EditPlan,
     output: Path | None,
     reencode: bool = False,
-    consents: Path | None = None,
     *,
     on_episode: Callable[[], None] = lambda: None,
     amend: Callable[[Path], None] | None = None,
@@ -163,7 +158,6 @@ def carry_out(
     Args:
         output: a new folder; None to put the result in the place of the plan's only dataset.
         reencode: pictures that can't be cut out are decoded and encoded again.
-        consents: the consent register; the default one where None.
         amend: changes each new dataset before anybody sees it.
 
     Raises:
@@ -179,7 +173,7 @@ def carry_out(
                 target / name: [e.info for piece in pieces for e in piece.episodes]
                 for name, pieces in plan.parts.items()
             }
-            note_and_refuse_withdrawn(takes, consents)
+            note_and_refuse_withdrawn(takes)
         stage = staging.sibling(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         inputs = {root: lineage.source_of(piece) for root, piece in sources.items()}

@@ -31,7 +31,8 @@ LATER = today() + timedelta(days=30)
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Path:
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "safe/consents.jsonl"))
     return tmp_path / "safe/consents.jsonl"
 
 
@@ -76,7 +77,7 @@ def recorded(tmp_path: Path, register: Path) -> tuple[str, str, dict[str, list[s
             takes[who].append(write_take(journal, ids))
         for id_ in (ana, ben):
             consent_store.add_place(register, id_, Place("journal", str(journal)))
-        publish_takes(journal, tmp_path / "set", "me/x", consents=register)
+        publish_takes(journal, tmp_path / "set", "me/x")
     return ana, ben, takes
 
 
@@ -115,7 +116,7 @@ def test_withdrawn_takes_are_nowhere_and_all_others_still_are(
     kept_report = register.parent / f"withdrawal_{ana}.json"
     assert stat.S_IMODE(kept_report.stat().st_mode) == 0o600
     assert json.loads(kept_report.read_text())["finished"]
-    again = publish_takes(tmp_path / "one", tmp_path / "set", "me/x", consents=register)
+    again = publish_takes(tmp_path / "one", tmp_path / "set", "me/x")
     assert again.published == ()
     assert withdraw(register, ana, remove=True).found == ()
     assert not consent_store.load_register(register).consents[ben].withdrawn
@@ -260,23 +261,23 @@ def test_what_is_named_must_be_a_journal_or_a_dataset(tmp_path: Path, register: 
 
 
 def test_the_command_from_adding_to_withdrawing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, journal = tmp_path / "safe/consents.jsonl", tmp_path / "journal"
-    option = f"--consents={register}"
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     add = ["consent", "add", f"--expires={LATER}", "--scope=[record, publish]", "--name=form 12"]
-    assert main([*add, option, "--json"]) == 0
+    assert main([*add, "--json"]) == 0
     id_ = json.loads(capsys.readouterr().out)["id"]
     write_take(journal, id_)
-    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]"]) == 0
+    assert main(["consent", "withdraw", id_, f"--places=[{journal}]"]) == 0
     said = capsys.readouterr().out
     assert "1 take would be removed" in said
     assert "--yes" in said
     assert len(take_folders(journal)) == 1
-    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]", "--yes"]) == 0
+    assert main(["consent", "withdraw", id_, f"--places=[{journal}]", "--yes"]) == 0
     assert "1 take removed" in capsys.readouterr().out
     assert take_folders(journal) == []
-    assert main(["consent", "list", option, "--json"]) == 0
+    assert main(["consent", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["consents"]
     assert (row["id"], row["state"]) == (id_, "withdrawn")
 
@@ -298,9 +299,14 @@ def test_the_command_from_adding_to_withdrawing(
     ],
 )
 def test_unusable_input_is_one_line(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main(["consent", *arguments, f"--consents={tmp_path / 'r.jsonl'}"]) == 2
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "r.jsonl"))
+    assert main(["consent", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert said in error
