@@ -139,7 +139,16 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     if not is_dataset(root):
         return None
     with options.progress("Looking at motion and pictures"):
-        return examine(root, pictures=config.pictures)
+        report = examine(root, pictures=config.pictures)
+    if config.policy.path:
+        from gaploop.finetune.lerobot_open_loop import examine_policy
+
+        trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
+        with options.progress("Asking the policy about these rows"):
+            examine_policy(
+                config.policy.path, root, report, demonstrations=False, trained_on=trained
+            )
+    return report
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:

@@ -134,6 +134,11 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
 
 
+def evenly(n: int, count: int) -> list[int]:
+    """Return at most `count` places of 0 to n - 1, evenly spread, the ends among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n > 0 else []
+
+
 def recording_of(
     names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
 ) -> MotionRecording:
