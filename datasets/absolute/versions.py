@@ -170,20 +170,20 @@ def contents(
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
         held.pictures[look.name] = starts
-        for e, picture in starts.items():
+        for index, picture in starts.items():
             red, green, blue = (picture.reshape(-1, 3).mean(axis=0) + 1.0).tolist()
-            put(f"brightness of {look.name}", "of 255", e, float(picture.mean()))
-            put(f"contrast of {look.name}", "of 255", e, float(picture.mean(axis=2).std()))
-            put(f"red over green of {look.name}", "", e, red / green)
-            put(f"blue over green of {look.name}", "", e, blue / green)
+            put(f"brightness of {look.name}", "of 255", index, float(picture.mean()))
+            put(f"contrast of {look.name}", "of 255", index, float(picture.mean(axis=2).std()))
+            put(f"red over green of {look.name}", "", index, red / green)
+            put(f"blue over green of {look.name}", "", index, blue / green)
     for row in layout.episode_rows(recording.info.root):
-        e = int(row["episode_index"])
-        if e in held.keys:
+        index = int(row["episode_index"])
+        if index in held.keys:
             told = {"task": (row.get("tasks") or [""])[0]}
             told |= {word: row.get(f"gap_{word}") for word in WORDS if word != "task"}
             for word, value in told.items():
                 if value:
-                    held.words.setdefault(word, {})[e] = str(value)
+                    held.words.setdefault(word, {})[index] = str(value)
     flags = report.flags()
     every = {flag for own in flags.values() for flag in own}
     for kind in sorted(flag for flag in every if flag.partition(":")[0] in OF_EPISODES):
@@ -241,9 +241,9 @@ def compare(before: Contents, after: Contents) -> Comparison:
         unit = after.units[what]
         least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
         found += _differs(what, unit, a, b, least, share, confidence)
-    for what, word, a, b in words:
-        p, q = (rate(sum(x), len(x), confidence) for x in (a, b))
-        mixed = (sum(a) + sum(b)) / (len(a) + len(b))
+    for what, word, had, have in words:
+        p, q = (rate(sum(x), len(x), confidence) for x in (had, have))
+        mixed = (sum(had) + sum(have)) / (len(had) + len(have))
         spread = max((mixed * (1 - mixed)) ** 0.5, 0.1)
         d, step = (q.value - p.value) / spread, q.value - p.value
         low = (step - np.hypot(q.value - q.low, p.high - p.value)) / spread
