@@ -7,6 +7,7 @@ Folders of single pictures, one for each light (`LIGHTS`), tell what real light 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.camera_check import Answer, CameraCheck, KnownCamera
 from gaploop.failure_analysis.views.camera_samples import CameraSamples, of_pictures, sample
 
+log = logging.getLogger(__name__)
 BLACK: Final = 8.0
 """Mean grey below which a whole take is black: it was never a picture."""
 
@@ -186,7 +188,12 @@ def _dataset(root: Path, config: RealPicturesConfig) -> dict[str, Any]:
             for strength in strengths[: config.strengths]:
                 found = unknown = false = n = 0
                 for take in takes[half : half + config.altered]:
-                    alter = lambda p, r, c=change, s=strength: c(p, r, s)
+
+                    def alter(
+                        picture: Image, row: int, c: Alteration = change, s: float = strength
+                    ) -> Image:
+                        return c(picture, row, s)
+
                     seen = looked_at(take, name, alter=alter)
                     if name not in seen:
                         continue
@@ -198,6 +205,7 @@ def _dataset(root: Path, config: RealPicturesConfig) -> dict[str, Any]:
                         a.question == question and a.answer is Answer.UNKNOWN for a in answers
                     )
                     false += bool(yes - {question} - BESIDE.get(question, frozenset()))
+                log.debug("%s %s %g: %d of %d", name, about, strength, found, n)
                 rows.append({"strength": strength, "n": n, "found": found, "unknown": unknown,
                              "false": false})  # fmt: skip
             altered[about] = rows

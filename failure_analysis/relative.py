@@ -43,8 +43,7 @@ TRAVELS_RAD: Final = math.radians(8.0)
 NEIGHBOURS: Final = 3
 JUMP: Final = 4.0
 """Spreads by which a figure must jump where failures were recorded one after another, without an
-overlap: what drifts over a session differs there, too. Of 44 such halves of a real arm's takes one
-is named."""
+overlap, and how somebody drove isn't compared at all: both change over a session by themselves."""
 SHOWN: Final = 4
 """Figures that a take lists as evidence."""
 
@@ -410,7 +409,8 @@ def compare(
         if nearest is None or (found.p, -found.size) < (nearest.p, -nearest.size):
             nearest = found
         apart = ours.min() > theirs.max() or ours.max() < theirs.min()
-        plain = not in_a_row or (apart and found.size >= JUMP)
+        own = not figure_of(name).by_policy
+        plain = not in_a_row or (apart and own and found.size >= JUMP)
         if found.p <= CHANCE and abs(here - there) >= floor and plain:
             told.append(found)
     told.sort(key=lambda s: -s.size)

@@ -130,7 +130,7 @@ def evaluate_gym(
                             "what this environment shows?"
                         ) from error
                     done = [
-                        Rollout(scene, condition, won, steps * _period_s(env, vector), reason)
+                        Rollout(scene, condition, won, steps / _rate_hz(env, vector), reason)
                         for scene, (won, steps, reason) in zip(seeds, found, strict=True)
                     ]
                     rollouts += done
@@ -221,10 +221,10 @@ def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
     return env
 
 
-def _period_s(env: EnvConfig, vector: Any) -> float:
+def _rate_hz(env: EnvConfig, vector: Any) -> float:
     if isinstance(env, GymEnvConfig):
-        return float(vector.envs[0].world.period_s)
-    return 1.0 / float(env.fps)
+        return 1.0 / float(vector.envs[0].world.period_s)
+    return float(env.fps)
 
 
 @contextlib.contextmanager

@@ -300,8 +300,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not late or not on.commands.latency_s:
             return action
         steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
-        # A pull starts from rest; a goal that nothing was sent before is that of the first action.
-        before = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        # A pull starts from rest; where goals are sent, the first one stands for those before.
+        rest = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        before = getattr(self.unwrapped, "rest_action", rest)
         if not self._late:
             self._late.extend([before] * (int(steps) + 2))
         self._late.append(action)

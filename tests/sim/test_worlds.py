@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS
 from gaploop.sim.gym_world import GymWorld, WorldSpec
 from gaploop.sim.roles import find_roles
@@ -123,6 +124,13 @@ def plain() -> list[bytes]:
 @pytest.fixture(scope="module")
 def can() -> dict[str, str]:
     return dict(GymWorld(Bench).parameters())
+
+
+def test_the_cell_is_a_world(nominal: SimCell) -> None:
+    assert isinstance(nominal, World)
+    nominal.reset(0)
+    nominal.step(nominal.read().position_rad)
+    assert nominal.now_s == pytest.approx(nominal.period_s)
 
 
 def test_a_wrapped_environment_is_a_world() -> None:
