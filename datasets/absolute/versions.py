@@ -138,7 +138,7 @@ def contents(
     held = Contents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
     names = [j.name for j in recording.joints]
-    fps, unit = recording.info.fps, recording.unit
+    fps, unit = recording.info.fps, recording.unit or "units"
 
     def put(what: str, unit: str, episode: int, value: float) -> None:
         if np.isfinite(value):
@@ -160,12 +160,8 @@ def contents(
                 put(f"time {when}", "s", e.index, row / fps)
         speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
         if (speed > MOVES_DEG_S).any():
-            put(
-                "speed of the arm",
-                f"{unit}/s",
-                e.index,
-                float(np.median(speed[speed > MOVES_DEG_S])),
-            )
+            usual = float(np.median(speed[speed > MOVES_DEG_S]))
+            put("speed of the arm", f"{unit}/s", e.index, usual)
         put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
