@@ -29,7 +29,7 @@ from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
-    from gaploop.collect.rig import EmbeddedRig
+    from gaploop.collect.rig import EmbeddedRig, Rig
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.sim.cell import SimCell
     from gaploop.teleop.lerobot_devices.identity import Identities
@@ -381,6 +381,21 @@ def cell_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) ->
 
     there = {**robot.conditions, **conditions}
     return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps)
+
+
+def simulated_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> Rig:
+    """Build the scene file, or else the embedded cell, that `--robot.*` describe."""
+    if robot.scene is None:
+        return cell_rig(robot, fps, conditions)
+    from gaploop.collect.world_rig import world_rig
+
+    return world_rig(
+        robot.scene,
+        gaps=robot.gaps,
+        gap_seed=robot.gap_seed,
+        conditions={**robot.conditions, **conditions},
+        fps=fps,
+    )
 
 
 def cell_of(robot: Any) -> SimCell:

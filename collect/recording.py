@@ -168,7 +168,7 @@ class RecordingSession:
         return replace(end, signals=tuple(self._stopped))
 
     def _make_rig(self, conditions: Mapping[str, object]) -> Any:
-        return lerobot_factory.cell_rig(self._config.robot, self._fps, conditions)
+        return lerobot_factory.simulated_rig(self._config.robot, self._fps, conditions)
 
     def _check(self, make_rig: Callable[[Mapping[str, object]], Rig]) -> None:
         check_targets(make_rig, self._quotas, self.root, self._spec.journal)

@@ -196,7 +196,7 @@ def _import_v3(
     for _ in recordings(info, replace(about, features=learned), episodes, whole=False):
         pass  # it refuses what isn't finite
     with staging.new_folder(target, source):
-        note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
+        note_places((e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.sibling(target, "staging")
         if len(episodes) == info.total_episodes and degrees is UNCHANGED:
             shutil.copytree(info.root, stage)

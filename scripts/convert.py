@@ -50,7 +50,7 @@ class ConvertConfig:
     """
 
     source: Path | None = None
-    """File or folder to convert (`gaploop convert SRC` is short for it)."""
+    """File or folder to convert."""
     to: str = ""
     """Write it as diffusion_policy, aloha or lerobot_v21."""
     from_: str = ""

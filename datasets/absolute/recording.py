@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -131,6 +132,27 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     recording = MotionRecording(info, lengths, tuple(joints), episodes, unit, "", missing)
     why = _no_positions(recording)
     return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
+
+
+def evenly(n: int, count: int) -> list[int]:
+    """Return at most `count` places of 0 to n - 1, evenly spread, the ends among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n > 0 else []
+
+
+def recording_of(
+    names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
+) -> MotionRecording:
+    """Return commands and readings [deg], shape (n, joints), of episodes made elsewhere."""
+    feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
+    features = {ACTION: feature, STATE: feature}
+    info = DatasetInfo(Path(), fps, features, "", len(made), sum(len(u) for u, _ in made))
+    grips = [any(word in name.lower() for word in GRIPS) for name in names]
+    joints = tuple(
+        RecordedJoint(name, k, k, 1.0, grip)
+        for k, (name, grip) in enumerate(zip(names, grips, strict=True))
+    )
+    episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
+    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
 
 
 def _columns(path: Path, vectors: list[str]) -> pa.Table:
