@@ -129,7 +129,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
-    absolute: a folder with LeRobot datasets of real arms.
+    absolute, real_logs: a folder with LeRobot datasets of real arms.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
