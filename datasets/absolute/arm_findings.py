@@ -259,8 +259,8 @@ class ArmTests:
     def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
         """Say where a reading moves by more than its own steps before and after, shape (n,).
 
-        On both sides: an arm that is about to move repeats its readings rightly. Over six rows
-        each: over fewer, rows at which a slow bus has news would be left out more often than others.
+        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
+        over fewer, rows at which a slow bus has news would be left out more often than others.
         """
         step = arm.quantum(values)
         least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
