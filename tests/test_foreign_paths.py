@@ -309,6 +309,7 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
+scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
@@ -335,7 +336,7 @@ teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, a
 teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
-sim/scene_file.py:_model_file | scene.parent / name | reads
+sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}
