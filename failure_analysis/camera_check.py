@@ -60,6 +60,10 @@ LEAST_STILL: Final = 0.04
 """Share of a picture near such edges below which there is nothing to lay it on."""
 ALIKE: Final = 0.5
 """Correlation there from which on one picture lies on another."""
+MOSTLY: Final = 0.6
+"""The same of the middle one of all cells from which on the camera stands about where it stood."""
+NO_OTHER: Final = 3.0
+"""Spreads of brightness below which soft cells still show the same."""
 ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
 
@@ -260,6 +264,11 @@ class KnownCamera:
         firsts = [np.median(take.pictures, axis=0) for take in self.takes]
         return np.asarray(np.median(firsts, axis=0), dtype=np.uint8)
 
+    @property
+    def edges(self) -> Grey:
+        """Edges that stay where they are in all takes, 0 to 1, shape (HEIGHT, WIDTH)."""
+        return self._still(tuple(self._others(None)))[2]
+
     def _others(self, left_out: int | None) -> list[int]:
         takes = range(len(self.takes))
         return [k for k in takes if left_out is None or self.block[k] != left_out]
@@ -287,10 +296,15 @@ class KnownCamera:
             numbers[key] = _flicker(samples.steps[:, column]) - float(np.median(of_others))
         # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
         base, mask, edges, counts = self._still(tuple(others))
-        move = None
+        move, everywhere = None, np.ones_like(edges)
         if counts.mean() >= LEAST_STILL:
-            everywhere = np.ones_like(edges)
             move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
+        lies = _texture(look.even, base, mask)
+        if np.isfinite(lies).sum() > 10 and np.nanmedian(lies) > MOSTLY:
+            # Most cells lie where they lay: something new in others mustn't drag the rest along.
+            agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
+            still = register(_spread(edges), _spread(look.edges), everywhere, counts & agrees, 0.0)
+            move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
             numbers |= {
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
@@ -396,17 +410,27 @@ class KnownCamera:
         spots = self.spots(maps)
         numbers |= {key: value for key, (value, _) in spots.items()}
         told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
-        for asked, answer in told.items():
-            why = ""
-            if self.kind is not Kind.WRIST and asked in BY_PLACE:
-                why = _unsure(told, ("moved", "crop"), "it has moved", "where it looks")
-                if not why and asked != "local_light":
-                    lit = ("exposure", "white_balance", "local_light")
-                    why = _unsure(told, lit, "the light has changed", "light")
-            if why and answer.answer is Answer.YES:
-                told[asked] = replace(answer, answer=Answer.UNKNOWN, why=why)
-            elif answer.answer is Answer.YES and asked in spots:
-                told[asked] = replace(answer, where=spots[asked][1])
+        still = self.kind is not Kind.WRIST
+        lit = ("exposure", "white_balance", "local_light")
+        for asked in BY_PLACE:
+            if told[asked].answer is not Answer.YES:
+                continue
+            why = _unsure(
+                told, ("moved", "crop"), "it has moved", "where it looks" if still else ""
+            )
+            if not why and still and asked != "local_light":
+                why = _unsure(told, lit, "the light has changed", "light")
+            if why:
+                told[asked] = replace(told[asked], answer=Answer.UNKNOWN, why=why)
+            elif asked in spots:
+                told[asked] = replace(told[asked], where=spots[asked][1])
+        if {told[q].answer for q in ("cover", "dirt")} == {Answer.YES}:
+            # A cover is another picture; dirt leaves the picture's brightness about as it is.
+            middle, spread = self._cells["level"]
+            other = np.abs(maps["level"] - middle) / spread
+            is_dirt = still and np.median(other[told["dirt"].where > 0]) < NO_OTHER
+            less = "cover" if is_dirt else "dirt"
+            told[less] = replace(told[less], answer=Answer.NO)
         return [*answers, *told.values()]
 
     def _answer(
@@ -439,13 +463,15 @@ class KnownCamera:
 def _unsure(
     told: Mapping[str, CameraAnswer], asked: Sequence[str], changed: str, varies: str
 ) -> str:
-    """Return why another answer can't be trusted: some of these questions isn't answered by no."""
+    """Return why another answer can't be trusted: one of these isn't answered by no.
+
+    Where what `varies` is not named, only a yes counts.
+    """
     answers = {told[q].answer for q in asked}
     if Answer.YES in answers:
         return changed
-    return (
-        f"{varies} varies too much between the reference takes" if Answer.UNKNOWN in answers else ""
-    )
+    unknown = varies and Answer.UNKNOWN in answers
+    return f"{varies} varies too much between the reference takes" if unknown else ""
 
 
 class CameraCheck:
@@ -620,7 +646,7 @@ def check_takes(
         for answer in takes[take.info.uid]:
             key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
             if answer.answer is Answer.YES and size > shown.get(key, (0.0,))[0]:
-                usual = check.cameras[answer.camera].usual
+                usual = check.cameras[answer.camera]
                 shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
     if not any(takes.values()):
         return None
@@ -636,7 +662,7 @@ def _spread_out(takes: Sequence[Take]) -> list[Take]:
     return [takes[int(k)] for k in np.linspace(0, len(takes) - 1, MOST)]
 
 
-def overlay(usual: Image, samples: CameraSamples, answer: CameraAnswer) -> Image:
+def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -> Image:
     """Return the usual picture beside the take's, with what shows an answer marked, RGB.
 
     Cells that show it lie under red; where it has moved, its lasting edges lie in green over the
@@ -650,9 +676,9 @@ def overlay(usual: Image, samples: CameraSamples, answer: CameraAnswer) -> Image
         marked[where > 0.5] = (0.5 * marked[where > 0.5] + [127, 10, 10]).astype(np.uint8)
     elif answer.question in ("moved", "crop"):
         marked = np.zeros_like(picture)
-        marked[..., 0] = 255 * _edges(usual[None])
+        marked[..., 0] = 255 * camera.edges
         marked[..., 1] = 255 * _edges(samples.pictures)
-    return np.hstack([usual, picture, marked])
+    return np.hstack([camera.usual, picture, marked])
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ def evaluate_gym(
     held = log.held if log else {}
     rollouts = list[Rollout]()
     side: Mapping[str, Any] | None = None
+    left_out = dict[tuple[str, str], list[Mapping[str, Any]]]()
     for setting in conditions:
         here = replace(spec, conditions={**spec.conditions, **setting})
         alone = script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
@@ -100,7 +101,8 @@ def evaluate_gym(
             except UnavailableError as error:
                 if not setting:
                     raise
-                logger.warning("Left out: %s", error)
+                why = str(error.__cause__ or error)
+                left_out.setdefault((", ".join(setting), why), []).append(setting)
                 continue
             for task, vector in tasks.items():
                 names = [f"task={task}"] if task else []
@@ -137,6 +139,8 @@ def evaluate_gym(
                     if log:
                         log.add(done)
                     on_rollouts(done)
+    for (names, why), settings_left in left_out.items():
+        logger.warning("Left out: %s, %d settings: %s.", names, len(settings_left), why)
     if isinstance(env, GymEnvConfig):
         where = env.called
     else:

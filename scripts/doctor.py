@@ -31,7 +31,7 @@ gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n", "env.*", "roles")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0

@@ -336,7 +336,7 @@ teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, a
 teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
-sim/scene_file.py:_model_file | scene.parent / name | reads
+sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

@@ -35,6 +35,12 @@ def repeats(values: FloatArray, episode: int) -> FloatArray:
     return out
 
 
+def now_and_then(values: FloatArray, episode: int) -> FloatArray:
+    """News every 2 to 6 rows, four on average: 75 % of rows repeat."""
+    ends = np.cumsum(np.random.default_rng(episode).integers(2, 7, len(values)))
+    return values[np.r_[0, ends][np.searchsorted(ends, np.arange(len(values)), "right")]]
+
+
 def swapped(values: FloatArray, _episode: int) -> FloatArray:
     return values[:, [0, 2, 1, 3, 4, 5]]
 
@@ -45,6 +51,13 @@ def test_nothing_is_said_of_a_clean_arm(seed: int) -> None:
     assert [f.kind for f in found.findings] == []
     assert {"wiring", "offset", "dead_band", "joint_delay", "gain"} <= set(found.good)
     assert "a wrong homing offset" in found.untested
+
+
+def test_a_slow_bus_is_told_with_its_rate() -> None:
+    """Rows with news were looked at less often than others: 95 % were said to repeat of 77 %."""
+    first = report(recording(1, read=now_and_then)).findings[0]
+    assert first.kind == "repeats"
+    assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_dead_time_is_a_share_of_the_period() -> None:
     """A command of the last period arrives in the next where the dead time is one period."""
     for make in (Bench, TorqueBench):
         world = GymWorld(make, WorldSpec(gaps={"actuator_response.latency": 1.0}))
-        assert world.injected[0].parameters["latency_s"] == pytest.approx(0.26, rel=0.1)
+        assert world.injected[0].parameters["latency_s"] == pytest.approx(0.52, rel=0.1)
         world.reset(seed=0)
         start = world.data.qpos[-4:-2].copy()
         moved = []
