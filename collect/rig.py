@@ -20,7 +20,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
@@ -60,10 +60,10 @@ class Rig:
     fps: float
     domain: Domain
     station: Station
-    reset: Callable[[int], None]
-    judge: Callable[[], Outcome | None]
-    truth: Callable[[], Mapping[str, Any] | None]
-    close: Callable[[], None]
+    reset: Callable[[int], None] = lambda _seed: None
+    judge: Callable[[], Outcome | None] = lambda: None
+    truth: Callable[[], Mapping[str, Any] | None] = lambda: None
+    close: Callable[[], None] = lambda: None
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
@@ -81,39 +81,24 @@ class Rig:
         """Control and frame rate."""
         return Rates(self.control_hz, self.fps)
 
-    def header(
-        self,
-        task: str,
-        *,
-        kind: TakeKind = TakeKind.DEMONSTRATION,
-        dimensions: Mapping[str, float] | None = None,
-        plan: str = "",
-        policy: str = "",
-        session: str = "",
-        operator: str = "",
-        leader: Leader | None = None,
-    ) -> TakeHeader:
+    def header(self, about: TakeInfo, leader: Leader | None = None) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
-        A leader's own servos are recorded too, where it has any.
+        Args:
+            about: what is known of the take beside the rig, such as its task, kind and policy.
+            leader: its own servos are recorded too, where it has any.
         """
-        info = TakeInfo(
+        info = replace(
+            about,
             uid=uuid7(),
-            task=task,
             fps=self.fps,
-            kind=kind,
             domain=self.domain,
             joint_names=self.follower.joint_names,
             robot_type=self.follower.robot_type,
             units=self.follower.units,
-            dimensions=dict(dimensions or {}),
-            conditions=dict(self.conditions),
-            session=session,
-            operator=operator,
+            conditions={**self.conditions, **about.conditions},
             station=self.station.name,
             calibration=self.calibration,
-            policy=policy,
-            plan=plan,
             t0_ns=utc_ns(),
         )
         names = self.tracker.names if self.tracker is not None else ()
@@ -127,6 +112,22 @@ class Rig:
             if identity := getattr(camera, "identity", None):  # of which device, to know it again
                 cameras[camera.name]["identity"] = str(identity)
         return TakeHeader(info, tuple(names), cameras, columns)
+
+
+def arm_rig(follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any) -> Rig:
+    """Return a connected arm as a rig, behind its safety filter; `more` are fields of `Rig`."""
+    return Rig(
+        follower=follower,
+        cameras=more.pop("cameras", ()),
+        tracker=more.pop("tracker", None),
+        clock=clock,
+        safety=make_safety(station, follower, rates.period_s),
+        control_hz=rates.control_hz,
+        fps=rates.fps,
+        domain=station.domain,
+        station=station,
+        **more,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -209,7 +209,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     long isn't slow: not a loop that is given no processor, nor a person with a key to press again.
     """
     from gaploop.collect import lerobot_factory
-    from gaploop.collect.operator import commands
+    from gaploop.collect.operator import keys
     from gaploop.teleop import control
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
@@ -257,7 +257,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     monkeypatch.setattr(control, "Mailbox", Heeded)
     monkeypatch.setattr(control, "LINGER_S", 0.0)
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)
-    for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (commands, "AGAIN_S")):
+    for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (keys, "AGAIN_S")):
         monkeypatch.setattr(module, name, WITHIN_S)
     clock.wires = _be_patient(monkeypatch, clock)
     return clock

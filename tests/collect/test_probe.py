@@ -19,8 +19,8 @@ from gaploop.collect.probe import (
     planned_s,
     probe_cell,
 )
+from gaploop.collect.recording import SessionSpec
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
-from gaploop.collect.session import SessionSpec
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.journal_format import read_journal
 from gaploop.core.kinematics import ARM_MODELS, ArmModel

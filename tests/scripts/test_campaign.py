@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gaploop.collect.campaign import Quota, campaign
+from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import SessionEnd, SessionSpec, record_takes
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
@@ -24,6 +24,7 @@ from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts._campaign import Campaign, require_consents, require_person, telling_set_ups
 from gaploop.scripts.cli import main
@@ -68,13 +69,16 @@ def record(
     set_up: list[Mapping[str, object]] = []
     takes: list[object] = []
     end = record_takes(
-        SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=0.06, **shared),
+        journal,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         order,
         lambda conditions: embedded_rig(conditions=conditions),
         idle,
         set_up=lambda quota, _before: set_up.append(quota.conditions) or True,
         on_take=lambda result, _counts: takes.append(result),
         stop=lambda: len(takes) >= stop_after,
+        max_s=0.06,
+        **shared,
     )
     return end, set_up
 
@@ -146,19 +150,15 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(tmp_path: Path
     published: list[int] = []
     with pytest.raises(UnusableInputError, match="withdrawn"):
         record_takes(
-            SessionSpec(
-                journal,
-                "t",
-                TakeKind.ROLLOUT,
-                max_s=0.06,
-                consent=id_,
-                consents=register,
-                publish_every=1,
-            ),
+            journal,
+            TakeInfo("", "t", kind=TakeKind.ROLLOUT, consent=id_),
             [Quota(3)],
             lambda _conditions: embedded_rig(),
             idle,
             publish=lambda: published.append(1) or consent_store.withdraw(register, id_),
+            max_s=0.06,
+            consents=register,
+            publish_every=1,
         )
     folders = take_folders(journal)
     assert 1 <= len(folders) <= 2

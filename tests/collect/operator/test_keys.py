@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
-from gaploop.collect.operator.keys import SPACE, KeyDecoder, Keys
+from gaploop.collect.operator.keys import HELD_S, SPACE, Command, KeyDecoder, KeyMap, Keys, Twice
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import Loop

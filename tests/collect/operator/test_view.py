@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console as Rich
 
 from gaploop.collect.intervention import Driver
-from gaploop.collect.operator.commands import ROLLOUT, KeyMap
 from gaploop.collect.operator.display import line, render
+from gaploop.collect.operator.keys import ROLLOUT, KeyMap
 from gaploop.collect.operator.machine import (
     LabelPrompt,
     Question,
