@@ -224,6 +224,7 @@ class Session:
         is_watched = self.interface != "none"
         rates = self._rates or Rates.near(FPS)
         why = lost = failed = ""
+        keys = KeyMap.of({}, TAKEN.get(self._leads, {}), DRIVE)
 
         def work() -> bool:
             nonlocal why, failed
@@ -247,12 +248,12 @@ class Session:
             devices = self.devices = self.arms = ArmDevices(
                 cleanup.enter_context(connection).connect,
                 is_watched=is_watched,
+                clear_hint=_clear_hint(keys),
                 max_s=max_s,
                 on_connect=on_connect or (lambda _devices: None),
             )
             cleanup.callback(devices.close)
             self._stopped.again = devices.leave
-            keys = KeyMap.of({}, TAKEN.get(self._leads, {}), DRIVE)
             console = self._console = OperatorConsole(
                 StageTiming(math.inf, math.inf),
                 keys,
@@ -546,7 +547,7 @@ class Session:
             cleanup.enter_context(connection).connect,
             shared=self._shared,
             is_watched=self.interface != "none",
-            clear_hint=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
+            clear_hint=_clear_hint(keys),
         )
 
     def _record_what_lacks(self) -> bool:
@@ -596,7 +597,7 @@ class Session:
         if self._progress is None:
             counted = self._held + sum(
                 counts(
-                    self._spec.kind,
+                    self._about.kind,
                     self._console.outcome(r.uid, r.outcome),
                     self._console.retracted(r.uid),
                 )
@@ -618,6 +619,11 @@ class Session:
                 bars.append(QuotaBar(name, setup.have, setup.wanted))
         self._console.tell(Quotas(now.have, now.wanted, tuple(bars), now.left_s))
         return not self._lacking
+
+
+def _clear_hint(keys: KeyMap) -> str:
+    """Return how the operator clears a trip."""
+    return f"press {keys.name(Command.CLEAR) or 'Enter'} twice"
 
 
 def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:

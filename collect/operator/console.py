@@ -138,11 +138,9 @@ class OperatorConsole:
             self.safety.estop()
             self._twice.forget()
         elif command is Command.CLEAR:
-            again = CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
             with self._changed:
                 if self._tripped:
                     self._twice.press()
-                    self.note(again)
         elif command is Command.TAKE_OVER:
             if self.driver is not None:
                 self.driver.switch()
@@ -177,12 +175,15 @@ class OperatorConsole:
                 ),
                 loop,
                 self._setup,
-                self._note
-                if self._now_s() - self._note_s < NOTE_S
-                else self._book.fault or loop.alignment,
+                self._shown_note() or self._book.fault or loop.alignment,
                 self._hand_held,
                 None if self.driver is None else self.driver.driven(),
             )
+
+    def _shown_note(self) -> str:
+        if self._tripped and self._twice.awaits_confirmation:
+            return CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
+        return self._note if self._now_s() - self._note_s < NOTE_S else ""
 
     def leave(self) -> None:
         """End the session now, as when the window was closed; a take that runs is interrupted."""
@@ -340,10 +341,7 @@ class OperatorConsole:
             self._play(Sound.ALARM)
         if not tripped:
             self._twice.forget()
-        if self._tripped and (loop.found or not tripped):
-            self._note = ""  # it said what to do about that
         if tripped and self._twice.confirmed():
-            self._note = ""
             self.safety.clear()
         self._tripped = tripped
         why = (

@@ -32,11 +32,9 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 
 class Shared(TypedDict, total=False):
-    """Fields of SessionSpec."""
+    """What takes share."""
 
-    kind: TakeKind
     max_s: float
-    policy: str
     resume: bool
 
 
@@ -93,11 +91,17 @@ def rig() -> Iterator[EmbeddedRig]:
 
 
 def record(
-    journal: Path, quota: Quota, make_leader: MakeLeader, **shared: Unpack[Shared]
+    journal: Path,
+    quota: Quota,
+    make_leader: MakeLeader,
+    *,
+    kind: TakeKind = TakeKind.DEMONSTRATION,
+    policy: str = "",
+    **shared: Unpack[Shared],
 ) -> SessionEnd:
     return record_takes(
         journal,
-        TakeInfo("", "Put the cube on the disc"),
+        TakeInfo("", "Put the cube on the disc", kind=kind, policy=policy),
         [quota, Quota(0, "nothing to record")],
         lambda conditions: embedded_rig(conditions=conditions),
         make_leader,

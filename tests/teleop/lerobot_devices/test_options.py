@@ -21,6 +21,7 @@ import pytest
 from emulated_arms import PLANS, emulated
 
 from gaploop.collect import lerobot_factory
+from gaploop.collect.session_options import DriveOptions
 from gaploop.collect.lerobot_registry import registries
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
@@ -321,4 +322,5 @@ def test_a_leader_of_our_own_refuses_lerobots_options(kind: str, option: str) ->
     setattr(config, name, not getattr(config, name))
     nobody: Any = None
     with pytest.raises(UnusableInputError, match=f"^--teleop.{name}=.*--cartesian"):
-        lerobot_factory.leader_of(config, nobody, Station(name="t"), ManualClock(0.0))
+        options = DriveOptions(teleop=config)
+        lerobot_factory.leader_of(options, nobody, Station(name="t"), ManualClock(0.0))
