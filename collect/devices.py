@@ -37,7 +37,7 @@ from gaploop.sim.follower import CellFollower, PacedCellClock
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do, say_trip
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
-from gaploop.teleop.loop import LoopEnd, Rates
+from gaploop.teleop.loop import LoopEnd, Rates, Turns
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S, Realtime
 from gaploop.teleop.statistics import LoopStatistics
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
@@ -246,17 +246,17 @@ class ArmDevices(SessionDevices):
 
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Return the arms as a rig; closing it leaves them connected."""
-        loop, blocker = self._take_loop, self.blocker
-        return replace(self.arm, conditions=dict(conditions), loop=loop, blocker=blocker)
+        running, blocker = self._span, self.blocker
+        return replace(self.arm, conditions=dict(conditions), running=running, blocker=blocker)
 
     def leader(self, _rig: Rig, _seed: int) -> Leader:
         """Return who drives: the same in all takes of a connection."""
         return self._drives
 
-    def _take_loop(self, *given: Any, **options: Any) -> LoopEnd:
-        """Run a take's turns; LostError where the loop can't go on with its devices."""
+    def _span(self, **options: Any) -> Turns:
+        """Yield a take's turns; LostError where the loop can't go on with its devices."""
         try:
-            return self.control.take_loop(*given, **options)
+            return (yield from self.control.span(**options))
         except (DeviceError, OSError) as error:
             raise LostError(one_line(error)) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
-from gaploop.teleop.loop import LoopEnd, Rates, run_loop
+from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety
 
 
@@ -40,8 +40,8 @@ class Rig:
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         sensors: what else is measured, such as forces at the wrist.
-        loop: runs a take's turns, called as `run_loop`; for real arms a running
-            `ControlThread`'s `take_loop`, so that the arm is driven between takes, too.
+        running: the arm is driven between takes, too: turns of a loop that runs anyway, as
+            `ControlThread.span`. None: the loop runs for each take.
         reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
@@ -67,7 +67,7 @@ class Rig:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
-    loop: Callable[..., LoopEnd] = run_loop
+    running: Callable[..., Turns] | None = None
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     blocker: Callable[[], str] = lambda: ""
 
@@ -80,6 +80,22 @@ class Rig:
     def rates(self) -> Rates:
         """Control and frame rate."""
         return Rates(self.control_hz, self.fps)
+
+    def turns(self, leader: Leader, max_s: float, on_frame: Iterable[OnFrame] = ()) -> Turns:
+        """Return the turns of a take of at most `max_s` [s]."""
+        if self.running is not None:
+            return self.running(max_s=max_s, on_frame=on_frame)
+        return run_turns(
+            self.follower,
+            leader,
+            self.safety,
+            self.clock,
+            self.rates,
+            max_s=max_s,
+            cameras=self.cameras,
+            tracker=self.tracker,
+            on_frame=on_frame,
+        )
 
     def header(self, about: TakeInfo, leader: Leader | None = None) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.

@@ -252,9 +252,28 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
             while self.taken[0] < self.given and not self._failed and self._thread.is_alive():
                 time.sleep(0.0002)
 
+    class HeededSpan(control.Span):
+        """Keeps the loop waiting until whoever takes turns asks for the next one."""
+
+        given = taken = handed = 0
+
+        def deliver(self, tick: Tick) -> None:
+            super().deliver(tick)
+            self.given += 1
+            while self.taken < self.given and self.reason is None:
+                time.sleep(0.0002)
+
+        def next(self) -> Tick | None:
+            self.taken = self.handed
+            tick = super().next()
+            self.handed += tick is not None
+            return tick
+
     # How an arm is lowered is for other tests: here it rests where it is driven to.
     monkeypatch.setattr(Lowering, "rests", lambda *_: True)
     monkeypatch.setattr(control, "Mailbox", Heeded)
+    monkeypatch.setattr(control, "Span", HeededSpan)
+    monkeypatch.setattr(control, "SPAN_LOOK_S", 0.0002)
     monkeypatch.setattr(control, "LINGER_S", 0.0)
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)
     for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (keys, "AGAIN_S")):

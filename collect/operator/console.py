@@ -32,7 +32,6 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Tick
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.loop import run_loop
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices
@@ -341,6 +340,8 @@ class OperatorConsole:
             self._play(Sound.ALARM)
         if not tripped:
             self._twice.forget()
+        if self._tripped and (loop.found or not tripped):
+            self._note = ""  # it said what to do about that
         if tripped and self._twice.confirmed():
             self.safety.clear()
         self._tripped = tripped
@@ -463,7 +464,7 @@ class ConsoleOperator(Operator):
         sinks: list[TakeSink] = [begun, *given.pop("sinks", ())]
         if self._devices is not None:
             self._devices.writer = writer
-            if rig.loop is run_loop and self._devices.statistics is not None:
+            if rig.running is None and self._devices.statistics is not None:
                 sinks.append(self._devices.statistics)  # else they count the running loop
         try:
             result = run(

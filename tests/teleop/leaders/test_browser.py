@@ -27,9 +27,9 @@ from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop import link
 from gaploop.teleop.leaders import browser
 from gaploop.teleop.leaders.browser import Browser, PageQuestion, PageTouch
-from gaploop.teleop.loop import Rates
 from gaploop.teleop.leaders.controls import Intent
 from gaploop.teleop.lerobot_remote import BrowserConfig
+from gaploop.teleop.loop import Rates
 
 UP = PageTouch(0, False, True, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
 DOWN = {"held": True, "forward": 0.5, "step": 3}
@@ -264,7 +264,6 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
         until(lambda: (t := next(turns) * 0.005) - leader.read(t).t_s > 0.2)  # it trips
     finally:
         connection.close()
-        arms.follower.close()
 
 
 def test_where_nobody_opens_the_page_it_is_one_line(port: int) -> None:
