@@ -244,13 +244,15 @@ def follow_turns(turns: Turns, sinks: Iterable[TakeSink], is_over: Callable[[], 
             except StopIteration as last:
                 end: LoopEnd = last.value
                 return replace(end, faults=(*dropped, *end.faults))
-            for sink in tuple(listening) if tick is not None else ():
-                with CleanupStep() as attempt:
-                    sink.tick(tick)
-                if attempt.error is not None:
-                    listening.remove(sink)
-                    dropped.append(f"{type(sink).__name__} at {tick.t_s:.3f} s: {attempt.error!r}")
-                    log.warning("dropped a sink: %s", dropped[-1])
+            if tick is not None:
+                for sink in tuple(listening):
+                    with CleanupStep() as attempt:
+                        sink.tick(tick)
+                    if attempt.error is not None:
+                        listening.remove(sink)
+                        kind = type(sink).__name__
+                        dropped.append(f"{kind} at {tick.t_s:.3f} s: {attempt.error!r}")
+                        log.warning("dropped a sink: %s", dropped[-1])
             over = is_over()
 
 
