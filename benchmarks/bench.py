@@ -102,8 +102,18 @@ BENCHES: Final = {
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
+    "real_logs": "logs of real robots: what outcomes at random name; planted causes that are named",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
+
+
+@dataclass
+class RayOptions:
+    """Rollouts on many machines."""
+
+    address: str = ""
+    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Unless
+    given, --workers processes here."""
 
 
 @dataclass
@@ -139,7 +149,7 @@ class BenchConfig:
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
     """attribution, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
-    ray: options.RayOptions = field(default_factory=options.RayOptions)
+    ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
     load: int = 0

@@ -3,7 +3,7 @@
 The arm is led over its bus as in `benchmarks/emulated_episodes.py`; LeRobot's own writer stores
 what any recording has: action, state, pictures, a task. No outcome, no column of gaploop's.
 
-    python -m benchmarks.koch_cups cups
+    python -m benchmarks.koch_cups cups 6     # or without the number: 20 episodes
 """
 
 from __future__ import annotations
@@ -64,4 +64,4 @@ def picture(desk: FloatArray, q_deg: FloatArray, rng: np.random.Generator) -> Fl
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -160,6 +160,7 @@ def recorded(folder: Path) -> Iterator[tuple[Path, list[Op]]]:
     Raises:
         UnusableInputError: there is no FUSE here.
     """
+    folder = folder.absolute()  # FUSE leaves this one for /
     mount, log, ops = folder / "mount", folder / "ops.pickle", list[Op]()
     mount.mkdir(parents=True)
     try:

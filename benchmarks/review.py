@@ -59,7 +59,7 @@ def serving(root: Path, *more: str) -> Iterator[str]:
         UnusableInputError: it doesn't start, or doesn't end well.
     """
     program = [sys.executable, "-m", "gaploop.scripts.cli", "review", str(root)]
-    program += ["--browser=false", "--port=0", *more]
+    program += ["--port=0", *more]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=said, text=True)
         try:

@@ -170,7 +170,6 @@ class Campaign:
     order: tuple[Quota, ...]
     journal: Path
     station: Station
-    consents: Path | None = None
 
     def people(self) -> Participants | None:
         """Return who took part so far; None where the plan doesn't ask."""
@@ -178,7 +177,7 @@ class Campaign:
         if asked is None:
             return None
         now = self.progress()
-        bands = consent_store.read_bands(self.consents or consent_store.default_register())
+        bands = consent_store.read_bands(consent_store.default_register())
         return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
 
     def costs(self) -> tuple[ProgrammeCost, ...]:
@@ -254,21 +253,18 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
     )
 
 
-def require_consents(
-    quotas: Sequence[Quota], station: Station, consent: str, consents: Path | None
-) -> None:
+def require_consents(quotas: Sequence[Quota], station: Station, consent: str) -> None:
     """Refuse to record people who haven't agreed; those of the embedded cell are simulated.
 
     Args:
         consent: ids of participants, separated by commas, or "".
-        consents: the register; the default one where None.
 
     Raises:
         UnusableInputError: what can't be recorded, why, and how to fix it.
     """
     if not consent_ids(consent) and station.domain is not Domain.REAL:
         return
-    register = consent_store.load_register(consents)
+    register = consent_store.load_register()
     for quota in quotas:
         info = TakeInfo(
             "",

@@ -44,12 +44,11 @@ class Publisher:
     what is left.
     """
 
-    def __init__(self, journal: Path, root: Path, repo_id: str, consents: Path | None) -> None:
+    def __init__(self, journal: Path, root: Path, repo_id: str) -> None:
         self.before: Callable[[], None] = lambda: None
         """Called before every publication, such as to write labels that wait."""
         self.reports: list[PublishReport] = []
         self._journal, self._root, self._repo_id = journal, root, repo_id
-        self._consents = consents
         self._child: subprocess.Popen[bytes] | None = None
         # Now: in the middle of a session the import would hold up the control loop.
         self._module = importlib.import_module("gaploop.datasets.lerobot_publish")
@@ -88,9 +87,7 @@ class Publisher:
                 return
             log.info("Publishing to %s …", self._root)
             self._reap()
-            report = self._module.publish_takes(
-                self._journal, self._root, self._repo_id, consents=self._consents
-            )
+            report = self._module.publish_takes(self._journal, self._root, self._repo_id)
         except (GaploopError, OSError) as error:
             raise UnusableInputError(
                 f"{one_line(error)} Every sealed take is safe in {self._journal}; once that is "
@@ -107,8 +104,7 @@ class Publisher:
 
     def _words(self) -> list[str]:
         words = ["publish", f"--journal={self._journal}", f"--dataset.root={self._root}"]
-        words += [f"--dataset.repo_id={self._repo_id}"]
-        return words + ([f"--consents={self._consents}"] if self._consents is not None else [])
+        return [*words, f"--dataset.repo_id={self._repo_id}"]
 
     def _tell_unpublished(self) -> None:
         if self._any():

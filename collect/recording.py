@@ -111,7 +111,6 @@ class _Takes:
     about: TakeInfo
     max_s: float
     seed: int
-    consents: Path | None
     publish_every: int
     make_leader: MakeLeader
     stop: Callable[[], bool]
@@ -225,7 +224,7 @@ class _Takes:
         header = replace(header, cameras=self._encoder.named(header.cameras))
         # Asked for each take: people may have withdrawn their consent meanwhile.
         place = Place("journal", str(self.journal.absolute()))
-        if reason := refusal_at(self.consents, header.info, Use.RECORD, place):
+        if reason := refusal_at(None, header.info, Use.RECORD, place):
             raise refused(reason, Use.RECORD, "This take")
         encoder, waits = self._encoder, not rig.is_real_time
         try:
@@ -258,7 +257,6 @@ def record_takes(
     max_s: float = 10.0,
     seed: int = 0,
     resume: bool = False,
-    consents: Path | None = None,
     publish_every: int = 10,
     set_up: SetUpNext = lambda _quota, _before: True,
     stop: Callable[[], bool] = lambda: False,
@@ -283,7 +281,6 @@ def record_takes(
             that goes on doesn't repeat its scenes.
         resume: takes that the journal holds already count towards quotas without a plan item.
             Those of a plan item always do: its quota belongs to the campaign.
-        consents: the consent register; the default one where None.
         set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called once a take is known to be sealed, at the latest after the next one; its
@@ -306,7 +303,6 @@ def record_takes(
         about=about,
         max_s=max_s,
         seed=seed,
-        consents=consents,
         publish_every=publish_every,
         make_leader=make_leader,
         stop=stop,

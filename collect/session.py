@@ -375,7 +375,7 @@ class Session:
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
         config = self._config
-        self._publisher = Publisher(journal, root, config.dataset.repo_id, config.consents)
+        self._publisher = Publisher(journal, root, config.dataset.repo_id)
         if runs_by_itself(config, self._leads):
             end = self._alone()
         else:
@@ -412,7 +412,6 @@ class Session:
             max_s=config.dataset.episode_time_s,
             seed=config.seed,
             resume=self._resume,
-            consents=config.consents,
             set_up=set_up,
             stop=stop,
             on_take=on_take,

@@ -68,8 +68,6 @@ class SessionOptions(DriveOptions):
     asked whether a plan's set-up is there."""
     consent: str = ""
     """Consent ids of the people who take part, such as c-k3v7q2mzna,c-p5xw7akq3d."""
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
     seed: int = 0
     """Draws the scenes."""
     operator: str = ""

@@ -187,8 +187,6 @@ class EventStream:
                 platform_calls.sync(stream.fileno(), data_only=True)
 
 
-SYNC_EVERY_S: Final = 0.25
-"""What was written waits at most this long for the disk, and as long as the disk takes [s]."""
 AFTER_S: Final = 0.02
 """What isn't urgent waits this long for the take to begin: it would hold the interpreter [s]."""
 CLOCK_STEP_S: Final = 0.05
@@ -196,7 +194,7 @@ CLOCK_STEP_S: Final = 0.05
 
 
 class Flusher:
-    """Calls `write` when told and every `WRITE_EVERY_S`, and `syncs` every `SYNC_EVERY_S`.
+    """Calls `write` when told and every `WRITE_EVERY_S`, and `syncs` after each.
 
     `first` is done once before anything else, `AFTER_S` after the start; `on_clock_step` is told
     by how much the wall clock jumped [s].
@@ -215,7 +213,7 @@ class Flusher:
         self._first, self._write, self._syncs = first, write, syncs
         self._on_clock_step, self._wall_ns = on_clock_step, wall_ns
         self._offset_ns = self._clock_offset_ns()
-        self._due, self._over = threading.Event(), threading.Event()
+        self._due, self._over, self._written = (threading.Event() for _ in range(3))
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
             for name, loop in (
@@ -234,6 +232,7 @@ class Flusher:
         """End both threads, after what they are doing; safe to call twice."""
         self._over.set()
         self._due.set()
+        self._written.set()
         for thread in self._threads:
             thread.join()
 
@@ -247,6 +246,7 @@ class Flusher:
     def _keep_writing(self) -> None:
         self._over.wait(AFTER_S)
         self._first()
+        self._written.set()
         while not self._over.is_set():
             self._due.wait(WRITE_EVERY_S)
             self._due.clear()
@@ -256,10 +256,12 @@ class Flusher:
             if abs(step_s) >= CLOCK_STEP_S:
                 self._on_clock_step(step_s)
             self._write()
+            self._written.set()
 
     def _keep_syncing(self) -> None:
         """Sync apart from writing: a disk that takes its time must not hold the rows up."""
-        while not self._over.wait(SYNC_EVERY_S):
+        while self._written.wait() and not self._over.is_set():
+            self._written.clear()
             for sync in self._syncs:
                 sync()
 

@@ -103,7 +103,7 @@ class VideoStream:
         self._path, self._is_software = path, encoder == SOFTWARE
         self._is_lossless = encoder == LOSSLESS
         self._last: tuple[Image, av.VideoFrame] | None = None
-        self._closing = threading.Lock()
+        self._closing, self._is_named = threading.Lock(), False
         rate = Fraction(fps).limit_denominator(1000)
         self._time_base = 1 / rate
         try:
@@ -211,10 +211,16 @@ class VideoStream:
         return self._coarse
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk; any thread may ask; raises OSError."""
+        """Wait until what was written is on the disk, the file's name too; raises OSError.
+
+        Any thread may ask.
+        """
         with self._closing:
             if self._handle >= 0:
                 platform_calls.sync(self._handle, data_only=True)
+                if not self._is_named:
+                    platform_calls.sync_path(self._path.parent)
+                    self._is_named = True
 
     def close(self) -> None:
         """Finish and close the file; safe to call twice.

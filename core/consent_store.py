@@ -227,7 +227,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UnusableInputError(
-            f"{folder} can't be made ({error.strerror}). Name another register with --consents."
+            f"{folder} can't be made ({error.strerror}). Name another: GAPLOOP_CONSENTS=FILE."
         ) from None
 
 

@@ -211,7 +211,7 @@ def require_as_sealed(folder: Path) -> None:
         if sealed.get(path.name) != (sha256(path) if path.exists() else None):
             raise UnusableInputError(
                 f"{path} isn't what was sealed. Restore it from a copy, or leave the take out: "
-                f"gaploop label {shlex.quote(str(folder.parent))} --uid={folder.name} "
+                f"gaploop label {shlex.quote(str(folder.parent))} --episodes={folder.name} "
                 "--outcome=discarded"
             )
 

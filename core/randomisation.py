@@ -69,7 +69,7 @@ class Randomisation:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength <= 2.0:
-            raise UnusableInputError(f"randomise_strength={self.strength:g}: give 0 to 2.")
+            raise UnusableInputError(f"randomise: a strength of {self.strength:g}; give 0 to 2.")
 
 
 def as_yaml(randomisation: Randomisation) -> str:

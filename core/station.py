@@ -37,7 +37,8 @@ class SafetyLimits:
             its current, such as the XL430 [% of stall].
         torque_off_s: after a trip the arm holds this long before it is let go of or lowered [s];
             not after a lost servo.
-        lost_servo_s: a servo that is silent for longer than this trips [s].
+        lost_servo_s: a servo that is silent for longer than this trips [s]; a robot that is driven
+            through its class after 0.4 s at least.
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's
             ordinary lag in fast motion is more than this, but then it moves.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
-from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, TakeKind
+
+if TYPE_CHECKING:
+    from gaploop.core.telemetry import Telemetry
 
 type Images = Callable[[], Iterator[Image]]
 """Opens a camera's pictures anew and yields them in frame order, decoded one at a time."""

@@ -412,3 +412,31 @@ def foreign_uid(row: Mapping[str, Any]) -> str:
     """Return a uid for an episode without one: the same for the same row, wherever it lies."""
     keys = ("episode_index", "length", "tasks", FINGERPRINT)
     return str(uuid.uuid5(FOREIGN, repr([row.get(k) for k in keys])))
+
+
+def parse_episodes(text: str, total: int) -> list[int]:
+    """Return the episodes that `text` names: `0:30`, `:30`, `45:`, `[0, 3]`, `0:5,9`.
+
+    Args:
+        total: how many there are; ranges end there, negative numbers count from it.
+
+    Raises:
+        UnusableInputError: it can't be read, or names an episode that isn't there.
+    """
+    chosen: list[int] = []
+    try:
+        for part in text.strip().strip("[]").split(","):
+            first, colon, stop = part.strip().partition(":")
+            if colon:
+                chosen += range(total)[
+                    slice(*(int(n) if n.strip() else None for n in (first, stop)))
+                ]
+            else:
+                chosen.append(range(total)[int(first)])
+    except (ValueError, IndexError):
+        raise UnusableInputError(
+            f"--episodes={text}: name episodes 0 to {total - 1}, such as '0:30' or '[0, 3]'."
+        ) from None
+    if not chosen:
+        raise UnusableInputError(f"--episodes={text} names no episode; there are {total}.")
+    return sorted(set(chosen))

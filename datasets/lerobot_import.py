@@ -200,31 +200,3 @@ def _without_pictures(
             yield replace(r, columns=kept, row={**r.row, **changed})
 
     return ForeignRecording(replace(about, features=features), len(episodes), written)
-
-
-def parse_episodes(text: str, total: int) -> list[int]:
-    """Return the episodes that `text` names: `0:30`, `:30`, `45:`, `[0, 3]`, `0:5,9`.
-
-    Args:
-        total: how many there are; ranges end there, negative numbers count from it.
-
-    Raises:
-        UnusableInputError: it can't be read, or names an episode that isn't there.
-    """
-    chosen: list[int] = []
-    try:
-        for part in text.strip().strip("[]").split(","):
-            first, colon, stop = part.strip().partition(":")
-            if colon:
-                chosen += range(total)[
-                    slice(*(int(n) if n.strip() else None for n in (first, stop)))
-                ]
-            else:
-                chosen.append(range(total)[int(first)])
-    except (ValueError, IndexError):
-        raise UnusableInputError(
-            f"--episodes={text}: name episodes 0 to {total - 1}, such as '0:30' or '[0, 3]'."
-        ) from None
-    if not chosen:
-        raise UnusableInputError(f"--episodes={text} names no episode; there are {total}.")
-    return sorted(set(chosen))

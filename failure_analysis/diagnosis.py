@@ -25,7 +25,6 @@ from gaploop.core.vocabulary import (
     GapDimension,
     Outcome,
     Phase,
-    TakeKind,
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
@@ -43,7 +42,16 @@ from gaploop.failure_analysis.attribution.station_labels import (
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
 from gaploop.failure_analysis.evidence_tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
-from gaploop.failure_analysis.reference import Reference, choose_reference
+from gaploop.failure_analysis.reference import Ground, Reference, choose_reference, ground_of
+from gaploop.failure_analysis.relative import (
+    CHANCE,
+    Comparison,
+    TakeFigures,
+    compare,
+    figure_of,
+    figures_of,
+    take_evidence,
+)
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
 from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
 from gaploop.failure_analysis.views.policy_view import CameraTrace, PolicyTrace
@@ -55,9 +63,13 @@ if TYPE_CHECKING:
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
+UNKNOWN_MODE: Final = "unknown"
+"""Mode of a take that failed, of which nothing sets it apart from those that went well."""
 NAMES_FROM_TRUST: Final = 0.7
 """Evidence that was right less often names nothing of a station, however well its takes agree."""
 _NOTHING: Final = Attribution(dict.fromkeys(GapDimension, 0.0), 1.0, (), (), by="")
+COMPARISON: Final = "comparison"
+"""Who judged a take outside the embedded cell."""
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -134,7 +146,9 @@ class TakeDiagnosis:
         return cls(
             uid=str(value["uid"]),
             episode=value["episode"],
-            mode=value["mode"] if value["mode"] == NO_MODE else FailureMode(value["mode"]).value,
+            mode=value["mode"]
+            if value["mode"] in (NO_MODE, UNKNOWN_MODE)
+            else FailureMode(value["mode"]).value,
             phase=Phase(value["phase"]).value if value["phase"] else "",
             dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
             none=float(value.get("none", 0.0)),
@@ -187,11 +201,8 @@ class Diagnosis:
 
 
 def needs_diagnosis(take: Take) -> bool:
-    """Say whether a take failed, or may have: foreign logs come without an outcome."""
-    if take.outcome == Outcome.FAILURE:
-        return True
-    open_end = take.outcome in (Outcome.UNLABELLED, Outcome.INTERRUPTED)
-    return open_end and take.info.kind == TakeKind.IMPORT
+    """Say whether a take failed; what has no outcome isn't accused of one."""
+    return take.outcome == Outcome.FAILURE
 
 
 @dataclass(frozen=True)
@@ -242,10 +253,11 @@ def diagnose(
     usual = choose_reference(every, reference)
     if cameras is not None:
         usual = replace(usual, signals={**usual.signals, **cameras.signals})
+    ground = ground_of(every, usual)
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
     for take in every:
         if needs_diagnosis(take):
-            view = prepared(take, usual, images)
+            view = prepared(take, usual, images and ground is not Ground.ELSEWHERE)
             trace = ask_policy(take) if ask_policy is not None else None
             if trace is not None and cameras is not None:
                 trace = replace(trace, measures=cameras.measured(trace.cameras))
@@ -255,7 +267,11 @@ def diagnose(
             failures.append(_MeasuredFailure.of(view))
             if on_take is not None:
                 on_take(take)
+    compared, found = None, tuple[TakeDiagnosis, ...]()
     judge, labels = model or shipped_model(), 0
+    if ground is Ground.ELSEWHERE:
+        usual, compared, found = _set_apart(every, failures, usual, images)
+        judge = None
     labelled = [(f, causes[f.take.info.uid]) for f in failures
                 if f.failed and causes and f.take.info.uid in causes]  # fmt: skip
     if judge is not None and usual.takes and len(labelled) >= LEAST_LABELS:
@@ -263,11 +279,16 @@ def diagnose(
         targets = weighted_targets([cause for _, cause in labelled])
         judge, labels = recalibrated(judge, np.array(rows), targets), len(labelled)
     base = evidence_base([f.take for f in failures], [f.measured.unseen for f in failures], usual)
-    found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
+    if compared is None:
+        found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
+        verdict_here = passive_verdict(found, base)
+    else:
+        base = replace(base, figures=compared.tried)
+        verdict_here = _verdict_of(compared)
     summary = summarise(found, every, usual)
-    summary |= {"tier": base.tier.value, "evidence": base.to_json()}
+    summary |= {"ground": ground.value, "tier": base.tier.value, "evidence": base.to_json()}
     summary["reference"]["kind"] = base.reference.value
-    summary["station"] = passive_verdict(found, base).to_json()
+    summary["station"] = verdict_here.to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
     summary["labels_learned_from"] = labels
     if ask_policy is not None:
@@ -288,11 +309,88 @@ def diagnose(
         unclear = [
             Unexplained(take.uid, take.mode, failure.measured)
             for take, failure in zip(found, failures, strict=True)
-            if take.abstained
+            if take.abstained and compared is None
         ]
         statistics = cohort_of_takes(every, unclear, usual.signals)
         summary["across"] = statistics.to_json()
     return Diagnosis(uuid7(), source, found, summary, statistics, base, station)
+
+
+def _set_apart(
+    every: Sequence[Take], failures: Sequence[_MeasuredFailure], usual: Reference, images: bool
+) -> tuple[Reference, Comparison, tuple[TakeDiagnosis, ...]]:
+    """Set failures against successes of their own set and those of a reference.
+
+    Returns:
+        What they were set against, what came of it, and each failure's diagnosis.
+    """
+    judged = [t for t in every if t.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
+    rows = [figures_of(take, images) for take in judged]
+    named = [TakeFigures(values, {}, ModeCall(None, None)) for values in usual.figures]
+    failed = np.array([t.outcome is Outcome.FAILURE for t in judged] + [False] * len(named))
+    drove = [
+        {t.info.kind for t in judged if t.outcome is outcome}
+        for outcome in (Outcome.FAILURE, Outcome.SUCCESS)
+    ]
+    drove[1] |= {o.kind for o in usual.origins} if named else set()
+    compared = compare(
+        [*rows, *named], failed.tolist(), other_driver=drove[0].isdisjoint(drove[1]),
+        in_order=not named,
+    )  # fmt: skip
+    ours = compared.successes - len(named)
+    against = [f"the {ours} successes of this set"] if ours else []
+    against += [usual.name] if named else []
+    usual = replace(
+        usual, name=" and ".join(against) or "no take that went well", takes=compared.successes
+    )
+    found = []
+    row_of = {take.info.uid: row for row, take in enumerate(judged)}
+    for failure in failures:
+        row = row_of[failure.take.info.uid]
+        cause, call, evidence = take_evidence(
+            compared, row, rows[row], failed, failure.take.info.fps
+        )
+        found.append(_unknown(failure.take, failure.measured, cause, call, evidence))
+    return usual, compared, tuple(found)
+
+
+def _unknown(
+    take: Take,
+    measured: TakeSignals,
+    cause: GapDimension | None = None,
+    call: ModeCall | None = None,
+    evidence: tuple[Evidence, ...] = (),
+) -> TakeDiagnosis:
+    """Return a failure whose causes are all alike but for what sets it apart, if anything does."""
+    even = 1.0 / (len(GapDimension) + 1)
+    rest = CHANCE / len(GapDimension)
+    shares = {d.value: even if cause is None else rest for d in GapDimension}
+    if cause is not None:
+        shares[cause.value] = 1.0 - CHANCE
+    lacks = {source: why for source, why in measured.unseen.items() if source == "motion"}
+    return TakeDiagnosis(
+        uid=take.info.uid,
+        episode=take.episode,
+        mode=call.mode.value if call and call.mode else UNKNOWN_MODE,
+        phase=call.phase.value if call and call.phase else "",
+        dimensions=shares,
+        none=even if cause is None else rest,
+        abstained=cause is None,
+        evidence=evidence,
+        unseen=tuple(sorted(lacks.values())),
+        named=() if cause is None else (cause.value,),
+        by=COMPARISON,
+    )
+
+
+def _verdict_of(compared: Comparison) -> StationVerdict:
+    cause = compared.cause
+    dimension = figure_of(cause.name).dimension if cause else None
+    if cause is None or dimension is None:
+        return StationVerdict({}, (), compared.failures, compared.message())
+    shares = {dimension.value: 1.0 - cause.p, NONE: cause.p}
+    named = (dimension.value,)
+    return StationVerdict(shares, named, compared.failures, compared.message(), dimension.value)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
@@ -305,6 +403,8 @@ def diagnose_take(
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
     failure = _MeasuredFailure.of(view)
+    if ground_of([view.take], reference) is Ground.ELSEWHERE:  # one take has nothing beside it
+        return _unknown(view.take, failure.measured)
     base = evidence_base([view.take], [failure.measured.unseen], reference)
     return _conclude(failure, reference, model or shipped_model(), base)
 
@@ -397,7 +497,7 @@ def suggested_labels(take: TakeDiagnosis) -> tuple[LabelEvent, ...]:
         return LabelEvent(take.uid, field_name, value, "gaploop", "auto", confidence=confidence)
 
     events = []
-    if take.mode != NO_MODE:
+    if take.mode not in (NO_MODE, UNKNOWN_MODE):
         events.append(event("failure_mode", take.mode, 1.0))
     if take.phase:
         events.append(event("phase", take.phase, 1.0))

@@ -105,6 +105,7 @@ class EvidenceBase:
         had: channels, in words.
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
         other_driver: a person or a script drove what went well, the policy what failed.
+        figures: outside the embedded cell, how many of each take were set against successes.
     """
 
     tier: Tier
@@ -112,6 +113,7 @@ class EvidenceBase:
     had: tuple[str, ...]
     blind_to: tuple[GapDimension, ...]
     other_driver: bool = False
+    figures: int | None = None
 
     @property
     def accuracy(self) -> TierAccuracy | None:
@@ -140,6 +142,11 @@ class EvidenceBase:
 
     def lines(self) -> list[str]:
         """Return what people read of it."""
+        if self.figures is not None:
+            return [
+                f"Evidence: {self.figures} figures of each take, set against successes. Nominal "
+                "values of gaploop's own cell don't hold here."
+            ]
         reference = {
             ReferenceKind.GAP_FREE: "takes of another station",
             ReferenceKind.SIMULATED: "simulated takes",

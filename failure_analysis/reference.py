@@ -1,7 +1,8 @@
 """What is usual: robust statistics of each signal over takes that went well.
 
-Three sources, best first: a reference given or shipped for the station; the data's own
-successful takes; and absolute limits that hold for any arm of this size.
+Two sources, best first: a reference given or shipped for the station, and the data's own
+successful takes. Nominal values, colours, priors and the learned model were fitted in the embedded
+cell: `Ground` says where takes stand, and elsewhere all that is silent.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.failure_analysis.relative import figures_of
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
@@ -57,27 +61,6 @@ class TakesOrigin:
     kind: TakeKind
 
 
-ABSOLUTE: Final[Mapping[str, UsualValue]] = {
-    "lag_s": UsualValue(0.06, 0.03),
-    "rest_offset_rad": UsualValue(0.010, 0.010),
-    "drift_rad": UsualValue(0.005, 0.008),
-    "jitter_rad": UsualValue(0.0007, 0.0008),
-    "quantum_rad": UsualValue(0.0015, 0.0010),
-    "repeat_share": UsualValue(0.02, 0.03),
-    "dropout_share": UsualValue(0.0, 0.005),
-    "backlash_rad": UsualValue(0.010, 0.010),
-    "speed_gain": UsualValue(1.0, 0.08),
-    "stall_s": UsualValue(0.0, 0.3),
-    "oscillation_rad": UsualValue(0.003, 0.004),
-    "object_blobs": UsualValue(1.0, 0.2),
-    "hand_share": UsualValue(0.001, 0.004),
-    "jumps_hz": UsualValue(0.0, 0.3),
-    "moved_alone_m": UsualValue(0.002, 0.004),
-}
-"""Limits for arms of the SO-100/SO-101, Koch and Piper kind at 50 Hz or faster, where no take
-that went well is at hand: generous, so that only plain faults stand out. Assumed, not measured."""
-
-
 LEAST_TAKES: Final = 5
 """That went well, to say what is usual."""
 
@@ -89,6 +72,7 @@ class Reference:
     Attributes:
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         origins: where its takes were recorded; empty where nobody noted it.
+        figures: of each take, as of `relative.figures_of`, where they stand outside the cell.
     """
 
     name: str
@@ -97,6 +81,7 @@ class Reference:
     background: Image | None = None
     start_pose_rad: FloatArray | None = None
     origins: tuple[TakesOrigin, ...] = ()
+    figures: tuple[Mapping[str, float], ...] = ()
 
     def z(self, name: str, value: float) -> float:
         """Return how many spreads `value` stands from usual; NaN where either is unknown."""
@@ -115,6 +100,9 @@ class Reference:
             "signals": {k: asdict(v) for k, v in self.signals.items()},
             "background": b64encode(picture).decode(),
             "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
+            "figures": [
+                {k: float(v) for k, v in row.items() if math.isfinite(v)} for row in self.figures
+            ],
             "origins": [[o.domain.value, o.station, o.kind.value] for o in self.origins],
         }
 
@@ -128,6 +116,10 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     good = [t for t in takes if t.outcome == Outcome.SUCCESS]
     if len(good) < LEAST_TAKES:
         return None
+    seen = dict.fromkeys(TakesOrigin(t.info.domain, t.info.station, t.info.kind) for t in good)
+    if ground_of(good) is Ground.ELSEWHERE and any(o.domain is Domain.REAL for o in seen):
+        figures = tuple(figures_of(take).values for take in good)
+        return Reference(name, len(good), {}, origins=tuple(seen), figures=figures)
     views = [TakeView(take) for take in good]
     background = background_of([v.pictures.first for v in views if v.pictures is not None])
     starts = [np.median(v.motion.position_rad[:3], axis=0) for v in views if v.motion is not None]
@@ -135,7 +127,6 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     if len(starts) >= LEAST_TAKES and len({len(s) for s in starts}) == 1:
         start = np.median(np.stack(starts), axis=0)
     rows = [measure(TakeView(take, background, start_pose_rad=start)).values for take in good]
-    seen = dict.fromkeys(TakesOrigin(t.info.domain, t.info.station, t.info.kind) for t in good)
     return Reference(
         name, len(good), usual_values(rows, registry()), background, start, origins=tuple(seen)
     )
@@ -193,6 +184,9 @@ def load_reference(path: Path) -> Reference:
                 TakesOrigin(Domain(domain), str(station), TakeKind(kind))
                 for domain, station, kind in value.get("origins", ())
             ),
+            figures=tuple(
+                {str(k): float(v) for k, v in row.items()} for row in value.get("figures", ())
+            ),
         )
     except DAMAGE as error:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
@@ -206,7 +200,7 @@ def shipped_reference(task: str = "pick_place") -> Reference:
 
 
 def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> Reference:
-    """Return the best reference for `takes`: given, shipped, their own successes, or limits.
+    """Return the best reference for `takes`: given, shipped, or their own successes.
 
     One task's reference would make everything about another's takes look odd, so takes of several
     tasks have no shipped one; takes told in other words are taken for pick_place.
@@ -218,8 +212,32 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
         known = {words: task for task, words in INSTRUCTIONS.items()}
         tasks = {known.get(take.info.task, "pick_place") for take in takes}
         chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None
-    if chosen is None:
+    if chosen is None and ground_of(takes) is Ground.CELL:
         chosen = build_reference(takes, OWN_TAKES)
-    if chosen is None:
-        chosen = Reference("absolute limits: no take that went well is at hand", 0, ABSOLUTE)
-    return chosen
+    return chosen or Reference("no take that went well", 0, {})
+
+
+class Ground(StrEnum):
+    """Where takes stand, as far as evidence is concerned that was fitted somewhere."""
+
+    CELL = "cell"
+    """The embedded cell."""
+    TWIN = "twin"
+    """A station set against simulated takes that the user named."""
+    ELSEWHERE = "elsewhere"
+    """Any other: only takes of the station itself say what is usual."""
+
+
+def ground_of(takes: Sequence[Take], reference: Reference | None = None) -> Ground:
+    """Return the ground of one folder's takes: by what they say, never by what an arm looks like.
+
+    That is `robot_type`, `gap_domain`, and where the reference's takes were recorded.
+    """
+    cells = {arm.robot_type for arm in CELL_ARMS.values()}
+    if takes and all(
+        t.info.domain is Domain.SIM_TARGET or t.info.robot_type in cells for t in takes
+    ):
+        return Ground.CELL
+    origins = reference.origins if reference is not None else ()
+    simulated = bool(origins) and all(o.domain is Domain.SIM for o in origins)
+    return Ground.TWIN if simulated else Ground.ELSEWHERE

@@ -42,7 +42,7 @@ MERGED: Final = "merged"
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
 DECIDING: Final = (
-    *("sim_takes", "select", "episodes", "station", "held_out", "held_out_share", "stats"),
+    *("sim_takes", "select", "episodes", "station", "held_out", "stats"),
     "rename_map",
 )
 """Options that decide what is learned, beside datasets and what the recipe says."""

@@ -32,7 +32,7 @@ AUTO: Final = "auto"
 LEAST, MOST = 0.25, 4.0
 """No dimension that is collected for is left out or drowns the others."""
 COLLECT: Final = "collect"
-SPEC: Final = ("steps", "batch_size", "lr", "precision", "accumulation", "gradient_checkpointing")
+SPEC: Final = ("steps", "batch_size", "lr", "accumulation", "gradient_checkpointing")
 """Options that change what a preset says of the training."""
 _ALWAYS: Final = ("method", "resume", "output_dir", "json", "dry_run")
 _FROM_SCRATCH: Final = (
@@ -99,7 +99,7 @@ class TrainingCell:
         from gaploop.sim.randomise import known_and_drawn
 
         option = "--env.robot"
-        known, drawn = known_and_drawn(self.twin, self.randomise, arm=self.robot, option=option)
+        known, drawn = known_and_drawn(self.twin, self.randomise, self.robot, option)
         return {"task": self.task, "robot": self.robot, "parameters": known, "randomise": drawn}
 
 
@@ -139,10 +139,9 @@ class FinetuneConfig:
     """Only these episodes of the real datasets, such as '[0, 3]'."""
     station: str = ""
     """Only real takes of this station."""
-    held_out: tuple[int | str, ...] = ()
-    """Episodes of the real datasets to keep aside and measure the error on; or uids of takes."""
-    held_out_share: float = 0.0
-    """Instead: share of the real takes to keep aside, chosen by session and dimension."""
+    held_out: float | tuple[int | str, ...] = 0.0
+    """What to keep aside of the real takes and measure the error on: a share such as 0.2, chosen
+    by session and dimension; or episodes as '[3, 7]', or uids."""
     patience: int = 0
     """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
     lora: LoraOptions = field(default_factory=LoraOptions)
@@ -163,8 +162,6 @@ class FinetuneConfig:
     given."""
     lr: float = 0.0
     """Peak learning rate; the preset's unless given."""
-    precision: str = ""
-    """no or bf16; the preset's unless given."""
     accumulation: int = 0
     """Parts in which a batch is worked through, one after another: less memory, the same step."""
     gradient_checkpointing: bool = False
@@ -193,13 +190,9 @@ class FinetuneConfig:
             raise unknown_choice("method", self.method, METHODS, "--method")
         if self.stats not in STATS:
             raise unknown_choice("statistics", self.stats, STATS, "--stats")
-        if self.held_out and self.held_out_share:
+        if self.patience and not self.held_out:
             raise UnusableInputError(
-                "--held_out names episodes, --held_out_share chooses them. Give one of the two."
-            )
-        if self.patience and not (self.held_out or self.held_out_share):
-            raise UnusableInputError(
-                "--patience counts held-out evaluations. Hold takes out: --held_out_share=0.2."
+                "--patience counts held-out evaluations. Hold takes out: --held_out=0.2."
             )
         if self.plan and self.mixture:
             raise UnusableInputError(

@@ -1,17 +1,20 @@
-"""Any policy and any gymnasium environment that LeRobot knows, rolled out by LeRobot's own code.
+"""Any policy and any gymnasium environment, rolled out by LeRobot's own code.
 
 `lerobot_eval.rollout` steps a batch of environments; here its batches are counted scene by scene,
-kept as they come and given intervals, like rollouts of the embedded cell.
+kept as they come and given intervals, like rollouts of the embedded cell. A script that was written
+for an environment drives it as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from lerobot.configs.policies import PreTrainedConfig
@@ -23,9 +26,16 @@ from peft import PeftModel
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
+from gaploop.finetune.evaluate import condition_name
+from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.sim.gaps.world_model import UnavailableError
+from gaploop.sim.gym_world import NOMINAL as NOMINAL_WORLD
+from gaploop.sim.gym_world import WorldSpec
+from gaploop.sim.lerobot_env.worlds import GymEnvConfig, features_of, vectors
+
+logger = logging.getLogger(__name__)
 
 EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
 """Package of an environment to the extra of LeRobot that installs it."""
@@ -40,77 +50,185 @@ def evaluate_gym(
     batch: int = 1,
     folder: Path | None = None,
     on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
+    spec: WorldSpec = NOMINAL_WORLD,
+    conditions: Sequence[Mapping[str, Any]] = ({},),
 ) -> Evaluation:
-    """Try a policy on `n` scenes of each task of an environment.
+    """Try a policy on `n` scenes of each task of an environment, under each condition.
 
     Args:
-        policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
+        policy_path: a LeRobot policy or adapter, a folder or its name on the Hub; or a script's
+            module:name, a function from observation to action, or a class of such with get_action.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
-        batch: environments that step side by side, each in a process of its own from 2 on.
+        batch: environments that step side by side, each in a process of its own from 2 on; one
+            alone where anything is injected or a script drives.
         folder: keeps every rollout as it comes, as for `evaluate`.
+        spec: what is injected.
+        conditions: settings to try one at a time; what the environment can't have is left out with
+            a warning.
 
     Raises:
-        UnusableInputError: no rollouts asked for, no policy, or no such environment installed.
+        UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
+            gap that it can't have.
         GaploopError: policy and environment don't fit.
     """
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
-    path = resolve(policy_path)
-    identity = policy_id(path)
+    script = _script(str(policy_path))
+    path = None if script else resolve(policy_path)
+    identity = policy_id(path) if path else str(policy_path)
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
+    if not spec.is_nominal:
+        said |= {"gaps": dict(spec.gaps), "gap_seed": spec.gap_seed, "roles": spec.roles}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
     log = RolloutLog(folder, settings) if folder else None
+    held = log.held if log else {}
     rollouts = list[Rollout]()
-    with _environments(env, min(batch, n)) as tasks:
-        side = _loaded(path, env)
-        from lerobot.scripts import lerobot_eval
-
-        lerobot_eval.inside_slurm = lambda: True  # there it draws no bars of its own; ours counts
-        for condition, vector in tasks.items():
-            known = log.held if log else {}
-            held = [known[condition, s] for s in range(seed, seed + n) if (condition, s) in known]
-            rollouts += held
-            on_rollouts(held)
-            done_seeds = {r.seed for r in held}
-            lacking = [s for s in range(seed, seed + n) if s not in done_seeds]
-            for start in range(0, len(lacking), vector.num_envs):
-                wanted = lacking[start : start + vector.num_envs]
-                # What a last, fuller batch gives beyond these is left out.
-                extra = [max(lacking) + 1 + i for i in range(vector.num_envs - len(wanted))]
-                try:
-                    with torch.inference_mode():
-                        found = lerobot_eval.rollout(env=vector, seeds=[*wanted, *extra], **side)
-                except Exception as error:
-                    raise GaploopError(
-                        f"The rollout broke off ({_one_line(error)}). Does the policy take what "
-                        "this environment shows?"
-                    ) from error
-                done = []
-                for row, scene in enumerate(wanted):
-                    over = found["done"][row].to(int)
-                    steps = int(torch.argmax(over)) + 1
-                    won = bool(found["success"][row, :steps].any())
-                    ended = "time ran out" if steps == len(over) else "the environment ended it"
-                    reason = "success" if won else ended
-                    done.append(Rollout(scene, condition, won, steps / env.fps, reason))
-                rollouts += done
-                if log:
-                    log.add(done)
-                on_rollouts(done)
+    side: Mapping[str, Any] | None = None
+    for setting in conditions:
+        here = replace(spec, conditions={**spec.conditions, **setting})
+        alone = script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
+        made = _worlds(env, here, raw=script is not None) if alone else _environments(env, batch, n)
+        with contextlib.ExitStack() as stack:
+            try:
+                tasks = stack.enter_context(made)
+            except UnavailableError as error:
+                if not setting:
+                    raise
+                logger.warning("Left out: %s", error)
+                continue
+            for task, vector in tasks.items():
+                names = [f"task={task}"] if task else []
+                names += [condition_name(setting)] if setting or not task else []
+                condition = ", ".join(names)
+                wanted = range(seed, seed + n)
+                known = [held[condition, s] for s in wanted if (condition, s) in held]
+                rollouts += known
+                on_rollouts(known)
+                done_seeds = {r.seed for r in known}
+                lacking = [s for s in wanted if s not in done_seeds]
+                if path and side is None and lacking:
+                    side = _loaded(path, _with_features(env, vector))
+                for start in range(0, len(lacking), vector.num_envs):
+                    seeds = lacking[start : start + vector.num_envs]
+                    try:
+                        found = (
+                            [_attempt(vector.envs[0], script, seeds[0])]
+                            if script
+                            else _rolled_out(vector, seeds, max(lacking) + 1, side or {})
+                        )
+                    except Exception as error:
+                        raise GaploopError(
+                            f"The rollout broke off ({_one_line(error)}). Does the policy take "
+                            "what this environment shows?"
+                        ) from error
+                    done = [
+                        Rollout(scene, condition, won, steps * _period_s(env, vector), reason)
+                        for scene, (won, steps, reason) in zip(seeds, found, strict=True)
+                    ]
+                    rollouts += done
+                    if log:
+                        log.add(done)
+                    on_rollouts(done)
+    if isinstance(env, GymEnvConfig):
+        where = env.gym
+    else:
+        where = f"{env.type}, {env.task}" if env.task else env.type
     return summarise(
         rollouts,
         domain=Domain.SIM,
         policy=identity,
+        gaps=spec.gaps,
+        gap_seed=spec.gap_seed,
         base=rollouts[0].condition,
-        where=f"{env.type}, {env.task}" if env.task else env.type,
+        where=where,
     )
 
 
+def _rolled_out(
+    vector: Any, seeds: Sequence[int], beyond: int, side: Mapping[str, Any]
+) -> list[tuple[bool, int, str]]:
+    """Return success, steps and why it ended of a policy's attempts at a few scenes."""
+    from lerobot.scripts import lerobot_eval
+
+    lerobot_eval.inside_slurm = lambda: True  # there it draws no bars of its own; ours counts
+    # What a last, fuller batch gives beyond these is left out.
+    extra = [beyond + i for i in range(vector.num_envs - len(seeds))]
+    with torch.inference_mode():
+        found = lerobot_eval.rollout(env=vector, seeds=[*seeds, *extra], **side)
+    results = []
+    for row in range(len(seeds)):
+        over = found["done"][row].to(int)
+        steps = int(torch.argmax(over)) + 1
+        won = bool(found["success"][row, :steps].any())
+        results.append((won, steps, _reason(won, late=steps == len(over))))
+    return results
+
+
+def _attempt(env: Any, script: Callable[..., Any], seed: int) -> tuple[bool, int, str]:
+    """Return the same of a script's attempt at one scene."""
+    driver = script() if isinstance(script, type) else script
+    act = getattr(driver, "get_action", driver)
+    observation, _ = env.reset(seed=seed)
+    steps, over, late, info = 0, False, False, dict[str, Any]()
+    while not over and not late:
+        observation, _, over, late, info = env.step(act(observation))
+        steps += 1
+    won = bool(info.get("is_success"))
+    return won, steps, _reason(won, late=late)
+
+
+def _reason(won: bool, *, late: bool) -> str:
+    ended = "time ran out" if late else "the environment ended it"
+    return "success" if won else ended
+
+
+def _script(policy: str) -> Callable[..., Any] | None:
+    """Return what a policy's module:name names; None where it is a folder or on the Hub."""
+    module, colon, name = policy.partition(":")
+    if not colon or Path(policy).exists():
+        return None
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UnusableInputError(
+            f"--policy.path={policy}: {_one_line(error)}. Name a function or class of a module "
+            "that is installed or lies in a folder of PYTHONPATH."
+        ) from error
+    if not callable(found):
+        raise UnusableInputError(f"--policy.path={policy} is no function or class.")
+    return cast(Callable[..., Any], found)
+
+
+def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
+    """Return a configuration that says what its environment shows, where only that knows."""
+    if isinstance(env, GymEnvConfig):
+        env.features, env.features_map = features_of(vector.envs[0])
+    return env
+
+
+def _period_s(env: EnvConfig, vector: Any) -> float:
+    if isinstance(env, GymEnvConfig):
+        return float(vector.envs[0].world.period_s)
+    return 1.0 / float(env.fps)
+
+
 @contextlib.contextmanager
-def _environments(env: EnvConfig, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the vector environment of every task, by the task's name."""
+def _worlds(env: EnvConfig, spec: WorldSpec, *, raw: bool) -> Iterator[dict[str, Any]]:
+    """Yield an environment of every task, with what is injected, by the task's name."""
+    made = vectors(env, spec, raw=raw)
+    try:
+        yield made
+    finally:
+        for vector in made.values():
+            vector.close()
+
+
+@contextlib.contextmanager
+def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]]:
+    """Yield the vector environment of every task, by the task's name, "" where there is one."""
+    count = min(batch, n)
     try:
         made = make_env(env, n_envs=count, use_async_envs=count > 1)
     except ModuleNotFoundError as error:
@@ -127,7 +245,7 @@ def _environments(env: EnvConfig, count: int) -> Iterator[dict[str, Any]]:
     try:
         several = sum(map(len, made.values())) > 1
         yield {
-            f"task={suite}/{task}" if several else NOMINAL: vector
+            f"{suite}/{task}" if several else "": vector
             for suite, tasks in made.items()
             for task, vector in tasks.items()
         }

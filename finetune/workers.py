@@ -96,16 +96,15 @@ def _on_ray[J, R](work: Callable[[J], R], jobs: Iterable[J], address: str) -> It
         import ray
     except ModuleNotFoundError:
         raise UnusableInputError(
-            "--ray.address needs Ray, which is not installed: pip install 'gaploop[ray]', here and "
-            "on every machine of the cluster."
+            "Ray isn't installed: pip install 'gaploop[ray]', on every machine of the cluster."
         ) from None
     plain: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
         ray.init(address, log_to_driver=False, logging_level="error", **plain)
     except Exception as error:  # noqa: BLE001  (Ray raises bare ones, too)
         raise UnusableInputError(
-            f"--ray.address={address}: no Ray cluster there ({' '.join(str(error).split())}). "
-            "Start one with: ray start --head; then --ray.address=auto."
+            f"{address}: no Ray cluster there ({' '.join(str(error).split())}). "
+            "Start one with: ray start --head; then the same again."
         ) from None
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(work)

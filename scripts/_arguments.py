@@ -28,9 +28,10 @@ from draccus.utils import DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml, parse_yaml
+from gaploop.scripts.former_names import DROPPED
 
 CONFIG_PATH: Final = "config_path"
-_TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
+_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,31 +55,26 @@ class Option:
     choices: tuple[str, ...] = ()
 
     @property
-    def is_list(self) -> bool:
-        """Say whether it takes several values."""
-        return (typing.get_origin(self.kind) or self.kind) in (list, tuple, set)
-
-    @property
-    def is_text(self) -> bool:
-        """Say whether its value is taken as it is written."""
-        return bool(self.choices) or all(kind in (str, Path) for kind in self.kinds)
-
-    @property
     def kinds(self) -> tuple[Any, ...]:
-        """Return the types its value may have."""
+        """The types its value may have."""
         union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
         return typing.get_args(self.kind) if union else (self.kind,)
 
     @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return (typing.get_origin(self.kind) or self.kind) in (list, tuple, set)
+
+    @property
     def metavar(self) -> str:
-        """Return what stands after the `=` in the help."""
+        """What stands after the `=` in the help."""
         if self.choices:
             return "|".join(self.choices)
         if self.is_list:
             return "'[A, B]'"
         if (typing.get_origin(self.kind) or self.kind) is dict:
             return "'{\"NAME\": VALUE}'"
-        return next((_TYPE_WORDS[k] for k in reversed(self.kinds) if k in _TYPE_WORDS), "VALUE")
+        return next((_WORDS[kind] for kind in reversed(self.kinds) if kind in _WORDS), "VALUE")
 
 
 def find_options(
@@ -87,14 +83,14 @@ def find_options(
     """Yield the options of a dataclass, of those within it, and of the chosen types.
 
     Args:
-        config_class: the dataclass.
+        config_class: the dataclass. Fields with the metadata `{"option": False}` are none.
         chosen: option such as `robot` to the type chosen for it.
         default: an instance whose values stand where nothing is given.
         prefix: what stands before each name.
     """
     hints = typing.get_type_hints(config_class)
     for spec in dataclasses.fields(config_class):
-        if not spec.init:
+        if not spec.init or not spec.metadata.get("option", True):
             continue
         kind, name = hints[spec.name], prefix + spec.name.rstrip("_")
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -109,8 +105,7 @@ def find_options(
         doc = " ".join(_field_docs(next(owners)).get(spec.name, "").split())
         if is_choice_type(kind):
             known = kind.get_known_choices()
-            shown = tuple(sorted(known))
-            yield Option(f"{name}.type", str, None, False, doc, shown)
+            yield Option(f"{name}.type", str, None, False, doc, tuple(sorted(known)))
             selected = known.get(chosen.get(name, kind.default_choice_name()))
             if selected is not None:
                 yield from find_options(selected, chosen, None, f"{name}.")
@@ -118,12 +113,12 @@ def find_options(
             within = value if dataclasses.is_dataclass(value) else None
             yield from find_options(typing.cast(type, kind), chosen, within, f"{name}.")
         else:
-            choices: tuple[str, ...] = ()
+            words: Sequence[Any] = ()
             if isinstance(kind, type) and issubclass(kind, Enum):
-                choices = tuple(str(member.value) for member in kind)
+                words = [member.value for member in kind]
             elif typing.get_origin(kind) is typing.Literal:
-                choices = tuple(str(word) for word in typing.get_args(kind))
-            yield Option(name, kind, value, value != own, doc, choices)
+                words = typing.get_args(kind)
+            yield Option(name, kind, value, value != own, doc, tuple(map(str, words)))
 
 
 @functools.cache
@@ -133,21 +128,19 @@ def _field_docs(owner: type) -> dict[str, str]:
     (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
     """
     _, _, section = (inspect.getdoc(owner) or "").partition("Attributes:\n")
-    entries = re.findall(
-        r"^    (\w+)[^:\n]*:(.*(?:\n {5,}.*)*)", section.partition("\n\n")[0], re.MULTILINE
-    )
-    docs = dict[str, str](entries)
+    entry = re.compile(r"^    (\w+)[^:\n]*:(.*(?:\n {5,}.*)*)", re.MULTILINE)
+    docs = dict[str, str](entry.findall(section.partition("\n\n")[0]))
     try:
         source = textwrap.dedent(inspect.getsource(owner))
         (defined,) = ast.parse(source).body
     except (OSError, TypeError, SyntaxError):  # made at run time, or indented beyond repair
         return docs
     lines, body = source.splitlines(), getattr(defined, "body", [])
-    for place, spec in enumerate(body):
+    for spec, after in itertools.zip_longest(body, body[1:]):
         if not isinstance(spec, ast.AnnAssign) or not isinstance(spec.target, ast.Name):
             continue
-        match body[place + 1 : place + 2]:
-            case [ast.Expr(ast.Constant(str(words)))]:
+        match after:
+            case ast.Expr(ast.Constant(str(words))):
                 pass
             case _:  # the comment above a field, or else the one beside it
                 before = reversed(lines[: spec.lineno - 1])
@@ -218,10 +211,10 @@ def parse(
     nested = {fields.get(name, name): value for name, value in nested.items()}
     try:
         config = draccus.decode(config_class, nested)
-        vars(config)["given"] = nested  # see `session_target.is_given`
-        return config
     except DraccusException as error:
         raise _readable(error, nested, options) from None
+    vars(config)["given"] = nested  # see `session_target.is_given`
+    return config
 
 
 def chosen_types(argv: Sequence[str]) -> dict[str, str]:
@@ -234,6 +227,16 @@ def all_types(argv: Sequence[str]) -> dict[str, str]:
     return _types_in(_config_file(argv)[1]) | chosen_types(argv)
 
 
+def nearest(name: str, options: Mapping[str, Option]) -> str:
+    """Return a hint with what does it now, or the option most like `name`, or the empty text."""
+    if name not in options and name in DROPPED:
+        return f" {DROPPED[name]}"
+    near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
+    last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
+    best = [name] if name in options else last or near
+    return f" Did you mean --{best[0]}?" if best else ""
+
+
 def _types_in(nested: Mapping[str, Any]) -> dict[str, str]:
     return {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
 
@@ -244,22 +247,11 @@ def _config_file(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return path, load_yaml(Path(path), "Config file") if path else {}
 
 
-def nearest(name: str, options: Mapping[str, Option]) -> str:
-    """Return a hint with the option most like `name`, or the empty text."""
-    if name in options:
-        return f" Did you mean --{name}?"
-    near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
-    last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
-    best = last[:1] or near
-    return f" Did you mean --{best[0]}?" if best else ""
-
-
 def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield option and text, also of `--name text`, without knowing which options there are."""
-    for place, token in enumerate(argv):
+    for token, after in itertools.zip_longest(argv, argv[1:]):
         if token.startswith("--"):
             name, equals, text = token[2:].partition("=")
-            after = argv[place + 1] if place + 1 < len(argv) else None
             yield name, text if equals else after
 
 
@@ -316,7 +308,7 @@ def _value(option: Option, text: str) -> Any:
         raise unknown_choice(f"--{option.name}", text, option.choices)
     if text == "null":
         return None
-    if option.is_text:
+    if option.choices or all(kind in (str, Path) for kind in option.kinds):
         return text
     if option.is_list and not text.lstrip().startswith("["):
         return [text]
@@ -387,16 +379,12 @@ def _readable(
     entry = ".".join(path[fits.name.count(".") + 1 :])
     if missing:
         return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
-    known = next(_choice_types(fits.kind), None)
-    if known is None:
+    kinds = [fits.kind]
+    while kinds and not (
+        isinstance(kinds[0], type) and issubclass(kinds[0], draccus.ChoiceRegistry)
+    ):
+        kinds += typing.get_args(kinds.pop(0))
+    if not kinds:
         return UnusableInputError(f"{where}: '{entry}': {said}")
     given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
-    return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
-
-
-def _choice_types(kind: Any) -> Iterator[Any]:
-    """Yield the registries of types that a type such as `dict[str, CameraConfig]` names."""
-    if isinstance(kind, type) and issubclass(kind, draccus.ChoiceRegistry):
-        yield kind
-    for part in typing.get_args(kind):
-        yield from _choice_types(part)
+    return unknown_choice("type", given, kinds[0].get_known_choices(), f"{where}, '{entry}'")

@@ -19,7 +19,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts import _calibrate_live, options
 from gaploop.scripts.calibrate import CalibrateConfig
-from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
+from gaploop.teleop.calibration.board import find_board, parse_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import REST, CalibrationSighting, check_drift
 from gaploop.teleop.calibration.geometry import rotation_vector
 from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye
@@ -112,13 +112,13 @@ def show(config: CalibrateConfig) -> int:
 
 def board(config: CalibrateConfig) -> int:
     """Write a board to print."""
-    made = _board(config)
+    made = parse_board(config.board)
     path = config.path or Path("board.pdf")
     page = write_sheet(made, path)
     text = (
         f"{path}: {made.words}, on {page}.\n"
         "Print at 100 % (actual size), check the 100 mm bar, glue to something flat, measure a "
-        f"square.\nThen: gaploop calibrate intrinsics FOLDER {made.options}"
+        f"square.\nThen: gaploop calibrate intrinsics FOLDER {made.option}"
     )
     options.emit(config.json, {"path": path, "page": page, "board": asdict(made)}, text)
     return 0
@@ -126,7 +126,7 @@ def board(config: CalibrateConfig) -> int:
 
 def intrinsics(config: CalibrateConfig) -> int:
     """Calibrate a lens from a folder of pictures, taken first where a camera is given."""
-    folder, name, made = _folder(config), _camera_name(config), _board(config)
+    folder, name, made = _folder(config), _camera_name(config), parse_board(config.board)
     if config.camera is not None:
         config.camera_name = name
         _calibrate_live.take_board_pictures(config, made, folder)
@@ -176,7 +176,7 @@ def intrinsics(config: CalibrateConfig) -> int:
 def hand_eye(config: CalibrateConfig) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
     calibration = load_calibration(_file(config), missing_ok=True)
-    folder, name, made = _folder(config), _camera_name(config), _board(config)
+    folder, name, made = _folder(config), _camera_name(config), parse_board(config.board)
     lens = calibration.intrinsics(name)
     arm = _arm_model(config)
     if config.robot is not None:
@@ -324,7 +324,7 @@ def drift(config: CalibrateConfig) -> int:
     """
     made, views = None, {}
     if config.camera is not None or config.path is not None or config.camera_name:
-        made, name = _board(config), _camera_name(config)
+        made, name = parse_board(config.board), _camera_name(config)
         config.camera_name = name
         if config.camera is None and config.path is not None:
             path = image_files(config.path)[-1]
@@ -372,17 +372,8 @@ def drift(config: CalibrateConfig) -> int:
     return int(found.verdict == "drifted")
 
 
-def _board(config: CalibrateConfig) -> Board:
-    """Return the board that the options describe."""
-    b = config.board
-    square_m = b.square_mm * 1e-3
-    marker_m = 0.75 * square_m if b.marker_mm is None else b.marker_mm * 1e-3
-    dictionary = b.dictionary.removeprefix("DICT_")
-    return Board(b.kind, b.columns, b.rows, square_m, marker_m, dictionary)
-
-
 def _file(config: CalibrateConfig) -> Path:
-    return calibration_path(config.station, config.calibration)
+    return calibration_path(config.station)
 
 
 def _camera_name(config: CalibrateConfig) -> str:

@@ -49,6 +49,8 @@ from gaploop.teleop.stopping import stoppable
 
 log = logging.getLogger(__name__)
 
+PICTURES: Final = 20
+"""How many are taken of a board."""
 STALLED_S: Final = 5.0
 """A camera without a new picture for this long is gone [s]."""
 PAUSE_S: Final = 0.005
@@ -74,7 +76,7 @@ def take_board_pictures(config: CalibrateConfig, board: Board, folder: Path) -> 
     writable_folder(folder, "Folder", "--path")
     names, is_begun = _free_names(folder)
     known = find_boards(board, image_files(folder)).views if is_begun else ()
-    capture = BoardCapture(board, config.images, known)
+    capture = BoardCapture(board, PICTURES, known)
 
     def look(frame: CameraFrame, _forced: bool) -> Advice:
         advice = capture.look(frame.image, frame.t_capture_s)
@@ -83,7 +85,7 @@ def take_board_pictures(config: CalibrateConfig, board: Board, folder: Path) -> 
         return advice
 
     with _camera(config) as camera:
-        _guide(camera, look, capture.advice(), config.images, folder)
+        _guide(camera, look, capture.advice(), PICTURES, folder)
 
 
 def take_poses(config: CalibrateConfig, board: Board, folder: Path, arm: ArmModel) -> None:
@@ -95,7 +97,7 @@ def take_poses(config: CalibrateConfig, board: Board, folder: Path, arm: ArmMode
     writable_folder(folder, "Folder", "--path")
     with limp_arm(config) as follower, _camera(config) as camera:
         log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
-        collect_poses(camera, follower, arm, board, folder, config.images)
+        collect_poses(camera, follower, arm, board, folder, PICTURES)
 
 
 def collect_poses(

@@ -19,9 +19,8 @@ class StationCell:
     randomise: str = ""
     """Draw every take's cell anew: BG (background), LT (light), TD (texture, distractors), CP
     (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
-    twin: what the twin leaves open. help prints a file to edit."""
-    randomise_strength: float = 1.0
-    """1 draws from the ranges as they are, 0.5 from half of them."""
+    twin: what the twin leaves open. all:0.5 draws from half of the ranges. help prints a file to
+    edit."""
     gaps_module: str = ""
     """A Python module with gap mechanisms of your own: my_lab.gaps (docs/diagnose/gaps.md)."""
 
@@ -32,7 +31,7 @@ def show_file(device: Any) -> bool:
         from gaploop.core.randomisation import as_yaml
         from gaploop.sim.randomise import preset
 
-        print(as_yaml(preset("all", getattr(device, "randomise_strength", 1.0))), end="")
+        print(as_yaml(preset("all")), end="")
         return True
     if str(getattr(device, "topics", "")) == "help":
         from gaploop.teleop.lerobot_ros2.config import EXAMPLE

@@ -208,15 +208,10 @@ def _who(event: Mapping[str, Any]) -> str:
     return f"{event['author']} ({event['source']})"
 
 
-def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
-    """Print how far labellers agree, field by field."""
+def print_agreement(found: Sequence[Agreement]) -> None:
+    """Print how far labellers agree, field by field; nothing where there aren't two."""
     console = options.console(highlight=False)
     if not found:
-        console.print(
-            f"{store.root}: nobody to compare. Agreement needs two people's labels "
-            "(--author) on the same takes; automatic ones don't count.",
-            soft_wrap=True,
-        )
         return
     shown = [a for a in found if a.takes or len(a.authors) > 2]
     width = max(len(", ".join(a.authors)) for a in shown or found)

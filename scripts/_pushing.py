@@ -37,14 +37,12 @@ class PushRequest:
 
     Attributes:
         folder: what to push.
-        consents: the consent register; None for the default one.
     """
 
     folder: Path
     target: HubTarget
     license: str = ""
     tags: tuple[str, ...] = ()
-    consents: Path | None = None
     allow_paths: bool = False
 
     @property
@@ -54,7 +52,6 @@ class PushRequest:
         words += [] if self.target.private is None else [f"--private={self.target.private}".lower()]
         words += [f"--license={self.license}"] if self.license else []
         words += [shlex.quote(f"--tags=[{', '.join(self.tags)}]")] if self.tags else []
-        words += [shlex.quote(f"--consents={self.consents}")] if self.consents else []
         words += ["--allow_paths"] if self.allow_paths else []
         return " ".join(words)
 
@@ -121,7 +118,7 @@ def kind_of(folder: Path) -> str:
     )
 
 
-def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> PushRequest:
+def requested_push(folder: Path, kind: str, asked: Any) -> PushRequest:
     """Return the push of a folder, `dataset` or `model`, that a command's options ask for.
 
     Those are `repo_id`, `private`, perhaps `tags`, `license` and `allow_paths`.
@@ -131,7 +128,6 @@ def requested_push(folder: Path, kind: str, asked: Any, consents: Path | None) -
         HubTarget(check_repo_id(asked.repo_id), kind, endpoint(), asked.private),
         getattr(asked, "license", ""),
         tuple(getattr(asked, "tags", None) or ()),
-        consents.absolute() if consents is not None else None,
         getattr(asked, "allow_paths", False),
     )
 
@@ -156,7 +152,7 @@ def send(push: PushRequest, patience: Patience) -> Sent:
 def _send(push: PushRequest, patience: Patience) -> Sent:
     from gaploop.datasets.hub.dataset import PushOptions, push_dataset
 
-    options = PushOptions(push.license, push.tags, push.consents, push.allow_paths, patience)
+    options = PushOptions(push.license, push.tags, allow_paths=push.allow_paths, patience=patience)
     with progress(f"Pushing {push.target.repo_id}") as advance:
         shown = 0
 
@@ -176,7 +172,7 @@ def _send(push: PushRequest, patience: Patience) -> Sent:
 
 
 def push_after(
-    dataset: PublishedDataset, root: Path, consents: Path | None, stopped: Sequence[int] = ()
+    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = ()
 ) -> dict[str, Any] | None:
     """Push what a session published, if `--dataset.push_to_hub` says so.
 
@@ -189,19 +185,17 @@ def push_after(
     """
     if not dataset.push_to_hub or not is_dataset(root):
         return None
-    return push_folder(root, DATASET, dataset, consents, bool(stopped)).as_json()
+    return push_folder(root, DATASET, dataset, bool(stopped)).as_json()
 
 
-def push_folder(
-    folder: Path, kind: str, asked: Any, consents: Path | None, later: bool = False
-) -> Sent:
+def push_folder(folder: Path, kind: str, asked: Any, later: bool = False) -> Sent:
     """Push a folder that a command has just written, and say in one line how that went.
 
     Arguments are those of `requested_push`; `later` only says how.
     """
     from gaploop.datasets.hub.upload import Patience
 
-    push = requested_push(folder, kind, asked, consents)
+    push = requested_push(folder, kind, asked)
     if later:
         sent = Sent(push, "unreached", "the session was stopped.")
     else:

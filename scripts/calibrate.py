@@ -8,9 +8,7 @@ from typing import Any, Final, Literal
 
 from gaploop.scripts import options
 
-RARE = (
-    "board.kind", "board.marker_mm", "board.dictionary", "lens", "images", "store", "calibration",
-)  # fmt: skip
+RARE = ("arm_name", "lens", "store")
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
@@ -23,24 +21,6 @@ gaploop calibrate show
 
 POSITIONAL: Final = ("what", "path")
 DEVICES: Final = {"camera": None, "robot": None}
-
-
-@dataclass
-class BoardOptions:
-    """The printed board."""
-
-    kind: Literal["charuco", "chessboard"] = "charuco"
-    """charuco may be partly outside the picture, chessboard must be wholly in it."""
-    columns: int = 8
-    """Squares along the long side (squares, not inner corners)."""
-    rows: int = 6
-    """Squares along the other side."""
-    square_mm: float = 28.0
-    """Side of a square, measured on the print [mm]."""
-    marker_mm: float | None = None
-    """Side of a ChArUco marker [mm]; three quarters of a square unless given."""
-    dictionary: str = "4X4_50"
-    """The markers' dictionary."""
 
 
 @dataclass
@@ -62,26 +42,25 @@ class CalibrateConfig:
     ago."""
     path: Path | None = None
     """Folder of pictures (taken into it if a camera is given), take or journal, sheet or twin."""
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     camera_name: str = ""
     """The camera's name in the calibration file, such as wrist."""
     arm_name: str = ""
     """The arm's name in the telemetry; the only one unless given."""
-    board: BoardOptions = field(default_factory=BoardOptions)
+    board: str = "8x6:28"
+    """The printed board: columns x rows of squares (not inner corners), the side of a square as
+    measured on the print [mm], then side of a marker [mm] (three quarters of that) and dictionary
+    (4X4_50), as in 8x6:28:21:5X5_100; or chessboard:10x7:25, wholly in the picture."""
     lens: Literal["standard", "wide"] = "standard"
     """wide: lenses over about 90°."""
     setup: Literal["eye_in_hand", "eye_to_hand"] = "eye_in_hand"
     """eye_in_hand: camera on the gripper, board on the table; eye_to_hand: the reverse."""
     arm_model: str = ""
     """so101, koch, openmanipulator or an MJCF file; follows from --robot.type where given."""
-    images: int = 20
-    """How many pictures to take, with a camera."""
     store: bool = False
     """drift: keep what is seen now as the reference."""
     station: Path | None = None
     """Station file; the calibration lies beside it."""
-    calibration: Path | None = None
-    """Calibration file, if not <station>.calibration.json."""
     output_dir: Path | None = None
     """Where pictures and figures of the result go; <path>/report unless given."""
     json: bool = False

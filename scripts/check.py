@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map", "consents")
+RARE = ("rename_map", "drop")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 _ROWS_SHOWN: Final = 20
@@ -52,13 +52,18 @@ class CheckConfig:
     left unsealed, as interrupted, at the longest stretch that all its streams hold. Exit code 1
     where something is left to fix.
 
-    Of several datasets, folders above datasets or repositories on a Hub it reads the metadata only
-    and shows what they hold and what is wrong.
+    --history sets several against each other: which figures of arm and cameras stepped, between
+    which, and in what the episodes of the last two differ, ranked by how far that moves what a
+    policy sees.
+
+    Of several datasets without it, or folders above datasets, it reads the metadata only and shows
+    what they hold and what is wrong. Of one on a Hub it reads metadata and tables, and of videos
+    the pictures that it looks at.
     """
 
     roots: list[str] = field(default_factory=list)
-    """Folder of the dataset or journal; or several, folders above datasets, or
-    hf://datasets/OWNER/NAME (`gaploop check A B` is short for it)."""
+    """Folder of the dataset or journal, or OWNER/NAME on a Hub; or several, or folders above
+    datasets (`gaploop check A B` is short for it)."""
     fix: bool = False
     """Fix what is wrong, in place; the folder before is kept next to it."""
     dry_run: bool = False
@@ -74,8 +79,9 @@ class CheckConfig:
     deep: bool = False
     """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
     those of some episodes, spread evenly."""
-    consents: Path | None = None
-    """The consent register; the usual one unless given."""
+    history: bool = False
+    """Of several datasets of one station, oldest first, or of two versions of a training set: what
+    changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
     fail_on: list[str] = field(default_factory=list)
     """Exit code 1 where such sentences are said: kinds as --json has them, such as '[offset,
     joint_delay]', or '[any]'."""
@@ -92,6 +98,9 @@ gaploop check recordings/pick_place --fail_on='[any]'
 gaploop check recordings/pick_place --fix --dry_run      what would be done
 gaploop check recordings/pick_place --fix
 gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edited_labelled
+gaploop check monday tuesday wednesday --history
+gaploop check outputs/old/checkpoints/last outputs/new/checkpoints/last --history
+gaploop check lerobot/svla_so101_pickplace
 gaploop check recordings hf://datasets/me/pick_place
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
@@ -105,11 +114,24 @@ def run(config: CheckConfig) -> int:
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
     if given and not config.fix:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
-    if _are_many(config.roots):
-        if config.fix or config.deep or config.consents is not None:
+    if config.history:
+        return _history(config)
+    if are_many(config.roots):
+        from gaploop.datasets.survey.sources import is_hub_address
+
+        if len(config.roots) == 1 and is_hub_address(config.roots[0]):
+            report = _examined_on_hub(config)
+            name = config.roots[0].rpartition("/")[2]  # commands are for a copy in a folder
+            lines = [line.replace(str(report.root), name) for line in report.lines()]
+            if report.findings:
+                repo_id = config.roots[0].removeprefix("hf://datasets/")
+                fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={name}"
+                lines.append(f"The commands are for a copy of it: {fetch}")
+            emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
+            return max(_overview(config, report.to_json()), bool(report.failing(config.fail_on)))
+        if config.fix or config.deep:
             raise UnusableInputError(
-                "--fix, --deep and --consents are for the data, videos and consents of one "
-                "dataset: gaploop check DIR"
+                "--fix and --deep are for the data and videos of one dataset: gaploop check DIR"
             )
         return _overview(config)
     if config.fix and not _is_journal(config):
@@ -130,6 +152,45 @@ def run(config: CheckConfig) -> int:
     if findings and not config.json:
         _show(findings, config.roots[0])
     return int(failed)
+
+
+def _history(config: CheckConfig) -> int:
+    """Say what changed over several datasets; 0, whatever did."""
+    from gaploop.datasets.absolute.examine import compare_sets, training_set
+
+    if len(config.roots) < 2 or config.fix or config.fail_on:
+        raise UnusableInputError(
+            "--history sets two or more against each other, and changes nothing: "
+            "gaploop check MONDAY TUESDAY --history"
+        )
+    sets = [training_set(Path(root)) for root in config.roots]
+    with progress("Looking at motion and pictures", len(sets)) as advance:
+        changed, content, silent = compare_sets(sets, advance)
+    lines = [trend.line() for trend in changed] or ["Arm and cameras: no figure changed."]
+    lines += [f"Without figures: {what}." for what in silent]
+    answer = {"trends": [t.to_json() for t in changed], "contents": content.to_json()}
+    emit(config.json, {**answer, "silent": silent}, "\n".join([*lines, "", *content.lines()]))
+    return 0
+
+
+def _examined_on_hub(config: CheckConfig) -> AbsoluteReport:
+    """Return what a dataset on a Hub shows by itself: its tables are fetched, of videos parts."""
+    from gaploop.datasets.absolute.examine import examine
+    from gaploop.datasets.absolute.findings import AbsoluteReport
+    from gaploop.datasets.survey.sources import HubMetadata, find_datasets
+    from gaploop.finetune.hub_fetch import fetch
+
+    AbsoluteReport(Path()).failing(config.fail_on)
+    (source,) = find_datasets(config.roots)
+    assert isinstance(source, HubMetadata)
+    with progress("Fetching metadata and tables"):
+        root = fetch(source.repo_id, source.revision, "dataset", ["meta/**", "data/**"])
+
+    def opened(path: Path) -> Any:
+        return source.open_video(path.relative_to(root).as_posix())
+
+    with progress("Looking at motion and pictures"):
+        return examine(root, opened=opened)
 
 
 def _examined(config: CheckConfig) -> AbsoluteReport | None:
@@ -160,7 +221,7 @@ def check(config: CheckConfig) -> list[Finding]:
 
     root = _root(config)
     with progress("Checking video files") as advance:
-        return dataset.check(root, config.deep, consents=config.consents, advance=advance)
+        return dataset.check(root, config.deep, advance=advance)
 
 
 def _root(config: CheckConfig) -> Path:
@@ -169,17 +230,16 @@ def _root(config: CheckConfig) -> Path:
     return Path(config.roots[0])
 
 
-def _are_many(roots: Sequence[str]) -> bool:
+def are_many(roots: Sequence[str]) -> bool:
     """Say whether these are several datasets, one on a Hub, or a folder above datasets."""
     if len(roots) != 1:
         return len(roots) > 1
+    from gaploop.datasets.survey.sources import is_hub_address
+
     path = Path(roots[0])
-    if roots[0].startswith("hf://"):
+    if is_hub_address(roots[0]):
         return True
-    if not path.exists():  # a path mistyped isn't asked of a Hub
-        raise UnusableInputError(
-            f"{path} not found. Check the path; a repository on a Hub is hf://datasets/OWNER/NAME."
-        )
+    existing_folder(path, "Folder")
     is_one = (path / "meta").exists() or (path / "data").exists() or journal_format.is_journal(path)
     return not is_one and next(path.glob(f"**/{layout.INFO}"), None) is not None
 
@@ -253,7 +313,7 @@ def _fix_dataset(config: CheckConfig) -> int:
     from gaploop.datasets.check.fix import FixOptions, fix, plan
 
     root = existing_folder(_root(config), "Folder")
-    how = FixOptions(config.labels_from, config.deep, config.rename_map, config.consents)
+    how = FixOptions(config.labels_from, config.deep, config.rename_map)
 
     def fixed(drop: bool) -> FixReport:
         with progress("Finding what to fix" if config.dry_run else "Fixing"):
@@ -303,7 +363,8 @@ def _fix_dataset(config: CheckConfig) -> int:
     return int(not ok)
 
 
-def _overview(config: CheckConfig) -> int:
+def _overview(config: CheckConfig, also: Mapping[str, Any] | None = None) -> int:
+    """Print what the metadata of many datasets say; `also` goes into `--json`."""
     from gaploop.datasets.survey.check import overviews, shared_uids
     from gaploop.datasets.survey.sources import find_datasets
 
@@ -318,6 +379,7 @@ def _overview(config: CheckConfig) -> int:
         for column, counts in one.counts.items():
             totals.setdefault(column.removeprefix("gap_"), Counter()).update(counts)
     answer: dict[str, Any] = {
+        **(also or {}),
         "ok": all(one.ok for one in results),
         "datasets": len(results),
         "episodes": sum(one.episodes for one in results),

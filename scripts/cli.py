@@ -45,11 +45,11 @@ HELPERS: Final = ("cli", "former_names", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
 
 USAGE: Final = "gaploop <command> [DIR] [--option=value ...]"
-MOVED: Final = (
-    "Benchmarks moved out of the package: python -m benchmarks NAME, from a checkout; the one that "
-    "others enter: python -m benchmarks.board. How fast a policy plans here: "
-    "gaploop doctor --policy.path=DIR."
-)
+GLOBAL: Final[Mapping[str, str]] = {
+    "config_path=FILE.yaml": "Read options from a file; those given on the command line win.",
+    "json": "Print one JSON object on stdout; what is in it: --help=all.",
+}
+"""Options of every command, which `gaploop --help` lists once."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
@@ -148,7 +148,9 @@ def _dispatch(command: str, arguments: list[str]) -> int:
         return 0 if arguments else UnusableInputError.exit_code
     known = commands()
     if command in ("bench", "benchmark"):
-        raise UnusableInputError(MOVED)
+        raise UnusableInputError(
+            "Benchmarks aren't in the package: python -m benchmarks NAME, from a checkout."
+        )
     if command not in known:
         raise unknown_choice("command", command, known)
     try:
@@ -246,6 +248,8 @@ def _overview() -> str:
         there = [name for name in names if name in known]
         lines += ["", f"{group}:"] if there else []
         lines += [f"  {name:<{width}}{known[name]}" for name in there]
+    lines += ["", "options of every command:"]
+    lines += [f"  --{name:<{width + 12}}{words}" for name, words in GLOBAL.items()]
     lines += ["", "Options and an example: gaploop <command> --help; rare ones too: --help=all"]
     lines += ["Exit codes: 0 done, 1 the answer is no, 2 unusable input, 3 inconclusive"]
     return "\n".join(lines)
@@ -258,13 +262,13 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
     example = textwrap.dedent(getattr(module, "EXAMPLE", "")).strip()
-    used = set(re.findall(r"--([\w.]+)", example))
+    used = set(re.findall(r"--([\w.]+)", example)) - {"json"}
     rare = [
         option
         for option in options
         if "--help=all" not in argv
         and option.name not in used
-        and any(fnmatchcase(option.name, pattern) for pattern in getattr(module, "RARE", ()))
+        and any(fnmatchcase(option.name, p) for p in ("json", *getattr(module, "RARE", ())))
     ]
     names = {o.name for o in options}
     fills = [name for name in positional(module) if name in names]
@@ -272,10 +276,6 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     lines = [f"usage: {program}{words} [--option=value ...]", ""]
     first, _, rest = (config_class.__doc__ or "").partition("\n")
     lines += [f"{first}\n{textwrap.dedent(rest)}".strip(), "", "options:"]
-    lines += [
-        "  --config_path=FILE.yaml",
-        *_wrap("Read options from a file; those given here win."),
-    ]
     for option in options:
         if option in rare:
             continue
@@ -293,8 +293,10 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
         lines += [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
     if example:
         lines += ["", "example:", textwrap.indent(example, "  ")]
-    if rare:
-        lines += ["", f"{len(rare)} more option{'s' * (len(rare) > 1)}: {program} --help=all"]
+    more = len([option for option in rare if option.name != "json"])
+    if more:
+        lines += ["", f"{more} more option{'s' * (more > 1)}: {program} --help=all"]
+    lines += ["" * (more > 0), "--config_path, --json: gaploop --help"][more > 0 :]
     return "\n".join(lines)
 
 

@@ -26,6 +26,7 @@ from gaploop.scripts.options import counted, emit, progress, require_action, req
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
+RARE: Final = ("bands", "places", "name")
 
 EXAMPLE: Final = """
 gaploop consent add --expires=2027-06-30 --scope='[record, publish]' --name="form 12"
@@ -44,6 +45,8 @@ class ConsentConfig:
     you only, and are in no journal or dataset. `withdraw` removes the takes from every journal
     and dataset that the register knows or you name, and lists where it can't reach: without --yes
     it only shows what it would do. Exit code 1 where a known place could not be cleared.
+
+    The register is $GAPLOOP_CONSENTS, or ~/.local/share/gaploop/consents.jsonl.
     """
 
     action: str = ""
@@ -64,8 +67,6 @@ class ConsentConfig:
     register knows."""
     yes: bool = False
     """withdraw: do it; without it nothing is changed."""
-    consents: Path | None = None
-    """The register; $GAPLOOP_CONSENTS or ~/.local/share/gaploop/consents.jsonl unless given."""
     json: bool = False
     """Print one JSON object."""
 
@@ -73,7 +74,7 @@ class ConsentConfig:
 def run(config: ConsentConfig) -> int:
     """Add, list or withdraw."""
     require_action(config.action, ACTIONS, "consent")
-    register = (config.consents or consent_store.default_register()).absolute()
+    register = consent_store.default_register().absolute()
     return {"add": _add, "withdraw": _withdraw, "list": _list}[config.action](config, register)
 
 

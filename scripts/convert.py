@@ -11,19 +11,18 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ImportSettings, Recording
-from gaploop.datasets.layout import read_info
+from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
 FORMATS: Final = ("lerobot", *LAYOUTS)
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
-_STATED: Final = ("fps", "units", "set", "rename_map", "swap_red_blue")
+_STATED: Final = ("fps", "units", "set", "rename_map")
 _ONLY_FOR: Final = {
     "drop_videos": ("lerobot",),
-    **dict.fromkeys(("fps", "units", "consents"), LAYOUTS),
+    **dict.fromkeys(("fps", "units"), LAYOUTS),
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
-    "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
 }
 """Option to the formats that heed it where they are read."""
@@ -59,7 +58,8 @@ class ConvertConfig:
     """Only these, such as '0:30' or '[0, 3]'."""
     set: dict[str, str] = field(default_factory=dict)
     """What the source doesn't state: kind (import unless given), domain (real), outcome; of
-    foreign layouts task and robot_type, too: '{"kind": "demonstration", "task": "Make coffee"}'."""
+    foreign layouts task, robot_type and colours (bgr where red and blue are swapped), too:
+    '{"kind": "demonstration", "task": "Make coffee"}'."""
     fps: float | None = None
     """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
     units: str = ""
@@ -70,15 +70,11 @@ class ConvertConfig:
     '{state: observation.state, image: observation.images.top}'; several are joined end to end."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
-    swap_red_blue: bool = False
-    """aloha, diffusion_policy, robomimic, umi: the source's pictures are BGR."""
-    consents: Path | None = None
-    """Foreign layouts: the consent register; see gaploop consent --help."""
     json: bool = False
     """Print what was written as one JSON object."""
 
 
-RARE = ("drop_videos", "swap_red_blue", "consents")
+RARE = ("drop_videos", "from", "units", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -120,7 +116,6 @@ def run(config: ConvertConfig) -> int:
 
 def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.registry import export_dataset
-    from gaploop.datasets.lerobot_import import parse_episodes
 
     plain = ConvertConfig()
     for option in ("from_", "drop_videos", *_STATED):
@@ -131,8 +126,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     total = read_info(source).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Converting", len(chosen) if chosen else total) as advance:
-        how: dict[str, Any] = {"advance": advance, "consents": config.consents}
-        out = export_dataset(source, config.to, target, episodes=chosen, **how)
+        out = export_dataset(source, config.to, target, episodes=chosen, advance=advance)
     answer = {
         "output": str(target),
         "format": config.to,
@@ -151,7 +145,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
 
 def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
+    from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
 
     old = read_v2(source).episodes if is_v2(source) else None  # may have gaps
     every = range(read_info(source).total_episodes) if old is None else old
@@ -174,15 +168,15 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
     from gaploop.datasets.formats.dataset import write_dataset
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
-    from gaploop.datasets.lerobot_import import parse_episodes
 
     guess(source)  # it exists
     keys: dict[str, tuple[str, ...]] = {}
     for key, feature in config.rename_map.items():
         keys[feature] = (*keys.get(feature, ()), key)
-    words = _words(config, ("task", "robot_type"))
+    words = _words(config, ("task", "robot_type", *(("colours",) if name != "mcap" else ())))
+    is_bgr = words.pop("colours", "rgb") == "bgr"
     settings = ImportSettings(
-        config.fps, noted(config.units), keys=keys, swap_red_blue=config.swap_red_blue, **words
+        config.fps, noted(config.units), keys=keys, swap_red_blue=is_bgr, **words
     )
     read = KNOWN[name].read
     assert read is not None  # of LAYOUTS here
@@ -202,7 +196,7 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
 
         incoming = replace(incoming, count=len(chosen), episodes=episodes)
     with progress("Converting", incoming.count) as advance:
-        count = write_dataset(incoming, target, advance, config.consents)
+        count = write_dataset(incoming, target, advance)
     seen = [] if config.from_ else [f"{source}: {KNOWN[name].label}."]
     came = [f"Written by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
@@ -219,7 +213,8 @@ def _words(config: ConvertConfig, more: tuple[str, ...]) -> dict[str, Any]:
     for name, word in config.set.items():
         if name not in (*_WORDS, *more):
             raise unknown_choice("field", name, (*_WORDS, *more), "--set")
-        if name in _WORDS and word not in list(_WORDS[name]):
-            raise unknown_choice(name, word, [m.value for m in _WORDS[name]], f"--set, {name}")
+        known = [m.value for m in _WORDS[name]] if name in _WORDS else ["rgb", "bgr"]
+        if name in (*_WORDS, "colours") and word not in known:
+            raise unknown_choice(name, word, known, f"--set, {name}")
         stated[name] = _WORDS[name](word) if name in _WORDS else word
     return stated

@@ -26,7 +26,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.scripts import options
 
-RARE: Final = ("policy.fps",)
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
 gaploop demo --seed=random --output_dir=outputs/drawn # two cells drawn from all nine dimensions
@@ -54,7 +53,7 @@ class DemoConfig:
     """A number that draws the gaps of both cells, or random; always the same two unless given."""
     quick: bool = False
     """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
-    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
     json: bool = False
     """Print one JSON object."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
 from gaploop.core.run_record import write_run
 from gaploop.core.station import StationScene, load_station
@@ -40,13 +40,8 @@ gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 gaploop diagnose ./rollouts --factors
 """
 RARE = (
-    "dataset.episodes",
-    "images",
-    "labels",
-    "n",
-    "only",
-    "sim",
-    "workers",
+    *("dataset.episodes", "pictures", "n", "sim", "workers", "save_reference"),
+    *("units", "station", "trained_on"),
 )
 PLANNED = 50
 """Takes that the report's plan may ask for."""
@@ -79,11 +74,8 @@ class DiagnoseConfig:
     """Units of joints, for takes without: degrees, radians, normalized (LeRobot's -100 to 100), or
     unknown to ignore joints. Unless given, taken from robot and values where these are clear. Noted
     in the dataset: once is enough."""
-    images: bool = True
+    pictures: bool = True
     """Use pictures; with false, only telemetry and the tracked scene."""
-    labels: Path | None = None
-    """Engineers' labels of these takes, a labels.jsonl; the folder's own unless given. From 12
-    labelled failures on, the others are judged by what these show about this station."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -103,8 +95,6 @@ class DiagnoseConfig:
     (success) for each setting. Exit code 3 where nothing varies, so nothing can be compared."""
     sim: Path | None = None
     """With --factors: takes in simulation, for the gap on equal conditions."""
-    only: dict[str, str] = field(default_factory=dict)
-    """With --factors: only trials with these levels, such as '{"policy": "v3"}'."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -115,8 +105,8 @@ def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
     if config.factors:
         return _factors(config)
-    if config.sim is not None or config.only:
-        raise UnusableInputError("--sim and --only say what is compared: add --factors.")
+    if config.sim is not None:
+        raise UnusableInputError("--sim says what is compared: add --factors.")
     if config.save_reference is not None:
         return _save_reference(config, config.save_reference)
     report = _examined(config)
@@ -143,7 +133,7 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     if not is_dataset(root):
         return None
     with options.progress("Looking at motion and pictures"):
-        return examine(root, pictures=config.images)
+        return examine(root, pictures=config.pictures)
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -177,15 +167,10 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     source, takes, scene = config.dataset.folder(), _takes(config), _scene(config)
     reference = _reference(config, takes, scene)
-    if config.labels is not None and not config.labels.is_file():
-        raise UnusableInputError(
-            f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it out: the "
-            f"labels of {source} itself are read anyway."
-        )
     if config.twin is not None and not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
     twin = load_twin(config.twin) if config.twin is not None else None
-    causes = engineer_labels(config.labels or open_labelled(source).file)
+    causes = engineer_labels(open_labelled(source).file)
     ask_policy, cameras, not_asked = _ask_policy(config, takes)
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
@@ -194,7 +179,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             [recoloured_take(take, scene) for take in takes],
             reference,
             source=source.resolve().name,
-            images=config.images,
+            images=config.pictures,
             on_take=lambda _take: advance(),
             ask_policy=ask_policy,
             cameras=cameras,
@@ -226,7 +211,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
         )
         for take in takes  # in the colours that they were taken in
-        if config.images and take.info.uid in shown
+        if config.pictures and take.info.uid in shown
     }
     for name, png in report_pngs(found).items():
         write_atomically(folder / name, png)
@@ -263,14 +248,6 @@ def _factors(config: DiagnoseConfig) -> int:
                 advance()
         judged, counted = attempted(attempts)
         rows = trials_of(judged)
-    for factor, level in config.only.items():
-        known = {row.levels[factor] for row in rows if factor in row.levels}
-        if not known:
-            factors = {name for row in rows for name in row.levels}
-            raise unknown_choice("factor", factor, factors, "--only")
-        if level not in known:
-            raise unknown_choice("level", level, known, f"--only, factor {factor}")
-        rows = [row for row in rows if row.levels.get(factor) == level]
     found = cohort_of_trials(rows, counted)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"
@@ -472,9 +449,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
         lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
-        lines.append(
-            f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
-        )
+        lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
     lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
@@ -484,7 +459,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
     for by, count in summary["attributed_by"].items():
-        if by not in ("model", "reproduction"):
+        if by not in ("model", "reproduction", "comparison"):
             lines.append(f"{count} judged by the {by}")
     for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
         if values:
@@ -499,7 +474,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
         if cause and not take.top and take.dimensions[cause] <= take.none:
             cause = ""  # that it is none of them is likelier
         why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
-        share = f" {take.dimensions[cause]:.0%}" if cause and len(take.named) < 2 else ""
+        is_share = cause and len(take.named) < 2 and take.by != "comparison"
+        share = f" {take.dimensions[cause]:.0%}" if is_share else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")

@@ -31,7 +31,7 @@ gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("calibration", "cameras", "device", "policy.fps")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -56,8 +56,6 @@ class DoctorConfig:
     port: list[Path] = field(default_factory=list)
     """Talk to these serial ports (or pseudo-terminals of gaploop emulate) only; all whose adapter
     is known to carry servos unless given."""
-    cameras: bool = True
-    """Open every camera for about a second."""
     robot: Any = None
     """The arm that is to be driven, as in lerobot-record, or so101_sim, the embedded cell."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
@@ -75,13 +73,9 @@ class DoctorConfig:
     """Also roll the policy out in the embedded cell, so often with each format."""
     station: Path | None = None
     """station.yaml with the cell's limits; its calibration file lies beside it."""
-    calibration: Path | None = None
-    """gaploop's calibration file, if it isn't the station's own."""
     journal: Path | None = None
     """Folder that takes would be written to, for the space left there. With --policy.path and
     --robot the result goes there, into preflight.json, which gaploop rollout looks for."""
-    output_dir: Path | None = None
-    """Where doctor.json goes, if it is to be kept."""
     json: bool = False
     """Print {"ok", "findings": [{"area", "name", "level", "by", "found", "mend", "data"}],
     "timing"}."""
@@ -132,7 +126,6 @@ def run(config: DoctorConfig) -> int:
             write_record(config.journal, checked, ok, {"findings": options.jsonable(findings)})
     elif config.policy.path:
         answer["timing"], said = _times(config)
-    options.keep(config.output_dir, "doctor.json", answer)
     options.emit(config.json, answer, said)
     return int(not ok)
 
@@ -193,10 +186,9 @@ def _look(
             talk_to.append(port.path)
     for path in talk_to:
         yield from servos.check_servos(path, arm_folder())
-    if config.cameras:
-        yield from cameras.check_devices()
+    yield from cameras.check_devices()
     yield from calibrations.check_arm_files(arm_folder())
-    yield from calibrations.check_station_ages(calibration_path(config.station, config.calibration))
+    yield from calibrations.check_station_ages(calibration_path(config.station))
 
 
 def _on_robot(
@@ -276,7 +268,7 @@ def _on_the_arm(
         yield from check_policy(policy, folder, follower, seen, station.domain, rates.fps)
         used = list(facts.cameras) or (used[:1] if facts.needs_scene else [])
     if station.domain is not Domain.SIM:
-        path = calibration_path(config.station, config.calibration)
+        path = calibration_path(config.station)
         yield from check_station(path, follower, used, person)
     has_file = config.station is not None
     yield from check_limits(station, follower, rates.period_s, has_file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from gaploop.datasets.edit.retag import tag_events
 from gaploop.datasets.edit.splits import by_field, by_share
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.labels.transfer import add_events
-from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.layout import EpisodeRow, parse_episodes
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 from gaploop.scripts.options import emit, progress
@@ -35,19 +34,17 @@ ACTIONS: Final = (
     "delete", "keep", "split", "trim", "correct", "retag", "merge", "harmonise",
 )  # fmt: skip
 RARE = (
-    "seed", "shared_sessions", "margin_s", "author", "spec", "rename_map", "duplicates",
-    "reencode", "consents",
+    "spec", "rename_map", "duplicates", "reencode", "subtract", "swap", "to", "set",
 )  # fmt: skip
 _ONLY_FOR: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("splits", "by", "seed", "shared_sessions"), ("split",)),
-    "margin_s": ("trim",),
+    "splits": ("split",),
     **dict.fromkeys(("subtract", "swap"), ("correct",)),
-    **dict.fromkeys(("set", "author"), ("retag",)),
+    "set": ("retag",),
     **dict.fromkeys(("to", "spec", "rename_map"), ("harmonise",)),
     "duplicates": ("merge",),
     "yes": ("delete", "keep", "trim", "correct", "retag"),
     **dict.fromkeys(("episodes", "where"), ACTIONS[:6]),
-    **dict.fromkeys(("reencode", "consents"), ACTIONS[:7]),
+    "reencode": ACTIONS[:7],
 }
 """Option to the actions that heed it."""
 MOST_MORE_S: Final = 1.0
@@ -61,7 +58,7 @@ gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
 gaploop edit delete recordings/pick --episodes='[3, 7]' --yes
 gaploop edit keep   recordings/pick --where=outcome=success --output_dir=recordings/good
 gaploop edit split  recordings/pick --splits='{"train": 0.8, "test": 0.2}' --output_dir=parts
-gaploop edit split  recordings/pick --by=lighting --output_dir=recordings/by_light
+gaploop edit split  recordings/pick --splits=lighting --output_dir=recordings/by_light
 gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
 gaploop edit correct recordings/pick --episodes='0:10' --subtract='{"elbow_flex.pos": 17.0}' --yes
 gaploop edit correct recordings/pick --episodes='[4]' --swap='[top, wrist]' --yes
@@ -109,16 +106,9 @@ class EditConfig:
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
     """Which episodes, by what is known of them, such as 'outcome=failure lighting=dim'."""
-    splits: dict[str, Any] = field(default_factory=dict)
-    """split: part to share or episodes: '{"train": 0.8, "val": 0.1, "test": 0.1}'."""
-    by: str = ""
-    """split: one part for each value of outcome, dimension, session, …, or of a condition."""
-    seed: int = 0
-    """split: which takes shares draw."""
-    shared_sessions: bool = False
-    """split: let takes of one session be in several parts."""
-    margin_s: float = 0.2
-    """trim: idle time that stays at each end [s]."""
+    splits: dict[str, Any] | str = field(default_factory=dict)
+    """split: part to share or episodes: '{"train": 0.8, "val": 0.1, "test": 0.1}'; or one part for
+    each value of outcome, dimension, session, …, or of a condition: --splits=session."""
     subtract: dict[str, Any] = field(default_factory=dict)
     """correct: entry to what it reads too much, such as '{"elbow_flex.pos": 17.0}' of the
     state, or '{"action": {"elbow_flex.pos": 17.0}}', which shifts what was sent, gap.sent, too."""
@@ -126,8 +116,6 @@ class EditConfig:
     """correct: two cameras whose pictures are under each other's names, '[top, wrist]'."""
     set: dict[str, Any] = field(default_factory=dict)
     """retag: tag to value, such as '{"station": "bench_3", "conditions": {"lighting": "lamp"}}'."""
-    author: str = ""
-    """retag: who sets the tags; your login name unless given."""
     to: Path | None = None
     """harmonise: the dataset that it should match. With --spec: check the result against it."""
     spec: Path | None = None
@@ -145,8 +133,6 @@ class EditConfig:
     """Change the dataset itself."""
     dry_run: bool = False
     """Show what would change, and change nothing; harmonise: the spec goes to stdout."""
-    consents: Path | None = None
-    """The consent register; $GAPLOOP_CONSENTS or the default one unless given."""
     json: bool = False
     """Print one JSON object: {"changed", "parts", "left_out", "notes", "videos"}; trim: "ends";
     harmonise: {"output_dir", "takes", "done"}, or with --dry_run {"differences", "spec", …}."""
@@ -180,8 +166,7 @@ def run(config: EditConfig) -> int:
     with opened(config.roots, change) as (piece,):
         if config.action == "split":
             parts, named = _parts(config, piece)
-            shared = config.shared_sessions
-            plan = plan_split(piece, parts, _deciding_options(config), named=named, shared=shared)
+            plan = plan_split(piece, parts, _deciding_options(config), named=named)
             return finish(config, plan, required_output(config), True)
         confirmed = config.yes or config.output_dir is not None
         if config.action == "trim":
@@ -201,11 +186,9 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
     from gaploop.datasets.edit.trim import changes, find_idle
     from gaploop.datasets.lineage import spans
 
-    if not 0 <= config.margin_s < math.inf:
-        raise UnusableInputError(f"--margin_s={config.margin_s:g} must be 0 or more.")
     every = not config.episodes and not config.where
     chosen = piece.chosen if every else _chosen(config, piece)
-    trims = find_idle(piece, chosen, config.margin_s, config.reencode)
+    trims = find_idle(piece, chosen, exact=config.reencode)
     cut, fps = [t for t in trims if t.left_out], piece.info.fps
     total = sum(t.episode.length for t in trims)
     gone = sum(t.left_out for t in trims)
@@ -283,7 +266,6 @@ def required_output(config: EditConfig) -> Path:
 def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
     from gaploop.datasets.labels.query import where
-    from gaploop.datasets.lerobot_import import parse_episodes
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
@@ -305,41 +287,32 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
 def _deciding_options(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
-    names = ["episodes", "where", "splits", "by", "set", "shared_sessions", "reencode"]
-    names += ["subtract", "swap"]
-    names += ["margin_s"] if config.action == "trim" else []
-    given = {name: getattr(config, name) for name in names if getattr(config, name)}
-    return given | ({"seed": config.seed} if config.splits else {})
+    names = ("episodes", "where", "splits", "set", "reencode", "subtract", "swap")
+    return {name: getattr(config, name) for name in names if getattr(config, name)}
 
 
 def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
     """Return the parts of a split, and whether their episodes were named one by one."""
-    from gaploop.datasets.lerobot_import import parse_episodes
 
-    ways = {
-        "episodes or where": bool(config.episodes or config.where),
-        "splits": bool(config.splits),
-        "by": bool(config.by),
-    }
-    if sum(ways.values()) != 1:
+    if bool(config.episodes or config.where) == bool(config.splits):
         raise UnusableInputError(
-            'Split how? Give one of --splits=\'{"train": 0.8, "test": 0.2}\', --by=FIELD, '
+            'Split how? Give one of --splits=\'{"train": 0.8, "test": 0.2}\', --splits=FIELD, '
             "--episodes='[0, 3]', --where=QUERY."
         )
-    if config.by:
-        return by_field(piece.held, config.by), False
+    if isinstance(config.splits, str) and config.splits:
+        return by_field(piece.held, config.splits), False
     if config.episodes or config.where:
         these = _chosen(config, piece)
         parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
         return parts, not config.where
     shares: dict[str, Any] = {}
-    for name, share in config.splits.items():  # each a folder directly below the output folder
+    for name, share in dict(config.splits).items():  # each a folder of the output folder
         folder = plain_name(str(name).strip(), "part", "--splits", "Name it such as train.")
         if folder in shares:
             raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
         shares[folder] = share
     if all(isinstance(share, int | float) for share in shares.values()):
-        return by_share(piece.held, shares, config.seed, not config.shared_sessions), False
+        return by_share(piece.held, shares), False
     for name, indices in shares.items():
         if not isinstance(indices, list | str):
             raise UnusableInputError(
@@ -366,7 +339,7 @@ def finish(
     done = None
     if go and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
-            done = carry_out(plan, output, config.reencode, config.consents, on_episode=advance)
+            done = carry_out(plan, output, config.reencode, on_episode=advance)
     target = output.resolve() if output else plan.source
     if config.json:
 
@@ -481,7 +454,7 @@ def retag(config: EditConfig) -> int:
         )
     indices = _chosen(config, piece)
     episodes = [e for e in store.episodes if e.index in indices]
-    events = tag_events(episodes, config.set, named_author(config.author))
+    events = tag_events(episodes, config.set, named_author(""))
     write = bool(events) and not config.dry_run
     shown = True
     told = config.yes or config.output_dir is not None
@@ -489,8 +462,8 @@ def retag(config: EditConfig) -> int:
         with opened(config.roots) as (piece,), progress("Writing", len(piece.held)) as advance:
             plan = plan_choice("edit retag", piece, piece.chosen, _deciding_options(config))
             amend = partial(add_events, episodes=piece.held, events=events)
-            rules = (config.reencode, config.consents)
-            carry_out(plan, config.output_dir, *rules, on_episode=advance, amend=amend)
+            how = {"on_episode": advance, "amend": amend}
+            carry_out(plan, config.output_dir, config.reencode, **how)
     elif write and config.yes:
         shown = store.say(events)
     # What changes, episodes with the same change together.

@@ -21,7 +21,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, Fault
 
-RARE = ("servos", "factory_new", "camera_size")
+RARE = ("servos", "factory_new", "camera_size", "calibration")
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.labels import check_dimensions
 from gaploop.core.run_record import write_run
 from gaploop.core.statistics import points
 from gaploop.finetune.evaluation import (
@@ -30,21 +31,40 @@ from gaploop.scripts._library import command
 log = logging.getLogger(__name__)
 
 RARE: Final = (
-    *("policy.fps", "env.randomise_strength", "env.gaps_module", "env.gap_seed", "env.robot"),
-    *("rollouts", "units", "ray.address", "max_s"),
+    *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
 gaploop evaluate --policy.path=base --factors=all --n=50 --output_dir=evaluated
 gaploop evaluate --policy.path=adapted/adapter --env.gaps='{"object_property": 0.6}' --n=50 --json
-gaploop evaluate --policy.path=base --factors='[lighting, distractors]' --ray.address=auto
+gaploop evaluate --policy.path=base --factors='[lighting, {distractors: 3}]' --workers=ray
 gaploop evaluate --rollouts=runs --output_dir=evaluated_on_the_arm
 gaploop evaluate --policy.path=lerobot/diffusion_pusht --env.type=pusht --n=50
+gaploop evaluate --policy.path=my_lab:grasp --env.gym=FetchPickAndPlace-v4 --factors=all --n=20
 """
 
 
 @dataclass
-class EvaluateConfig:
+class RolloutsOptions:
+    """What any way of rolling out has."""
+
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    n: int = 100
+    """Rollouts under each setting, or of each task."""
+    seed: int = 0
+    """First scene."""
+    workers: int | str = 2
+    """Processes; or a Ray cluster: ray (the one that this machine is in), ray:local (starts one),
+    ray://head:10001. It needs pip install 'gaploop[ray]' on every machine."""
+    output_dir: Path | None = None
+    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class EvaluateConfig(RolloutsOptions):
     """Roll a policy out and give its success with Wilson intervals, and what goes wrong.
 
     With --factors also what each setting of a factor costs against the base, in points, on equal
@@ -56,32 +76,16 @@ class EvaluateConfig:
     injected gaps or conditions the result is marked as sim-to-sim evidence.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
-    factors: list[str] = field(default_factory=list)
+    factors: list[Any] = field(default_factory=list)
     """What to vary, one at a time: background, lighting, distractors, object, camera_pose,
     table_height, human, placement (beyond where any demonstration began), grid_cell (a map of
-    positions); or all."""
-    conditions: list[dict[str, Any]] = field(default_factory=list)
-    """Settings of your own, such as '[{"distractors": 3, "lighting": "dim"}]'."""
+    positions); or all; or settings of your own, such as '[{distractors: 3, lighting: dim}]'."""
     rollouts: Path | None = None
     """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
     those of that policy."""
-    units: str = ""
-    """With --rollouts: units of joints, for takes without; as of gaploop diagnose."""
-    n: int = 100
-    """Rollouts under each setting."""
-    seed: int = 0
-    """First scene."""
-    workers: int = 2
-    """Processes."""
-    ray: options.RayOptions = field(default_factory=options.RayOptions)
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -89,39 +93,46 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    if "env" not in all_types(arguments):
+    is_gym = any(token.partition("=")[0] == "--env.gym" for token in arguments)
+    if not is_gym and "env" not in all_types(arguments):
         return EvaluateConfig
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
     from gaploop.collect.lerobot_registry import with_types
+    from gaploop.sim.lerobot_env.worlds import GymEnvConfig
 
-    return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=PushtEnv))])
+    usual = field(default_factory=GymEnvConfig if is_gym else PushtEnv)
+    return with_types(GymEvaluateConfig, [("env", EnvConfig, usual)])
 
 
 @dataclass
-class GymEvaluateConfig:
-    """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
+class GymEvaluateConfig(RolloutsOptions):
+    """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
-    Gives its success with Wilson intervals. Scene by scene, so that results of two policies
-    pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
-    comes: after Ctrl-C the same command continues.
+    --env.type names one of LeRobot's, --env.gym any other by its id. Gives success with Wilson
+    intervals, scene by scene, so that results of two policies pair up where the environment keeps
+    to its seeds. --policy.path may name a script, module:name, too. --output_dir keeps every
+    rollout as it comes: after Ctrl-C the same command continues.
     """
 
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: Any = None
     """The environment, as in lerobot-eval."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Gap dimension to severity from 0 to 1, as of --env.gaps of the embedded cell; relative to the
+    scene's object, camera and period."""
+    gap_seed: int = 0
+    """Draws mechanism and direction of each gap."""
+    factors: list[str] = field(default_factory=list)
+    """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
+    human; or all that the environment can have."""
+    roles: Path | None = None
+    """roles.yaml: what in the model is arm, gripper, object, table, cameras, where that is in
+    doubt (docs/start/my_simulation.md)."""
     n: int = 50
-    """Rollouts of each task."""
-    seed: int = 0
-    """Of the first scene."""
+    """Rollouts of each task, under each setting."""
     workers: int = 2
     """Environments side by side, each in a process of its own from 2 on."""
-    output_dir: Path | None = None
-    """Write evaluation.json, rollouts.csv, run.json and pictures here; continue what is
-    there."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 def run(config: Any) -> int:
@@ -131,7 +142,8 @@ def run(config: Any) -> int:
     result, notes = _evaluated(config)
     # Whose rollouts, each setting, what it costs, what went wrong.
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
-    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
+    has_gaps = f"with {gaps} (gap_seed {result.gap_seed})"
+    cell = f"{'' if result.where else 'cell '}{has_gaps}" if gaps else "nominal cell"
     place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
     head = f"{config.policy.path or 'recorded rollouts'}: {place}"
     lines = [head if result.base == NOMINAL else f"{head}, {result.base}"]
@@ -184,10 +196,10 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
     if getattr(config, "rollouts", None) is not None:
-        if config.factors or config.conditions or config.env.conditions or config.env.gaps:
+        if config.factors or config.env.conditions or config.env.gaps:
             raise UnusableInputError(
                 "--rollouts counts takes by what they were recorded with: leave --factors, "
-                "--conditions, --env.gaps and --env.conditions out."
+                "--env.gaps and --env.conditions out."
             )
         if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
             raise UnusableInputError(
@@ -196,21 +208,26 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             )
         only = policy_id(config.policy.path) if config.policy.path else ""
         with options.progress("Reading takes") as advance:
-            result, left_out = recorded(config.rollouts, only, advance, config.units)
+            result, left_out = recorded(config.rollouts, only, advance)
         if left_out:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        warn_withdrawn(policy)
+        if ":" not in policy:
+            warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
             from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.sim.gym_world import WorldSpec
 
-            with _running(config.n, folder) as seen:
+            varied = settings(config.factors)
+            check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
+            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles)
+            with _running(config.n * len(varied), folder) as seen:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, batch=config.workers,
-                    folder=folder, on_rollouts=seen,
+                    folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -240,12 +257,13 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
-    varied = [*settings(config.factors, base), *config.conditions]
+    own = [setting for setting in config.factors if isinstance(setting, dict)]
+    varied = [*settings([f for f in config.factors if f not in own], base), *own]
     count = len({condition_name(c) for c in varied})
     # What the cell is made like, in words.
     twin = f"twin {config.env.twin}" if config.env.twin else ""
-    ways = f"{config.env.randomise}, strength {config.env.randomise_strength:g}"
-    drawn = f"drawn anew each time ({ways})" if config.env.randomise else ""
+    drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
+    ray = config.workers if isinstance(config.workers, str) else ""
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -253,12 +271,12 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             **config.env.cell(),
             conditions=varied,
             seed=config.seed,
-            workers=config.workers,
+            workers=1 if ray else config.workers,
             max_s=config.max_s,
             base=base,
             folder=folder,
             on_rollouts=seen,
-            ray=config.ray.address,
+            ray={"ray": "auto", "ray:local": "local"}.get(ray, ray),
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
         )

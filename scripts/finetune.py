@@ -36,12 +36,13 @@ POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 RARE = (
     "select", "episodes", "station", "held_out", "patience", "lora.*", "rename_map", "cache.*",
-    "randomise.*", "precision", "accumulation", "gradient_checkpointing", "trackers",
-    "num_workers", "env.task", "env.robot", "env.randomise", "seed", "plan",
+    "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
+    "num_workers", "retention", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
+    "seed", "plan",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
-    --held_out_share=0.2 --output_dir=adapted
+    --held_out=0.2 --output_dir=adapted
 gaploop finetune --policy.path=lerobot/smolvla_base --stats=new --real='[real_takes]' \\
     --device=auto --output_dir=adapted
 gaploop finetune mixture.yaml --dry_run --steps=20000

@@ -1,4 +1,4 @@
-"""Commands that have another name now: what they run, with one line that says so.
+"""Commands and options that have another name now: what they run, with one line that says so.
 
 They answer for one release; `python -m benchmarks house` counts none of them as a command.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from gaploop.core.errors import UnusableInputError
 
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("convert",),
@@ -28,8 +30,19 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "diagnose": {"--images": "--pictures"},
+    "edit": {"--by": "--splits"},
     "export": {"--format": "--to", "--output": "--output_dir"},
+    "finetune": {"--held_out_share": "--held_out"},
     "import": {"--format": "--from"},
+    "label": {
+        "--episode": "--episodes",
+        "--uid": "--episodes",
+        "--agreement": "--history",
+        "--discard_reason": "--note",
+        "--dataset.root": "--roots",
+    },
+    "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
         "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
@@ -41,18 +54,49 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "repair": {"--yes": "--dry_run=false"},
     "ros2": {"--topics": "--robot.topics", "--dry_run": "--robot.dry_run"},
 }
-"""Former command → its options that are written otherwise now."""
+"""Former or present command → its options that are written otherwise now."""
+DROPPED: Final[Mapping[str, str]] = {
+    "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
+    "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
+    "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
+    **dict.fromkeys(
+        (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
+        "Describe the board in one: --board=8x6:28 (columns x rows, mm).",
+    ),
+    "calibration": "It lies beside the station file: --station=lab.yaml has lab.calibration.json.",
+    "shared_sessions": """Name episodes: --splits='{"train": "0:40", "test": "40:"}'.""",
+    "conditions": "Put settings of your own into --factors='[{distractors: 3}]'.",
+    "env.randomise_strength": "It follows the ranges: --env.randomise=all:0.5.",
+    "ray.address": "Name the cluster with --workers=ray.",
+    "robot.randomise_strength": "It follows the ranges: --robot.randomise=all:0.5.",
+    "budget.money": "Give --budget.hours; hours cost the rate_per_hour of the station file.",
+    **dict.fromkeys(
+        (f"cost.{n}" for n in ("take_s", "reset_s", "setup_s", "rate_per_hour", "currency")),
+        "State costs in the station file: --station=station.yaml (docs/data/files.md).",
+    ),
+    "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
+}
+"""Option that is gone → what does it now."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
     """Return the arguments as they are typed now, and the line to say if that is a change."""
-    words = FORMER.get(arguments[0]) if arguments else None
-    if words is None:
+    if not arguments:
         return arguments, None
-    now, given = " ".join(words), []
+    command, renamed = arguments[0], FORMER_OPTIONS.get(arguments[0], {})
+    given, now = [], []
     for argument in arguments[1:]:
         name, equals, value = argument.partition("=")
-        name = FORMER_OPTIONS.get(arguments[0], {}).get(name, name)
-        value = "" if "=" in name else f"{equals}{value}"
-        given.append(f"{name}{value}")
-    return [*words, *given], f"is now: gaploop {now}. The former name ends with 0.1."
+        if name in renamed:
+            if renamed[name] in {word.partition("=")[0] for word in arguments}:
+                raise UnusableInputError(f"{name} is now {renamed[name]}. Say it all there.")
+            now.append(f"{name} is now {renamed[name]}")
+            value = value if "=" not in renamed[name] else ""
+            equals = equals if value else ""
+        given.append(f"{renamed.get(name, name)}{equals}{value}")
+    words = FORMER.get(command, (command,))
+    if command in FORMER:
+        now = [f"is now: gaploop {' '.join(words)}"]
+    says = f"{'; '.join(now)}. The former name ends with 0.1." if now else None
+    return [*words, *given], says

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
-RARE: Final = ("simulated", "outcomes", "reports", "seed")
+RARE: Final = ("simulated", "outcomes", "reports", "seed", "verify", "station")
 EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json

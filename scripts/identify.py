@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LATE: Final = 1.1
 """A probe that took so many times what was planned came late."""
 POSITIONAL: Final = "roots"
+RARE: Final = ("arm", "units", "pictures", "resume", "dry_run")
 DEVICES: Final = {"robot": "so101_sim"}
 EXAMPLE: Final = """\
 gaploop identify ./station_check --measure --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\

@@ -6,31 +6,33 @@ import getpass
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
-from gaploop.core.labels import FIELDS, LabelEvent
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels.label_csv import export_events, export_takes, read_labels
 from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.scripts.options import TakesFolder, emit, keep, print_error, progress, required
+from gaploop.scripts.check import are_many
+from gaploop.scripts.options import emit, print_error, progress, required
 
+SET: Final = ("outcome", "failure_mode", "phase", "dimensions")
+"""Options that set a label."""
 _MOST_DATASETS: Final = 20
-RARE = (
-    "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
-)  # fmt: skip
+POSITIONAL: Final = "roots"
+RARE = ("history", "export", "import", "undo", "dry_run", "note")
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'
-gaploop label recordings/pick --episode=3 --outcome=failure --failure_mode=slip \\
+gaploop label recordings/pick --episodes=3 --outcome=failure --failure_mode=slip \\
     --dimensions='{"contact_dynamics": 0.8}' --author=ana
 gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana --dry_run
 gaploop label recordings/pick --undo --author=ana
-gaploop label --roots='[recordings]' --where=outcome=failure
-gaploop label recordings/pick --episode=3 --history
-gaploop label recordings/pick --agreement
+gaploop label recordings --where=outcome=failure
+gaploop label recordings/pick --episodes=3 --history
 gaploop label recordings/pick --export=labels.csv      edit it, then: --import=labels.csv
 """
 
@@ -42,20 +44,17 @@ class LabelConfig:
     Without anything to set it shows the labels that count. Labels are events that are only ever
     added: an engineer's label outranks an operator's, an operator's an automatic one, and within
     a source the newest counts. They survive deleting, splitting and merging with gaploop edit.
-    Which takes: --episode, --episodes, --uid, --where, or several. Exit code 1: there are none.
+    Which takes: --episodes, --where, or both. Exit code 1: there are none. In several datasets
+    (`gaploop label A B`, or a folder above datasets) --where finds takes, and labels nothing.
     """
 
-    dataset: TakesFolder = field(default_factory=TakesFolder)
-    episode: int | None = None
-    """This episode; in a journal the take at this place, oldest first from 0."""
+    roots: list[str] = field(default_factory=list)
+    """Folder of the dataset or journal; or several datasets, named as for gaploop check."""
     episodes: str = ""
-    """These episodes, such as '[0, 3]' or '0:30'."""
-    uid: list[str] = field(default_factory=list)
-    """These takes by their uids, or the beginnings of them."""
+    """These, such as 3, '[0, 3]' or '0:30'; in a journal the takes at these places, oldest first
+    from 0. Or takes by their uids, or the beginnings of them."""
     where: str = ""
     """Those of which this is true, such as 'failure_mode=slip,drift lighting=dim'."""
-    roots: list[str] = field(default_factory=list)
-    """With --where: search these many datasets, named as for gaploop check, and label nothing."""
     outcome: str | None = None
     """Set how it ended: success, failure, discarded, interrupted or unlabelled."""
     failure_mode: str | None = None
@@ -64,30 +63,21 @@ class LabelConfig:
     """Set when: approach, grasp, transport, place or retreat; none clears it."""
     dimensions: dict[str, float] | None = None
     """Set why: gap dimension to weight from 0 to 1; '{}' clears it."""
-    discard_reason: str | None = None
-    """Set why it is discarded, in words."""
     author: str = ""
     """Who labels; your login name unless given."""
-    source: str = "engineer"
-    """engineer, operator or auto."""
-    confidence: float = 1.0
-    """How sure, from 0 to 1."""
     note: str = ""
-    """In your own words."""
+    """In your own words; with --outcome=discarded it is the reason."""
     undo: bool = False
     """Take back what the author labelled last, all of that one command."""
     dry_run: bool = False
     """Show what would be written, and write nothing."""
     history: bool = False
-    """Show who labelled what when, what counts and why."""
-    agreement: bool = False
-    """Show how far people agree: raw, and Cohen's or Fleiss' kappa, with 95 % intervals."""
+    """Show who labelled what when, what counts and why; and how far people agree: raw, and
+    Cohen's or Fleiss' kappa, with 95 % intervals."""
     export: Path | None = None
     """Write a CSV file with one row per take; with --history one per event."""
     import_: Path | None = None
     """Read such a file, or any with uid or episode and label columns; all of it or nothing."""
-    output_dir: Path | None = None
-    """Write what --json prints to label.json there."""
     json: bool = False
     """Print one JSON object."""
 
@@ -95,58 +85,54 @@ class LabelConfig:
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     from gaploop.datasets.labels.query import where
-    from gaploop.datasets.lerobot_import import parse_episodes
     from gaploop.scripts import _label_report
 
-    if config.roots:
-        names = ("roots", "where", "output_dir", "json")
-        searched = {name: getattr(config, name) for name in names}
+    required(config.roots, "Which folder? Name it: gaploop label DIR")
+    if are_many(config.roots):
+        searched = {name: getattr(config, name) for name in ("roots", "where", "json")}
         if not config.where or replace(LabelConfig(), **searched) != config:
             raise UnusableInputError(
-                "--roots searches many datasets: give it --where alone. To set labels name one "
-                "dataset: gaploop label DIR"
+                "Many datasets are searched: give --where alone. To set labels name one dataset: "
+                "gaploop label DIR"
             )
         return _search(config)
-    root = config.dataset.folder("label")
     jobs = {
-        _set_labels: any(getattr(config, name) is not None for name in FIELDS),
+        _set_labels: any(getattr(config, name) is not None for name in SET),
         _undo: config.undo,
         _import_labels: config.import_ is not None,
-        _agreement: config.agreement,
         _export: config.export is not None,
     }
     asked = [job for job, yes in jobs.items() if yes]
     if len(asked) > 1 or (config.history and asked not in ([], [_export])):
         raise UnusableInputError(
-            "Setting labels, --undo, --import, --agreement, --export and --history are done one at "
-            "a time; only --history --export go together."
+            "Setting labels, --undo, --import, --export and --history are done one at a time; only "
+            "--history --export go together."
         )
-    said = ("author", "source", "confidence", "note", "dry_run")
+    said = ("author", "note", "dry_run")
     given = [n for n in said if getattr(config, n) != getattr(LabelConfig, n)]
     if given and not {_set_labels, _undo, _import_labels}.intersection(asked):
         raise UnusableInputError(  # it would be lost
             f"--{given[0]} goes with a label to set, such as --outcome=failure, with --undo or "
             "with --import."
         )
-    store = open_labelled(root)
-    # The takes that are named; all of them where none is.
-    indices = [] if config.episode is None else [config.episode]
-    if config.episodes:
-        indices += parse_episodes(config.episodes, len(store.episodes))
-    named = indices or config.uid
-    takes = store.select(indices, config.uid) if named else list(store.episodes)
+    store = open_labelled(Path(config.roots[0]))
+    takes = store.select(config.episodes) if config.episodes else list(store.episodes)
     if config.where:
         wanted = set(where(config.where, takes))
         takes = [e for e in takes if e.index in wanted]
     if asked:
         return asked[0](config, store, takes)
     if config.history:
+        from gaploop.datasets.labels.agreement import agreement
+
         found = _label_report.histories(store, takes)
-        _give(config, {"dataset": store.root, "takes": found})
+        agreed = agreement(store.events, [take.info.uid for take in takes])
+        emit(config.json, {"dataset": store.root, "takes": found, "agreement": agreed})
         if not config.json:
             _label_report.print_histories(store, found)
+            _label_report.print_agreement(agreed)
         return 0
-    _give(config, _label_report.current(store, takes))
+    emit(config.json, _label_report.current(store, takes))
     if not config.json:
         _label_report.print_current(store, takes, config.where)
     return 0 if takes else 1
@@ -181,20 +167,8 @@ def _search(config: LabelConfig) -> int:
         f"{answer['found']} of {answer['episodes']} episodes in {len(hits)} of {len(results)} "
         f"datasets, {answer['frames']} frames."
     )
-    keep(config.output_dir, "label.json", answer)
     emit(config.json, answer, "\n".join(lines))
     return int(bool(skipped))
-
-
-def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.datasets.labels.agreement import agreement
-    from gaploop.scripts._label_report import print_agreement
-
-    found = agreement(store.events, [take.info.uid for take in takes])
-    _give(config, {"dataset": store.root, "fields": found})
-    if not config.json:
-        print_agreement(store, found)
-    return 0 if found else 1
 
 
 def _export(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
@@ -211,7 +185,7 @@ def _export(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow])
     else:
         rows, what = export_takes(store, takes, file), f"{store.what}s"
     text = f"{file}: {rows} {what}. Read it back with: --import={file}"
-    _give(config, {"file": file, "rows": rows}, text)
+    emit(config.json, {"file": file, "rows": rows}, text)
     return 0
 
 
@@ -230,22 +204,21 @@ def named_author(given: str) -> str:
 def _template(config: LabelConfig) -> LabelEvent:
     """Return an event by the author, of now, to be filled in."""
     author = named_author(config.author)
-    return LabelEvent(
-        "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note
-    )
+    return LabelEvent("", "outcome", "unlabelled", author, "engineer", note=config.note)
 
 
 def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    if not (config.episode is not None or config.episodes or config.uid or config.where):
+    if not (config.episodes or config.where):
         raise UnusableInputError(
-            "Which takes? Name them with --episode, --episodes, --uid or --where; "
-            "all of them: --episodes=0:"
+            "Which takes? Name them with --episodes or --where; all of them: --episodes=0:"
         )
     said = _template(config)
-    values = {n: v for n in FIELDS if (v := getattr(config, n)) is not None}
-    for name in values.keys() - {"discard_reason"}:
+    values = {n: v for n in SET if (v := getattr(config, n)) is not None}
+    for name in values:
         if values[name] == "none":
             values[name] = labels.NOTHING_SAID[name]
+    if config.outcome == Outcome.DISCARDED and config.note:
+        values["discard_reason"] = config.note
     own = labels.standing(e for e in store.events if e.author == said.author)
     new = [
         replace(said, uid=take.info.uid, field=name, value=value)
@@ -301,11 +274,5 @@ def _write(
     answer, text = written(
         store, new, stated, verb, config.dry_run, merged=merged, shown=shown, adds=adds
     )
-    _give(config, answer, text)
-    return 0 if stated else 1
-
-
-def _give(config: LabelConfig, answer: Any, text: str = "") -> None:
-    """Print an answer, and write it to the folder that was named for it."""
-    keep(config.output_dir, "label.json", answer)
     emit(config.json, answer, text)
+    return 0 if stated else 1

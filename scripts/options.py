@@ -85,14 +85,6 @@ class PublishedDataset(DatasetFolder):
 
 
 @dataclass
-class DatasetTarget(PublishedDataset):
-    """Which dataset to publish to, and what its card says."""
-
-    tags: list[str] | None = None
-    """With push_to_hub: more tags for the card, such as '[so101, kitchen]'."""
-
-
-@dataclass
 class DatasetOptions(PublishedDataset):
     """Which dataset, and what to record into it."""
 
@@ -145,12 +137,3 @@ def require_action(action: str, known: Sequence[str], command: str) -> None:
         raise UnusableInputError(f"gaploop {command} what? One of: {', '.join(known)}.")
     if action not in known:
         raise unknown_choice("action", action, known)
-
-
-@dataclass
-class RayOptions:
-    """Rollouts on many machines."""
-
-    address: str = ""
-    """Address of a Ray cluster, such as auto or ray://head:10001; local starts one here. Needs
-    pip install 'gaploop[ray]' on every machine. Unless given, --workers processes here."""

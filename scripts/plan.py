@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
 from rich.markup import escape
@@ -18,7 +18,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json, uuid7, writable_folder, write_atomically
 from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.run_record import RUN, read_run, write_run
-from gaploop.core.station import SIM_STATION, Costs, Station, load_station, parse_costs
+from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.failure_analysis.lineage import file_input
@@ -39,39 +39,14 @@ from gaploop.scripts._library import command
 if TYPE_CHECKING:
     from gaploop.failure_analysis.planning.plan import PlanRequest
 
-RARE: Final = (
-    "budget.money",
-    "cost.*",
-    "task",
-    "results",
-    "runs",
-    "curves",
-    "policy_sees",
-    "least_gain",
-)
+RARE: Final = ("task", "results", "record_with")
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
-gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --cost.rate_per_hour=40
+gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --station=station.yaml
 gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --output_dir=./plan
-gaploop plan ./diagnosis2 --results='[./campaign1]' --curves=./plan/curves.json --output_dir=./plan2
+gaploop plan ./diagnosis2 --results='[./campaign1, ./plan/curves.json]' --output_dir=./plan2
 """
 POSITIONAL = "diagnosis"
-
-
-@dataclass
-class CostOptions:
-    """What recording costs; wins over the station file and over what --takes show."""
-
-    take_s: float | None = None
-    """Length of a take [s]."""
-    reset_s: float | None = None
-    """Time for putting things back between two takes [s]."""
-    setup_s: float | None = None
-    """What a change of set-up adds [s]."""
-    rate_per_hour: float | None = None
-    """Operator and station, in --cost.currency per hour."""
-    currency: str = ""
-    """Such as USD; EUR unless given."""
 
 
 @dataclass
@@ -82,26 +57,21 @@ class PlanConfig:
     what brings most success for an operator's hour is chosen; its commands are in the plan and run
     as printed. Takes go where the next one is expected to bring most success for its price, and
     stop where more aren't worth it. Where none of this helps, the plan names what to change,
-    with a cheap test. Results of earlier campaigns
-    (--results) change what is expected.
+    with a cheap test. Results of earlier campaigns (--results) change what is expected.
     """
 
     diagnosis: Path | None = None
     """A diagnosis.json of `gaploop diagnose`, or its folder."""
     budget: Budget = field(default_factory=Budget)
-    cost: CostOptions = field(default_factory=CostOptions)
     takes: list[Path] = field(default_factory=list)
     """Journals or datasets: the diagnosed one shows under which conditions takes failed, any of
     them how long takes and resets are and how many attempts a good take needs."""
     results: list[Path] = field(default_factory=list)
-    """Folders of finished campaigns, each with plan.yaml, before.json and after.json (evaluations,
-    or folders before/ and after/ of rollouts)."""
-    runs: list[Path] = field(default_factory=list)
-    """Runs of gaploop finetune: how long adapting takes on this machine; assumed without."""
-    curves: Path | None = None
-    """curves.json of an earlier plan: the campaigns it knows count again."""
+    """What came of earlier plans: folders of finished campaigns (plan.yaml, and before.json and
+    after.json or before/ and after/ of rollouts); curves.json of an earlier plan, whose campaigns
+    count again; runs of gaploop finetune, for how long adapting takes on this machine."""
     station: Path | None = None
-    """station.yaml with costs, grid and what can be set up."""
+    """station.yaml with costs and currency, grid and what can be set up."""
     policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
@@ -110,11 +80,6 @@ class PlanConfig:
     record_with: str = ""
     """How takes are recorded at the station, such as '--robot.type=so101_follower
     --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
-    policy_sees: Literal["", "poses", "images"] = ""
-    """Whether the policy gets tracked poses or pictures, which it can learn to see through; as its
-    config.json says unless given."""
-    least_gain: float = 0.1
-    """Percentage points of success that a take must be expected to bring."""
     json: bool = False
     """Print the plan as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -133,8 +98,8 @@ def plan(config: PlanConfig) -> Plan:
     """Make a plan and write it with its pages, curves.json and run.json to the output folder.
 
     Raises:
-        UnusableInputError: diagnosis, takes, results, curves or station can't be read, or a
-            budget or price can't be.
+        UnusableInputError: diagnosis, takes, results or station can't be read, or a budget can't
+            be.
     """
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.planning.document import (
@@ -149,12 +114,16 @@ def plan(config: PlanConfig) -> Plan:
     path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
     station = load_station(config.station) if config.station else SIM_STATION
-    trials = list(load_trials(config.curves)) if config.curves else []
-    sources = [config.curves] if config.curves else []
-    for campaign in config.results:
-        trials.append(_campaign_result(campaign, station))
-        sources.append(campaign / "plan.yaml")
-    ask = _ask(config, station, trials)
+    trials, sources = list[Trial](), list[Path]()
+    runs = [path for path in config.results if _is_training(path)]
+    for path in (path for path in config.results if path not in runs):
+        if path.is_file():
+            trials += load_trials(path)
+            sources.append(path)
+        else:
+            trials.append(_campaign_result(path, station))
+            sources.append(path / "plan.yaml")
+    ask = _ask(config, station, trials, runs)
     planned = plan_for(diagnosis, ask)
     made, folder = planned.plan, writable_folder(_folder(config))
     save_plan(made, folder / "plan.yaml")
@@ -192,27 +161,29 @@ def _folder(config: PlanConfig) -> Path:
     return config.output_dir or _diagnosis_file(config).parent
 
 
-def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> PlanRequest:
+def _is_training(path: Path) -> bool:
+    """Say whether a folder is a run of gaploop finetune."""
+    return (path / RUN).is_file() and read_run(path / RUN)["command"] == "finetune"
+
+
+def _ask(
+    config: PlanConfig, station: Station, trials: list[Trial], runs: Sequence[Path]
+) -> PlanRequest:
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import PlanRequest
 
-    if not config.least_gain >= 0:
-        raise UnusableInputError(f"--least_gain is {config.least_gain}: give 0 or more.")
-    given = {name: value for name, value in asdict(config.cost).items() if value not in (None, "")}
-    stated = parse_costs({"currency": station.costs.currency or Costs.currency} | given, "--cost")
     with options.progress("Reading takes") as advance:
         takes = []
         for take in _takes_in_order(config.takes):
             takes.append(take)
             advance()
     # How long trainings took that weren't stopped in between [s].
-    runs = [read_run(run / RUN if run.is_dir() else run)["result"] for run in config.runs]
-    took = [run.get("took_s") for run in runs]
+    took = [read_run(run / RUN)["result"].get("took_s") for run in runs]
     known_s = [float(t) for t in took if isinstance(t, int | float) and t > 0]
     if runs and not known_s:
         raise UnusableInputError(
-            f"--runs={[str(r) for r in config.runs]}: none records how long it took. Name runs of "
-            "gaploop finetune that weren't resumed."
+            f"{', '.join(map(str, runs))}: none records how long it took. Name runs of gaploop "
+            "finetune that weren't resumed."
         )
     about = PlanContext(
         _folder(config),
@@ -224,15 +195,13 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> PlanReque
         tuple(config.takes),
         {"training": median(known_s)} if known_s else {},
     )
-    images = config.policy_sees == "images" if config.policy_sees else about.sees_pictures
     known: dict[str, Any] = {"station": station} if config.station else {}
     return PlanRequest(
         Budget(takes=50) if config.budget == Budget() else config.budget,
-        learn(trials, image_policy=images),
-        effort_from(takes, station.costs, stated),
+        learn(trials, image_policy=about.sees_pictures),
+        effort_from(takes, station.costs),
         conditions={t.info.uid: t.info.conditions for t in takes},
-        image_policy=images,
-        least_gain=config.least_gain,
+        image_policy=about.sees_pictures,
         about=about,
         **known,
     )

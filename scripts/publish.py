@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts.options import DatasetTarget, counted, emit, progress, required
+from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
@@ -29,14 +29,12 @@ class PublishConfig:
 
     journal: Path | None = None
     """Folder of recorded takes."""
-    dataset: DatasetTarget = field(default_factory=DatasetTarget)
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
+    dataset: PublishedDataset = field(default_factory=PublishedDataset)
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
 
 
-RARE = ("dataset.private", "dataset.tags", "consents")
+RARE = ("dataset.private",)
 EXAMPLE = """
 gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
                 --dataset.repo_id=me/pick_place
@@ -47,7 +45,7 @@ def run(config: PublishConfig) -> int:
     """Publish what is new; 1 if a sealed take was refused."""
     report = publish(config)
     root = config.dataset.folder()
-    pushed = push_after(config.dataset, root, config.consents)
+    pushed = push_after(config.dataset, root)
     lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
     lines += [
         f"{count} {outcome.replace('_', ' ')} left in the journal."
@@ -85,10 +83,4 @@ def publish(config: PublishConfig) -> PublishReport:
         def on_take(done: int, total: int) -> None:
             advance(1 if done > 1 else 1 + folders - total)  # those that are there already, too
 
-        return publish_takes(
-            journal,
-            root,
-            config.dataset.repo_id,
-            on_take=on_take,
-            consents=config.consents,
-        )
+        return publish_takes(journal, root, config.dataset.repo_id, on_take=on_take)

@@ -14,7 +14,7 @@ from gaploop.scripts.options import emit, required
 log = logging.getLogger(__name__)
 
 POSITIONAL: Final = "folder"
-RARE: Final = ("allow_paths", "consents", "license")
+RARE: Final = ("allow_paths", "license", "tags")
 EXAMPLE: Final = """
 gaploop push recordings/pick_place --repo_id=me/pick_place --private
 gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0
@@ -49,8 +49,6 @@ class PushConfig:
     """More tags for the card, such as '[so101, kitchen]'."""
     allow_paths: bool = False
     """Push although a file names a path on this computer. Secrets are never pushed."""
-    consents: Path | None = None
-    """The consent register; see gaploop consent --help."""
     dry_run: bool = False
     """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
@@ -62,7 +60,7 @@ def run(config: PushConfig) -> int:
     from gaploop.datasets.hub.upload import Patience
 
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
-    asked = requested_push(folder, kind_of(folder), config, config.consents)
+    asked = requested_push(folder, kind_of(folder), config)
     if config.dry_run:
         return _dry_run(config, asked)
     sent = send(asked, Patience())
@@ -77,7 +75,7 @@ def run(config: PushConfig) -> int:
 def _dry_run(config: PushConfig, asked: PushRequest) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
 
-    options = hub_dataset.PushOptions(asked.license, asked.tags, config.consents, asked.allow_paths)
+    options = hub_dataset.PushOptions(asked.license, asked.tags, allow_paths=asked.allow_paths)
     folder, target = asked.folder, asked.target
     if target.kind == DATASET:
         parcel = hub_dataset.pack(hub_dataset.inspect(folder, options), target, options, "")

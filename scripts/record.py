@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
-    "cartesian.*", "force.*", "consents", "seed",
+    "cartesian.*", "force.*", "seed", "display", "operator", "consent", "dataset.push_to_hub",
+    "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
@@ -201,7 +202,7 @@ def _request(
     if plan is None:
         return (Quota(config.dataset.num_episodes),), None, root, journal
     quotas = tuple(in_order(plan, config.seed))
-    return quotas, Campaign(plan, quotas, journal, station, config.consents), root, journal
+    return quotas, Campaign(plan, quotas, journal, station), root, journal
 
 
 @command
@@ -234,7 +235,7 @@ def record(config: Any) -> RecordResult:
     go_on_with(config, root, journal)
     always = getattr(config.robot, "conditions", {})
     set_ups = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
-    require_consents(set_ups, station, config.consent, config.consents)
+    require_consents(set_ups, station, config.consent)
     interface = chosen_interface(config.display, leads)
     if campaign is not None:
         for item in campaign.plan.items:
@@ -281,7 +282,7 @@ def record(config: Any) -> RecordResult:
         plan="" if plan is None else plan.id,
         evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
         campaign=None if campaign is None else campaign.as_json(),
-        push=push_after(dataset, root, config.consents, end.signals),
+        push=push_after(dataset, root, end.signals),
     )
     for line in end.gave_up:
         log.info("%s", line)

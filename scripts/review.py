@@ -20,7 +20,7 @@ from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
-RARE: Final = ("suggestions", "show_others", "port")
+RARE: Final = ("suggestions", "port", "units")
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
@@ -48,7 +48,8 @@ class ReviewConfig:
     once they have labelled it themselves. Another tab shows the project, the folder around the
     takes: stations, sessions, campaigns, takes to review, diagnoses, plans, runs and gates, each
     with the command that comes next. Name a project's folder to see that tab alone. The page is
-    served to this machine only, at an address that it prints and opens; Ctrl-C ends it.
+    served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
+    ends it.
     """
 
     dataset: ReviewFolder = field(default_factory=ReviewFolder)
@@ -62,12 +63,8 @@ class ReviewConfig:
     """station.yaml that names the camera of the scene and the colours in it."""
     units: str = ""
     """Units of joints, for takes without; as of gaploop diagnose."""
-    show_others: bool = False
-    """Show others' labels of a take before one has labelled it oneself."""
     port: int = 8321
     """The first port to try; 0 for any that is free."""
-    browser: bool = True
-    """Open the page in the browser."""
     json: bool = False
     """Print one JSON object: of takes at the end, of a project what its page shows, without it."""
 
@@ -107,9 +104,7 @@ def run(config: ReviewConfig) -> int:
         text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
-    session = LabelSession(
-        store, author, found, show_others=config.show_others, use_suggestions=config.suggestions
-    )
+    session = LabelSession(store, author, found, use_suggestions=config.suggestions)
     with review_folder() as media:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)
@@ -118,7 +113,7 @@ def run(config: ReviewConfig) -> int:
                 partial(build, site, store.root.resolve().parent),
                 config.port,
                 say,
-                browser=config.browser,
+                browser=sys.stdout.isatty(),
             )
         finally:
             if suggester is not None:
@@ -155,5 +150,5 @@ def _show_project(config: ReviewConfig) -> int:
     def say(address: str) -> None:
         print(f"Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
 
-    serve(partial(build, None, found.root), config.port, say, browser=config.browser)
+    serve(partial(build, None, found.root), config.port, say, browser=sys.stdout.isatty())
     return 0

@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
-    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "consents", "seed",
+    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "seed", "display",
+    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
+    "factors", "watch", "policy.fps", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -176,7 +178,7 @@ def run(config: Any) -> int:
             replace(quotas[0], conditions=c) for c in settings(config.factors, station=station)
         ]
         quotas = tuple(in_blocks(levels, f"factors {config.seed}"))
-    require_consents(quotas, station, config.consent, config.consents)
+    require_consents(quotas, station, config.consent)
     if station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
 
@@ -213,7 +215,7 @@ def run(config: Any) -> int:
         plan="",
         evidence=evidence_of(config.robot, station),
         campaign=None,
-        push=push_after(config.dataset, root, config.consents, end.signals),
+        push=push_after(config.dataset, root, end.signals),
     )
     return _tell(config, driver, watched, result)
 

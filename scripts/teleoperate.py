@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory
@@ -26,7 +25,7 @@ from gaploop.teleop.statistics import DurationSpread
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
 
-RARE = ("cartesian.*", "force.*")
+RARE = ("cartesian.*", "force.*", "display_data", "fps")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
@@ -64,8 +63,6 @@ class TeleoperateConfig(DriveOptions):
     """End after this time of driving [s]."""
     display_data: bool = False
     """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
-    output_dir: Path | None = None
-    """Where teleoperate.json goes, if the summary is to be kept."""
 
 
 def run(config: TeleoperateConfig) -> int:
@@ -115,7 +112,6 @@ def run(config: TeleoperateConfig) -> int:
         {"t_s": t.t_s, "reasons": str(t.reason.name).lower().split("|"), "joints": t.joints}
         for t in figures.trips
     ]
-    options.keep(config.output_dir, "teleoperate.json", summary)
     lines = [
         f"{session.title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
         f"{figures.missed} of {figures.turns + figures.missed} turns missed, "

@@ -180,7 +180,7 @@ class SimCell:
         """Compile the cell as it is now known to be."""
         thing = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
-        on = Appliers.of(options, self.image_size, self._gap_seed)
+        on = Appliers.of(options, self._gap_seed)
         # Conditions: what an experimenter changes on purpose.
         on.model.light(look.LIGHTINGS[self.conditions.lighting])
         for _ in range(self.conditions.distractors):
@@ -195,7 +195,8 @@ class SimCell:
         self.model = on.model.compile()
         self._thing = on.model.options.thing
         self.data = mujoco.MjData(self.model)
-        self._hand = HandMotion(self.model, on.model.hand) if on.model.hand else None
+        things = (self.model.body(name).id for name in ("object", "target"))
+        self._hand = HandMotion(self.model, on.model.hand, *things) if on.model.hand else None
         self._camera = OverheadCamera(
             self.model,
             on.images,

@@ -156,16 +156,24 @@ def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[st
     return found
 
 
+def with_strength(randomise: str) -> tuple[str, float]:
+    """Return which ranges, and how strong: all:0.5 draws from half of them."""
+    name, _, strength = randomise.rpartition(":")
+    try:
+        return (name, float(strength)) if name else (randomise, 1.0)
+    except ValueError:  # a colon in a file's name
+        return randomise, 1.0
+
+
 def known_and_drawn(
-    twin: Path | None, randomise: str = "", strength: float = 1.0, arm: str = "", option: str = ""
+    twin: Path | None, randomise: str = "", arm: str = "", option: str = ""
 ) -> tuple[dict[str, dict[str, float]], Randomisation | None]:
     """Return `parameters` and `randomise` of `SimCell`, as options name them.
 
     Args:
         twin: a `station_twin.yaml`. What it has measured isn't drawn, unless `randomise` says so.
         randomise: "" for nothing, a preset or several joined by +, a file of ranges, or twin: what
-            the twin leaves open.
-        strength: on top of a file's own.
+            the twin leaves open. A strength may follow, as in all:0.5, on top of a file's own.
         arm: the cell's arm, named by `option`, which has to be the twin's; any if "".
 
     Raises:
@@ -180,6 +188,7 @@ def known_and_drawn(
     known = station.values() if station is not None else {}
     if not randomise:
         return known, None
+    randomise, strength = with_strength(randomise)
     if randomise == "twin":
         if station is None:
             group = option.rpartition(".")[0] or "--env"
@@ -200,8 +209,7 @@ def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
     """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
     if given.gaps_module:
         add_mechanisms(given.gaps_module)
-    strength = given.randomise_strength
-    known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
+    known, drawn = known_and_drawn(given.twin, given.randomise, arm, option)
     same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
     return {**same, "robot": arm, "parameters": known, "randomise": drawn}
 

@@ -91,7 +91,8 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     model = model_of(follower.robot_type)
     highest_a = ARMS[model].stall_current_a if model else math.inf
     stall_a = min(station.safety.stall_current_a, highest_a)
-    limits = replace(station.safety, stall_current_a=stall_a)
+    lost_s = max(station.safety.lost_servo_s, getattr(follower, "lost_s", 0.0))
+    limits = replace(station.safety, stall_current_a=stall_a, lost_servo_s=lost_s)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
     park_rad = park_pose(station, follower)
     if speeds := sum(name.endswith(SPEED) for name in follower.joint_names):
@@ -204,11 +205,16 @@ class SafetyFilter:
             guard.start([self._at[joint] for joint in guard.joints])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `SafetyFilter` is made of, but for period and boxes, for JSON."""
+        """Return what `SafetyFilter` is made of, but for the period, for JSON."""
         return {
             "limits": asdict(self.limits),
             "joint_limits_rad": self._bounds,
             "grips": list(self._grips),
+            "boxes": [
+                {"model": one.model, "box": one.box.bounds_m().T.tolist(), "joints": one.joints}
+                for one in self.guards
+                if one.model
+            ],
             "park_rad": None if self._park_rad is None else self._park_rad.tolist(),
         }
 
@@ -386,6 +392,11 @@ class SafetyFilter:
         if self._trip:
             sent, _ = self._towards(self._hold, part)
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
+        if self._watch.is_deaf:  # from here on it comes slowly to wherever its leader is by then
+            self._last_step = [0.0] * len(self._at)
+            self._align(SafetyReason.LOST_SERVO)
+            self._jumps.forget()
+            return SafeCommand(requested, self._sent, SafetyReason.LOST_SERVO)
         asked: list[float] = requested.tolist()
         if not all(map(math.isfinite, asked)):
             self._last_step = [0.0] * len(self._at)
@@ -503,7 +514,12 @@ class SafetyFilter:
 
 BASE_M_S2: Final = 0.5
 """A base gains at most so much speed in a second [m/s², rad/s²]; it loses any at once."""
-_STANDS: Final = SafetyReason.TRIPPED | SafetyReason.NON_FINITE | SafetyReason.LEADER_JUMP
+_STANDS: Final = (
+    SafetyReason.TRIPPED
+    | SafetyReason.NON_FINITE
+    | SafetyReason.LEADER_JUMP
+    | SafetyReason.LOST_SERVO
+)
 
 
 class DrivingFilter(SafetyFilter):

@@ -5,7 +5,7 @@ program is killed, crashes, is stopped or hangs, the supervisor first ends it fo
 that process is gone does it say its first byte: nothing of the old one can reach the arm after
 that. Then it lowers and releases the arm. Where the program ends in order, it ends without a byte.
 
-`Supervisor` is the program's side; run as a module this is the process. It imports nothing heavy.
+`Supervisor` is the program's side; run as a module this is the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gaploop.core import platform_calls
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
-from gaploop.core.station import SafetyLimits
+from gaploop.core.station import SafetyLimits, Workspace
 from gaploop.teleop.advice import say_reasons
 from gaploop.teleop.descent import Descent
 from gaploop.teleop.realtime import raise_priority
@@ -44,7 +44,8 @@ from gaploop.teleop.servos.port import SUPERVISOR, SerialPort
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.servos.state import decode_goal
 from gaploop.teleop.servos.torque import DAMPED, torque_off
-from gaploop.teleop.stopping import STOP_SIGNALS, one_line, run_steps
+from gaploop.teleop.stopping import STOP_SIGNALS, CleanupStep, one_line, run_steps
+from gaploop.teleop.workspace import WorkspaceGuard, guard_of
 
 log = logging.getLogger(__name__)
 
@@ -217,11 +218,17 @@ def main() -> None:
     for number in STOP_SIGNALS:  # the program's to answer
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=0)
+    with CleanupStep():
+        import mujoco  # noqa: F401  # for the box; takes as long as all else, while arms connect
     _, handles, _, _ = socket.recv_fds(channel, 1, MOST_HANDLES)
     if not handles:  # the program has ended before there was an arm
         return
     with channel.makefile("rb", buffering=0) as lines:
         job = json.loads(lines.readline())
+    boxes = list[WorkspaceGuard]()
+    with CleanupStep():  # without its box an arm is still better lowered than not
+        for box in job["safety"]["boxes"]:
+            boxes.append(guard_of(box["model"], Workspace(*box["box"]), box["joints"]))
     raise_priority()
     channel.sendall(_READY)
     try:
@@ -233,7 +240,8 @@ def main() -> None:
             _wait_until_gone(job["pid"])
             with contextlib.suppress(DeviceError):
                 _Arms([bus for bus in known if not bus.is_follower]).torque_off()
-            _bring_down(_Arms([bus for bus in known if bus.is_follower]), job["safety"], why)
+            followers = _Arms([bus for bus in known if bus.is_follower])
+            _bring_down(followers, job["safety"], boxes, why)
     finally:
         os._exit(0)  # at once: the program, or the next one, waits for the ports
 
@@ -281,7 +289,9 @@ def _wait_until_gone(pid: int) -> None:
             warn_s = math.inf
 
 
-def _bring_down(arms: Any, safety: Mapping[str, Any], why: _Why) -> None:
+def _bring_down(
+    arms: Any, safety: Mapping[str, Any], boxes: Sequence[WorkspaceGuard], why: _Why
+) -> None:
     """Bring followers down by the law of every other end, if they hold."""
     let_go = [signal.SIGINT] if why is _Why.LET_GO else []
     signal.signal(signal.SIGINT, lambda *_: let_go.append(signal.SIGINT))
@@ -303,6 +313,7 @@ def _bring_down(arms: Any, safety: Mapping[str, Any], why: _Why) -> None:
         replace(limits, lost_servo_s=max(limits.lost_servo_s, LOST_S)),
         joint_limits_rad,
         PERIOD_S,
+        boxes,
         grips=safety["grips"],
         park_rad=park_rad,
     )

@@ -26,6 +26,8 @@ FAR_RAD: Final = 1.0
 FAR_S: Final = 1.0
 """A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
 motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
+DEAF_S: Final = 0.05
+"""An arm of which nothing at all was heard for so long isn't driven on blindly: it holds [s]."""
 SUPPLY: Final = 0x01
 """Bit of either maker's error byte: the supply voltage is wrong, of all servos at once."""
 
@@ -43,6 +45,8 @@ class TripWatch:
         self._heard_s = math.nan
         self.ill = frozenset[int]()
         """The one servo that is too hot, or reports an error of its own."""
+        self.is_deaf = False
+        """Nothing has been heard of the arm for `DEAF_S`."""
         self.lets_go = False
         """Servos can't be relied on: some restarted, or several report errors of their own."""
 
@@ -85,6 +89,7 @@ class TripWatch:
             self.lets_go = True
             return cause | SafetyReason.HARDWARE_ERROR
         status = state.status.tolist()
+        self.is_deaf = False
         faulty = frozenset[int]()
         if any(status):
             if any(bits & ~NO_REPLY for bits in status):
@@ -97,6 +102,7 @@ class TripWatch:
             heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
             if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
                 cause |= SafetyReason.LOST_SERVO
+            self.is_deaf = self._silent.all_for(DEAF_S, now_s)
         else:
             self._silent.forget()
         self._heard_s = now_s
@@ -133,6 +139,10 @@ class _Lasting:
 
     def forget(self) -> None:
         self._since_s = self._never
+
+    def all_for(self, long_s: float, now_s: float) -> bool:
+        """Say whether every joint has been so for `long_s` [s]."""
+        return all(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
 
     def longer_than(
         self, long_s: float, is_so: Sequence[bool | None], now_s: float, began_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -35,6 +36,7 @@ class WorkspaceGuard:
             from the box's faces the points need not be found on every turn.
         joint_names: what the joints are called, and the points. With these and the reach ways
             round can be found.
+        model: the arm model that `points_m` is of, as `ArmModel.load` takes it; "" for none.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class WorkspaceGuard:
         reach_m: Sequence[float] | None = None,
         joint_names: Sequence[str] = (),
         point_names: Sequence[str] = (),
+        model: str = "",
     ) -> None:
-        self.box, self.joints = box, [int(joint) for joint in joints]
+        self.box, self.joints, self.model = box, [int(joint) for joint in joints], model
         self.shortened = False
         """The box shortened the last step."""
         self._names = tuple(joint_names), tuple(point_names)
@@ -138,6 +141,15 @@ class WorkspaceGuard:
         )
 
 
+def guard_of(
+    model: str, box: Workspace, joints: Sequence[int], names: Sequence[str] = ()
+) -> WorkspaceGuard:
+    """Return the guard of an arm of a model, as `ArmModel.load` takes it; raises as that does."""
+    arm = ArmModel.load(model)
+    names = names or arm.joint_names
+    return WorkspaceGuard(box, arm.points_m, joints, arm.reach_m, names, arm.point_names, model)
+
+
 def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ...]:
     """Return a guard for every arm of `follower`: two for a pair, none for an unknown arm.
 
@@ -169,15 +181,9 @@ def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ..
     for prefixes in ARM_PREFIXES:
         arms = [[prefix + joint for joint in model.joint_names] for prefix in prefixes]
         if all(joint in own for joints in arms for joint in joints):
+            known = name if name in ARM_MODELS else os.path.abspath(name)
             return tuple(
-                WorkspaceGuard(
-                    box,
-                    model.points_m,
-                    [own.index(j) for j in joints],
-                    model.reach_m,
-                    joints,
-                    model.point_names,
-                )
+                guard_of(known, box, [own.index(joint) for joint in joints], joints)
                 for joints in arms
             )
     raise UnusableInputError(

@@ -93,6 +93,10 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
+datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
+datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
+datasets/absolute/examine.py:training_set | path / place | ours
+datasets/absolute/versions.py:contents | row / fps | ours
 datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
@@ -296,8 +300,9 @@ scripts/_pushing.py:kind_of | folder / part | ours
 collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
-scripts/check.py:_are_many | Path(roots[0]) | user
+scripts/check.py:are_many | Path(roots[0]) | user
 scripts/check.py:_root | Path(config.roots[0]) | user
+scripts/label.py:run | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user

@@ -14,7 +14,7 @@ import pytest
 import gaploop
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts._library import command
-from gaploop.scripts.options import DatasetTarget
+from gaploop.scripts.options import PublishedDataset
 from gaploop.scripts.publish import PublishConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +53,7 @@ def test_options_by_name_are_those_of_the_dataclass(tmp_path: Path) -> None:
     by_name = command(_named("publish", "gaploop.scripts.publish", seen.append))
     by_name(tmp_path, journal="journal", dataset={})
     by_name(dataset={"root": tmp_path}, journal=Path("journal"))
-    config = PublishConfig(Path("journal"), DatasetTarget(tmp_path))
+    config = PublishConfig(Path("journal"), PublishedDataset(tmp_path))
     by_name(config)
     assert seen == [config] * 3
 

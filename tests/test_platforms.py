@@ -213,7 +213,7 @@ def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be
     commands = (
         f"check {journal}",
         f"publish --journal={journal} --dataset.root={root} --dataset.repo_id=me/x",
-        f"label {root} --episode=0 --outcome=failure --author=a",
+        f"label {root} --episodes=0 --outcome=failure --author=a",
         f"label {root} --episodes=0: --outcome=success --phase=approach --author=b",
         f"check {root}",
         f"repair {root}",

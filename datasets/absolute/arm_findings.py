@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
@@ -133,6 +133,10 @@ class ArmTests:
             of or len(self.episodes), worst, apart, command, cost_deg,
         )  # fmt: skip
         self.report.findings.append(finding)
+
+    def _note(self, what: str, about: str, unit: str, size: Estimate, least: float) -> None:
+        if np.isfinite(size.value) and len(self.episodes) >= FEWEST:
+            self.report.figures.append(Figure(what, about, unit, size, least))
 
     def _free(self, *, arm_only: bool = True) -> list[int]:
         """Return the joints that nothing explains yet, and that are no gripper."""
@@ -277,6 +281,7 @@ class ArmTests:
         everywhere = [e.index for e in self.episodes]
         if moving_rows.sum() >= 100:
             size = rate(float(rows.sum()), float(moving_rows.sum()))
+            self._note("repeated rows", "", "%", _percent(size), 0.5)
             if size.value > ROWS_REPEAT and rows.sum() >= 3:
                 found = dict(zip(everywhere, rows / np.maximum(moving_rows, 1), strict=True))
                 shown, worst = self._among(found, ROWS_REPEAT)
@@ -415,6 +420,7 @@ class ArmTests:
             if len(noise) < 2:
                 continue
             size = median_interval(np.array(list(noise.values())))
+            self._note("noise at rest", self.names[k], self._u(k), size, 0.5 * NOISE_DEG)
             if size.value > NOISE_DEG:
                 shown, worst = self._among(noise, NOISE_DEG)
                 self._say(
@@ -429,6 +435,11 @@ class ArmTests:
     def _delays(self) -> None:
         """An arm that is late, or a joint that is later than all others."""
         known = self._good_fits()
+        for k in known:
+            fit, name = self.fits[k], self.names[k]
+            self._note("delay", name, "ms", _ms(fit.delay_s), 500 / self.fps)
+            self._note("gain", name, "", fit.gain, 0.5 * GAIN)
+            self._note("dead band", name, self._u(k), fit.play_deg, PLAY_DEG)
         everywhere = [e.index for e in self.episodes]
         every = [
             k for k in self.recording.arm
@@ -521,6 +532,7 @@ class ArmTests:
             self.rests[k] = own or self.rests[k]
             if len(own) >= 3:
                 offsets[k] = arm.rest_offset(own)
+                self._note("offset", self.names[k], self._u(k), offsets[k][0], 0.5)
         if not offsets:
             self.report.untested["offsets at rest"] = "commands never rest"
             return

@@ -7,9 +7,10 @@ change and how fast joints move, so it is relative to the readings, which are la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import cv2
@@ -21,7 +22,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
@@ -51,6 +52,8 @@ BLURRED: Final = 0.62
 """Crete's measure, 0 sharp to 1 (Crete, Dolmiere, Ladret and Nicolas 2007)."""
 MOVED: Final = 0.015
 """Shift of the first pictures' still parts, as a share of the width; up to a sixth is found."""
+STILL: Final = 12.0
+"""What changes less within an episode stands still [levels of 255]."""
 WITH_ARM: Final = 0.5
 """A camera of whose pixels more change as the arm moves is mounted on it."""
 
@@ -80,14 +83,20 @@ class CameraLook:
         return self.key.removeprefix("observation.images.")
 
 
-def look(recording: MotionRecording) -> list[CameraLook]:
-    """Decode what the tests need, two cameras at a time."""
+def look(
+    recording: MotionRecording, opened: Callable[[Path], Any] = open_video
+) -> list[CameraLook]:
+    """Decode what the tests need, two cameras at a time.
+
+    Args:
+        opened: opens a video by its path in the dataset: a local one, or one on a Hub by ranges.
+    """
     info = recording.info
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
     whole = {e.index: e for e in recording.episodes}
     indices = sorted(set(rows) & set(recording.lengths))
     starts = [indices[k] for k in _evenly(len(indices), STARTS)]
-    fps, span = info.fps, max(8, round(RUN_S * info.fps))
+    span = max(8, round(RUN_S * info.fps))
     pauses: dict[int, int] = {}
     for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
         length = recording.lengths[index]
@@ -103,9 +112,10 @@ def look(recording: MotionRecording) -> list[CameraLook]:
         seen = CameraLook(key)
         try:
             for index in starts:
-                _start(seen, info.root, rows[index], index, fps, info)
+                _start(seen, rows[index], index, info, opened)
             for index, begin in pauses.items():
-                _run(seen, rows[index], index, begin, min(span, recording.lengths[index]), info)
+                count = min(span, recording.lengths[index])
+                _run(seen, rows[index], index, begin, count, info, opened)
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = " ".join(str(error).split())[:120] or type(error).__name__
         return seen
@@ -119,19 +129,19 @@ def _evenly(n: int, count: int) -> list[int]:
     return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
 
 
-def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Any, float]:
+def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:
     names = ("chunk_index", "file_index", "from_timestamp")
     chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
     return info.root / info.video_name(key, chunk, file), float(start_s)
 
 
 def _start(
-    seen: CameraLook, _root: Any, row: Any, index: int, fps: float, info: layout.DatasetInfo
+    seen: CameraLook, row: Any, index: int, info: layout.DatasetInfo, opened: Callable[[Path], Any]
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         container.streams.video[0].thread_type = "SLICE"
-        for frame in shown_frames(path, container, start_s, 1, fps):
+        for frame in shown_frames(path, container, start_s, 1, info.fps):
             small = frame.reformat(width=THUMB[0], height=THUMB[1], format="rgb24").to_ndarray()
             seen.starts[index] = small.astype(np.float32)
             if len(seen.blur) < RUNS:
@@ -140,10 +150,16 @@ def _start(
 
 
 def _run(
-    seen: CameraLook, row: Any, index: int, begin: int, frames: int, info: layout.DatasetInfo
+    seen: CameraLook,
+    row: Any,
+    index: int,
+    begin: int,
+    frames: int,
+    info: layout.DatasetInfo,
+    opened: Callable[[Path], Any],
 ) -> None:
     path, start_s = _place(row, seen.key, info)
-    with open_video(path) as container:
+    with opened(path) as container:
         found = shown_frames(path, container, start_s + begin / info.fps, frames, info.fps)
         grey = [
             f.reformat(width=THUMB[0], height=THUMB[1], format="gray").to_ndarray() for f in found
@@ -190,6 +206,9 @@ class CameraTests:
                 self.report.untested[f"camera {seen.name}"] = seen.broken
                 continue
             before = len(self.report.findings)
+            bright = {e: float(x.mean()) for e, x in seen.starts.items()}
+            self._note("brightness", seen, "of 255", bright, 8.0)
+            self._note("blur", seen, "", seen.blur, 0.05)
             if self._black(seen):
                 continue
             moving = self._with_arm(seen)
@@ -228,6 +247,13 @@ class CameraTests:
             )
         )  # fmt: skip
 
+    def _note(
+        self, what: str, seen: CameraLook, unit: str, values: dict[int, float], least: float
+    ) -> None:
+        if len(values) >= FEWEST:
+            size = median_interval(np.array(list(values.values())))
+            self.report.figures.append(Figure(what, seen.name, unit, size, least))
+
     def _speed(self, run: Run) -> FloatArray | None:
         """Return how fast the arm moves between pictures [deg a row], shape (n - 1,)."""
         reading = self.readings.get(run.episode)
@@ -264,7 +290,7 @@ class CameraTests:
         return bool(shares) and float(np.median(shares)) > WITH_ARM
 
     def _frozen_or_slow(self, seen: CameraLook) -> bool:
-        frozen, rates, slow = dict[int, float](), list[float](), dict[int, float]()
+        frozen, rates, slow = dict[int, float](), dict[int, float](), dict[int, float]()
         for run in seen.runs:
             change = np.abs(np.diff(run.grey, axis=0)).mean(axis=(1, 2))
             speed = self._speed(run)
@@ -276,9 +302,10 @@ class CameraTests:
                     frozen[run.episode] = max(frozen.get(run.episode, 0.0), (b - a + 1) / self.fps)
             if run.episode not in frozen and moves.sum() >= 10:
                 share = float(same[moves].mean())
-                rates.append(self.fps * (1 - share))
+                rates[run.episode] = self.fps * (1 - share)
                 if share > DUPLICATES:
                     slow[run.episode] = share
+        self._note("new pictures a second", seen, "", rates, 0.1 * self.fps)
         if frozen:
             self._say(
                 "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
@@ -289,8 +316,9 @@ class CameraTests:
         elif len(slow) > 0.5 * len(rates):
             self._say(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
-                f"are rows ({self.fps:g} a second):", median_interval(np.array(rates)),
-                "a second", slow, len(rates), "long exposure in poor light, USB bandwidth",
+                f"are rows ({self.fps:g} a second):",
+                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates),
+                "long exposure in poor light, USB bandwidth",
                 "More light, or a lower resolution.", 6.0,
             )  # fmt: skip
         return bool(frozen)
@@ -311,8 +339,8 @@ class CameraTests:
                 curves.append(curve)
                 speeds.append(float(np.median(speed[speed > 0.15])) * self.fps)
         what = f"age of {seen.name}"
-        if len(curves) < 2:
-            self.report.untested[what] = "the arm moves too little in the pictures decoded"
+        if len(curves) < 5:
+            self.report.untested[what] = "the arm moves enough in fewer than five episodes"
             return
         every = np.array(curves)
         mean = every.mean(axis=0)
@@ -326,6 +354,12 @@ class CameraTests:
         low, high = np.percentile(ages, [2.5, 97.5])
         age_s = _peak(mean, lags) / self.fps
         size = Estimate(1e3 * age_s, 1e3 * min(low, age_s), 1e3 * max(high, age_s))
+        if high - low > max(AGE_S, 0.5 * abs(age_s)):
+            self.report.untested[what] = (
+                f"episodes differ, between {1e3 * low:.0f} and {1e3 * high:.0f} ms"
+            )
+            return
+        self.report.figures.append(Figure("age", seen.name, "ms", size, 500 / self.fps))
         if abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
             text = "shows motion later than readings do" if age_s > 0 else "is ahead of readings"
             found = {run.episode: age_s for run in seen.runs}
@@ -402,18 +436,18 @@ class CameraTests:
         grey = [cv2.GaussianBlur(seen.starts[e].mean(axis=2), (3, 3), 0) for e in indices]
         edges = [(g - cv2.blur(g, (9, 9))).astype(np.float32) for g in grey]
         reference = np.median(edges[: max(3, len(edges) // 4)], axis=0).astype(np.float32)
-        margin = THUMB[0] // 6
-        places = [
-            cv2.minMaxLoc(
-                cv2.matchTemplate(
-                    e, reference[margin:-margin, margin:-margin], cv2.TM_CCOEFF_NORMED
-                )
-            )[3]
-            for e in edges
-        ]
-        away = np.hypot(*(np.array(places, dtype=float) - margin).T) / THUMB[0]
+        still = np.ones(reference.shape, dtype=bool)  # where neither the arm nor objects move
+        if seen.runs:
+            spread = [np.percentile(run.grey, 90, 0) - np.percentile(run.grey, 10, 0)
+                      for run in seen.runs]  # fmt: skip
+            still = np.median(spread, axis=0) < STILL
+        shifts = np.array([_shift(e, reference, still) for e in edges])
+        away = np.hypot(*shifts.T) / THUMB[0]
         first, step, clear = arm.change_point(away)
-        if step > MOVED and clear > 4:
+        there = shifts[first:]
+        # A camera that was moved stays where it was put; other things in the picture don't agree.
+        strays = float(np.median(np.hypot(*(there - np.median(there, axis=0)).T))) / THUMB[0]
+        if step > MOVED and clear > 4 and strays < max(0.01, 0.25 * step):
             after = {indices[k]: float(away[k]) for k in range(first, len(indices))}
             size = median_interval(100 * away[first:])
             self._say(
@@ -446,6 +480,33 @@ class CameraTests:
                         "changed places in some episodes", size, "", odd, len(both), "",
                         f"{fix} --swap='[{a.name}, {b.name}]' --yes", 50.0,
                     )  # fmt: skip
+
+
+def _shift(edges: FloatArray, reference: FloatArray, still: NDArray[np.bool_]) -> FloatArray:
+    """Return where the reference's still parts lie in a picture, (right, down) [thumb pixels].
+
+    Each tile that has edges and stands still looks for itself; zero where most don't agree on one.
+    """
+    reach, tile = THUMB[0] // 6, THUMB[0] // 6
+    height, width = reference.shape
+    votes = list[tuple[float, float]]()
+    texture = float(reference[still].std()) if still.any() else np.inf
+    for top in range(0, height - tile + 1, tile // 2):
+        for left in range(0, width - tile + 1, tile // 2):
+            part = np.s_[top : top + tile, left : left + tile]
+            if still[part].mean() < 0.7 or reference[part].std() < 0.5 * texture:
+                continue
+            y, x = max(0, top - reach), max(0, left - reach)
+            around = edges[y : top + tile + reach, x : left + tile + reach]
+            match = cv2.matchTemplate(around, reference[part], cv2.TM_CCOEFF_NORMED)
+            _, best, _, (right, down) = cv2.minMaxLoc(match)
+            if best > 0.5:
+                votes.append((right - (left - x), down - (top - y)))
+    if len(votes) < 3:
+        return np.zeros(2)
+    middle = np.median(votes, axis=0)
+    agree = np.hypot(*(np.array(votes) - middle).T) < 2.5
+    return np.asarray(middle if agree.mean() > 0.5 else np.zeros(2), dtype=np.float64)
 
 
 def _apart(a: FloatArray, b: FloatArray) -> float:

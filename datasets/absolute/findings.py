@@ -14,6 +14,8 @@ from gaploop.core.statistics import Estimate
 
 SHOWN: Final = 7
 """Sentences that are printed; --json has all."""
+FEWEST: Final = 5
+"""Episodes; from fewer no interval can be told, so nothing is set against another day."""
 KINDS: Final[Mapping[str, str]] = {
     "reversed_joint": "commands that a joint answers the wrong way round",
     "swapped_joints": "commands that another joint answers",
@@ -131,18 +133,41 @@ class AbsoluteFinding:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A measured number of a recording, whether a fault or not, to be set against another day's.
+
+    Attributes:
+        what: such as `offset`; `about`: the joint or camera.
+        least: a change of less is none to speak of, in `unit`.
+    """
+
+    what: str
+    about: str
+    unit: str
+    size: Estimate
+    least: float
+
+    @property
+    def name(self) -> str:
+        """As sentences name it."""
+        return f"{self.what} of {self.about}" if self.about else self.what
+
+
 @dataclass
 class AbsoluteReport:
     """What a recording shows by itself.
 
     Attributes:
         findings: dearest first, once `rank` was called.
+        figures: what was measured, faults or not.
         good: kinds that were tested and found good, each with what was measured.
         untested: what couldn't be tested, and why.
     """
 
     root: Path
     findings: list[AbsoluteFinding] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
 

@@ -75,8 +75,8 @@ class MotionRecording:
         return [k for k, joint in enumerate(self.joints) if not joint.is_grip]
 
 
-def read_recording(root: Path) -> MotionRecording:
-    """Read a LeRobot v3 dataset's actions and states.
+def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
+    """Read a LeRobot v3 dataset's actions and states, of `at_most` episodes.
 
     Raises:
         UnusableInputError: no such dataset, or its tables can't be read.
@@ -99,8 +99,8 @@ def read_recording(root: Path) -> MotionRecording:
     missing = {e: int((~whole[a:b]).sum()) for e, (a, b) in rows.items()}
     missing = {e: n for e, n in missing.items() if n}
     usable = [e for e in rows if e not in missing]
-    if len(usable) > EPISODES:
-        at = np.linspace(0, len(usable) - 1, EPISODES).astype(int)
+    if len(usable) > at_most:
+        at = np.linspace(0, len(usable) - 1, at_most).astype(int)
         usable = [usable[k] for k in np.unique(at)]
     pairs = _pairs(info, action[whole], state[whole])
     if not pairs or not usable:

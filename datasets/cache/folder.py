@@ -16,7 +16,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -28,7 +28,6 @@ from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_atomically
-from gaploop.datasets.cache.packs import INDEX, PACK, PRIVATE, private
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,10 @@ MODES: Final = {
     "jpeg": "a tenth to a fifth of raw, and not quite the same pictures",
     "off": "decode the video for every sample, as LeRobot does",
 }
+PACK: Final = ".pack"
+INDEX: Final = ".index"
+PRIVATE: Final = 0o600
+"""Mode of every file here: pictures show people."""
 JPEG_QUALITY: Final = 90
 RESERVE_BYTES: Final = 2_000_000_000
 """Left free on the disk, whatever the bound says."""
@@ -50,22 +53,30 @@ type Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None
 """Shows progress: called with a description and the number of pictures, gives `advance(n)`."""
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read; an opener for `open`."""
+    return os.open(path, flags, PRIVATE)
+
+
 @dataclass(frozen=True)
 class CacheOptions:
     """How decoded pictures are kept for training; see docs/data/loading.md."""
 
-    mode: str = "auto"
+    mode: str = field(default="auto", metadata={"option": False})
     """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
     size: str = "native"
-    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest."""
+    """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest. off
+    keeps none and reads the videos."""
     max_gb: float = 20.0
-    """What all caches in --cache.dir may take together [GB]."""
-    dir: Path | None = None
-    """Where caches are; gaploop/frames in the user's cache folder unless given."""
+    """What all caches in $XDG_CACHE_HOME/gaploop may take together [GB]."""
+    dir: Path | None = field(default=None, metadata={"option": False})
+    """Where caches are; gaploop/frames in $XDG_CACHE_HOME (~/.cache) unless given."""
 
     def __post_init__(self) -> None:
+        if self.size == "off":
+            object.__setattr__(self, "mode", "off")
         if self.mode not in MODES:
-            raise unknown_choice("cache mode", self.mode, MODES, "--cache.mode")
+            raise unknown_choice("cache mode", self.mode, MODES)
         if not self.max_gb >= 0:
             raise UnusableInputError(f"--cache.max_gb={self.max_gb:g} must be 0 or more.")
         parse_size(self.size)
@@ -78,7 +89,7 @@ class CacheOptions:
 
 def parse_size(text: str) -> tuple[int, int] | None:
     """Return height and width [px]: of "320x240" (width first), "224", None of "native" or ""."""
-    if text in ("", "native"):
+    if text in ("", "native", "off"):
         return None
     found = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
     width, height = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)

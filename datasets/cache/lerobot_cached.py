@@ -139,7 +139,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
             except NoRoomError as error:
                 log.warning(
                     "No frame cache for %s: %s. Its videos are decoded for every sample, which is "
-                    "slower; make room, or give --cache.dir, --cache.max_gb or --cache.size.",
+                    "slower; make room, or give --cache.max_gb or --cache.size.",
                     self.root, error,
                 )  # fmt: skip
         self._left_over = [c for c in self._meta.video_keys if c not in self.stores]

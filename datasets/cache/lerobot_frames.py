@@ -29,6 +29,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.datasets.cache.folder import (
     JPEG_QUALITY,
+    PACK,
     CacheFolder,
     CacheOptions,
     Progress,
@@ -36,7 +37,6 @@ from gaploop.datasets.cache.folder import (
     remove,
 )
 from gaploop.datasets.cache.packs import (
-    PACK,
     Codec,
     Int64Array,
     PackedEpisode,

@@ -24,14 +24,11 @@ from numpy.typing import NDArray
 
 from gaploop.core.files import append_line, parse_json
 from gaploop.core.messages import Image
+from gaploop.datasets.cache.folder import INDEX, PRIVATE, private
 
 type Codec = Literal["raw", "jpeg"]
 type Int64Array = NDArray[np.int64]
 
-PACK: Final = ".pack"
-INDEX: Final = ".index"
-PRIVATE: Final = 0o600
-"""Mode of every file here: pictures show people."""
 PARTS: Final = 8
 """Into how many parts a batch is cut for threads: a part each costs more than a small picture."""
 
@@ -58,11 +55,6 @@ class PackedEpisode:
     def end(self) -> int:
         """Where the last one ends in the pack [bytes]."""
         return self.offset + int(self.sizes.sum())
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read; an opener for `open`."""
-    return os.open(path, flags, PRIVATE)
 
 
 def encode(picture: Image, codec: Codec, quality: int) -> NDArray[np.uint8]:

@@ -101,13 +101,12 @@ def plan_choice(
 
 
 def plan_split(
-    piece: DatasetPiece, parts: Parts, config: Mapping[str, Any], *, named: bool, shared: bool
+    piece: DatasetPiece, parts: Parts, config: Mapping[str, Any], *, named: bool
 ) -> EditPlan:
     """Plan one dataset for each part.
 
     Args:
-        named: the episodes were named one by one.
-        shared: a session may be in several parts.
+        named: the episodes were named one by one: a session may then be in several parts.
 
     Raises:
         UnusableInputError: a part without takes, a take in two parts, or a session in two.
@@ -124,13 +123,10 @@ def plan_split(
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
     common = splits.shared_sessions(parts, piece.held)
     names = numbers(common, 3)
-    # Where all takes are of one session, no split keeps it whole, and whoever names episodes then
-    # has decided.
-    decided = named and len(set(map(splits.session_of, piece.held))) == 1
-    if common and not shared and not decided:
+    if common and not named:
         raise UnusableInputError(
             f"Session {names} would be in several parts: a policy would be tested on a session "
-            f"that it was trained on. Split by --by=session or by shares, or {splits.ALLOW}."
+            f"that it was trained on. Give --splits=session or shares, or {splits.NAME}."
         )
     notes = []
     if common:

@@ -20,7 +20,7 @@ from gaploop.datasets.layout import EpisodeRow
 type Parts = dict[str, list[int]]
 """Name of each part to the episodes in it."""
 
-ALLOW: Final = "allow it with --shared_sessions=true"
+NAME: Final = """name episodes: --splits='{"train": "0:40", "test": "40:"}'"""
 _FIELDS: Final[dict[str, Callable[[EpisodeRow], object]]] = {
     **{name: attrgetter(name) for name in ("outcome", "failure_mode", "phase")},
     "dimension": lambda e: max(e.info.dimensions, key=lambda d: e.info.dimensions[d], default=""),
@@ -44,12 +44,10 @@ def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
     return sorted(s for s, names in seen.items() if len(names) > 1)
 
 
-def by_share(
-    episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int, whole_sessions: bool
-) -> Parts:
+def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int = 0) -> Parts:
     """Split at random by shares of the takes, which add up to 1; one seed gives the same parts.
 
-    `whole_sessions` stay together, which may miss the shares.
+    Sessions stay together, which may miss the shares.
 
     Raises:
         UnusableInputError: shares that don't add up, or fewer sessions than parts.
@@ -62,18 +60,13 @@ def by_share(
         )
     groups: dict[str, list[int]] = {}
     for episode in episodes:
-        key = session_of(episode) if whole_sessions else str(episode.index)
-        groups.setdefault(key, []).append(episode.index)
-    if len(groups) < len(shares) and not whole_sessions:
-        raise UnusableInputError(
-            f"{len(episodes)} takes are too few for {len(shares)} parts. Ask for fewer parts."
-        )
+        groups.setdefault(session_of(episode), []).append(episode.index)
     if len(groups) < len(shares):
         names = ", ".join(sorted(groups)[:3])
         raise UnusableInputError(
             f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
             f"({names}), too few for {len(shares)} parts that share no session. "
-            f"Record in another session, or {ALLOW}."
+            f"Record in another session, or {NAME}."
         )
     drawn = [groups[key] for key in sorted(groups)]
     random.Random(seed).shuffle(drawn)
@@ -96,7 +89,7 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
     """
     conditions = {key for e in episodes for key in e.info.conditions}
     if name not in _FIELDS and name not in conditions:
-        raise unknown_choice("field", name, [*_FIELDS, *conditions], "--by")
+        raise unknown_choice("field", name, [*_FIELDS, *conditions], "--splits")
     read: Callable[[EpisodeRow], object]
     read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
     parts: Parts = {}
@@ -107,8 +100,8 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
         part = re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"  # a folder's name
         if values.setdefault(part, text) != text:
             raise UnusableInputError(
-                f"--by={name}: '{values[part]}' and '{text}' would both go to the folder {part}. "
-                "Make them one word with gaploop edit retag, or name the parts with --splits."
+                f"--splits={name}: '{values[part]}' and '{text}' would both go to {part}. "
+                "Make them one word with gaploop edit retag, or name the parts: --splits='{…}'."
             )
         parts.setdefault(part, []).append(episode.index)
     if len(parts) < 2:

@@ -23,6 +23,8 @@ from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.video import cut_points
 
 SIGMAS: Final = 5.0
+MARGIN_S: Final = 0.2
+"""Idle time kept at each end [s]: motion begins before it shows in the numbers."""
 STEPS: Final = 2.5
 """Standard deviations of an entry's noise, and steps of its encoder, that are no motion."""
 SHARE: Final = 0.005
@@ -56,12 +58,12 @@ class Trim:
 
 
 def find_idle(
-    piece: DatasetPiece, chosen: Collection[int], margin_s: float, exact: bool = False
+    piece: DatasetPiece, chosen: Collection[int], margin_s: float = MARGIN_S, exact: bool = False
 ) -> list[Trim]:
     """Return what would stay of each chosen episode.
 
     Args:
-        margin_s: idle time kept at each end [s]: motion begins before it shows in the numbers.
+        margin_s: idle time kept at each end [s].
         exact: pictures may be encoded again. Otherwise, so that none is, an episode begins at a
             key frame at or before the margin, and ends where its videos can be cut.
 

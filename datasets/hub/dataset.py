@@ -132,7 +132,7 @@ def inspect(root: Path, options: PushOptions) -> Look:
     if bare:
         warnings.append(
             f"{len(bare)} of {len(episodes)} takes have no outcome (episodes {numbers(bare)}): "
-            f"gaploop label {root} --episode={bare[0]} --outcome=success"
+            f"gaploop label {root} --episodes={bare[0]} --outcome=success"
         )
     if left_out:
         warnings.append(f"Not part of the dataset, not pushed: {', '.join(left_out)}.")

@@ -8,12 +8,13 @@ which is the same for journals and datasets. A dataset's episode columns show wh
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DAMAGE, UnusableInputError
@@ -22,7 +23,10 @@ from gaploop.core.journal_format import is_journal, read_end, read_header, take_
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.layout import EpisodeRow, is_dataset
+from gaploop.datasets.layout import EpisodeRow, is_dataset, parse_episodes
+
+NUMBERS: Final = re.compile(r"-?\d{1,7}|-?\d*:-?\d*")
+"""An episode's number, or a range of them, as opposed to a uid."""
 
 
 def open_labelled(root: Path) -> LabelStore:
@@ -109,27 +113,26 @@ class LabelStore:
         """Return what was said about a take, in order."""
         return self._of_take.get(uid, ())
 
-    def select(self, indices: Iterable[int], uids: Iterable[str]) -> list[EpisodeRow]:
-        """Return the episodes named by index or by uid, or its beginning, in order of index.
+    def select(self, text: str) -> list[EpisodeRow]:
+        """Return the episodes that a text names, in order of index.
+
+        Args:
+            text: as `parse_episodes` reads it, with uids or their beginnings among the numbers.
 
         Raises:
             UnusableInputError: one isn't there, or a beginning names several.
         """
         by_index = {e.index: e for e in self.episodes}
-        for index in indices:
-            if index not in by_index:
-                raise UnusableInputError(
-                    f"{self.root} has no {self.what} {index}; it has {len(by_index)} "
-                    f"(0 to {len(by_index) - 1})."
-                )
-        wanted = set(indices)
-        for uid in uids:
+        names = [name.strip() for name in text.strip().strip("[]").split(",")]
+        numbers = [name for name in names if NUMBERS.fullmatch(name)]
+        wanted = set(parse_episodes(",".join(numbers), len(by_index))) if numbers else set()
+        for uid in (name for name in names if name not in numbers):
             found = [e.index for e in self.episodes if e.info.uid == uid]
             found = found or [e.index for e in self.episodes if uid and e.info.uid.startswith(uid)]
             if len(found) != 1:
                 many = f"{len(found)} uids begin so; give more of it" if found else "no such uid"
                 raise UnusableInputError(
-                    f"--uid={uid}: {many}. See what {self.root} holds: gaploop label {self.root}"
+                    f"--episodes={uid}: {many}. See what there is: gaploop label {self.root}"
                 )
             wanted.add(found[0])
         return [by_index[index] for index in sorted(wanted)]

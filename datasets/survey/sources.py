@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote
 
+from fsspec.caching import BlockCache
 from fsspec.spec import AbstractBufferedFile
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import LARGEST_TEXT, regular_file
+from gaploop.core.files import LARGEST_TEXT, VIDEO_FORMATS, regular_file
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo
 
@@ -30,6 +31,8 @@ RETRIES: Final = 5
 """So often; as huggingface_hub does."""
 READ_AHEAD_BYTES: Final = 1 << 16
 """Least size of a ranged request; a Parquet footer and its length fit into one."""
+VIDEO_BLOCK_BYTES: Final = 1 << 18
+"""Of a video so much is read at once: some pictures."""
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
@@ -114,6 +117,25 @@ class HubMetadata:
         url = hf_hub_url(self.repo_id, path, **where)
         return cast(BinaryIO, RangedFile(url, self._sizes[path]))
 
+    def open_video(self, path: str) -> Any:
+        """Open one of its videos with PyAV; only what is decoded is read.
+
+        Raises:
+            OSError: it isn't there, or can't be read.
+            av.FFmpegError: it is no video.
+        """
+        import av
+
+        if path not in self._blocks:
+            self._blocks[path] = cast(RangedFile, self.open(path)).in_blocks()
+        file = self._blocks[path]  # its index is read once, however often it is opened
+        file.seek(0)
+        return av.open(file, options={"format_whitelist": VIDEO_FORMATS})
+
+    @cached_property
+    def _blocks(self) -> dict[str, RangedFile]:
+        return {}
+
 
 type Metadata = LocalMetadata | HubMetadata
 """One dataset's files, wherever they are."""
@@ -126,7 +148,13 @@ class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not t
         self._url, self._whole = url, b""
         super().__init__(None, url, "rb", READ_AHEAD_BYTES, "readahead", size=size)
 
+    def in_blocks(self) -> RangedFile:
+        """Keep what was read, for a file that is read here and there; return it."""
+        self.cache = BlockCache(VIDEO_BLOCK_BYTES, self._fetch_range, self.size, maxblocks=64)
+        return self
+
     def _fetch_range(self, start: int, end: int) -> bytes:
+        end = min(end, self.size)  # a cache asks for whole blocks
         if not self._whole:
             answer = _get(self._url, range=f"bytes={start}-{end - 1}")
             content: bytes = answer.content
@@ -161,6 +189,12 @@ def _get(url: str, **headers: str) -> Any:
     return answer
 
 
+def is_hub_address(name: str) -> bool:
+    """Say whether a name can only mean a repository: owner/name, and no such folder here."""
+    is_name = bool(_REPO_ID.fullmatch(name)) and not Path(name).exists()
+    return name.startswith(HUB) or (is_name and not Path(name).parent.exists())
+
+
 def find_datasets(names: Iterable[str]) -> list[Metadata]:
     """Return the datasets that names stand for, in order, each once.
 
@@ -188,7 +222,7 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
                     " Name one of them."
                 )
             found |= local
-        elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.parent.exists()):
+        elif is_hub_address(name):
             repo_id, _, revision = name.removeprefix(HUB).partition("@")
             source = HubMetadata(repo_id, revision or None)
             found[source.name] = source

@@ -221,7 +221,7 @@ def naming_command(group: Group, where: str) -> str:
     """Return the command by which a person names a group: none of the dimensions, and a note."""
     uids = ", ".join(group.uids)
     return (
-        f"gaploop label {where} --uid='[{uids}]' --dimensions='{{}}' "
+        f"gaploop label {where} --episodes='[{uids}]' --dimensions='{{}}' "
         '--note="what it is, in your words"'
     )
 

@@ -36,8 +36,6 @@ class Budget:
     """How many demonstrations may be recorded at most; 50 where no limit is given."""
     hours: float | None = None
     """How long recording may be expected to take [h]."""
-    money: float | None = None
-    """What recording may be expected to cost; needs an hourly rate."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -108,23 +106,12 @@ def affordable(
     order: Sequence[GapDimension],
     budget: Budget,
     hours: Callable[[Mapping[GapDimension, int]], float],
-    rate_per_hour: float | None,
 ) -> dict[GapDimension, int]:
     """Return how many takes of each dimension the budget pays for: the longest part of `order`.
 
     `hours` are those that an allocation is expected to need; they grow with it.
-
-    Raises:
-        UnusableInputError: a budget in money without a rate.
     """
     limit_h = math.inf if budget.hours is None else budget.hours
-    if budget.money is not None:
-        if not rate_per_hour:
-            raise UnusableInputError(
-                "--budget.money needs an hourly rate: give --cost.rate_per_hour, or costs: "
-                "rate_per_hour in the station file."
-            )
-        limit_h = min(limit_h, budget.money / rate_per_hour)
 
     def first(takes: int) -> dict[GapDimension, int]:
         bought = order[:takes]

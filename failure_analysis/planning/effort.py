@@ -108,12 +108,15 @@ class RecordingEffort:
         return np.asarray(total_s / 3600.0)
 
 
-def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> RecordingEffort:
+def effort_from(
+    takes: Iterable[SeenTake] = (),
+    stated: Costs = Costs(),  # noqa: B008  frozen
+) -> RecordingEffort:
     """Return what recording takes.
 
     Demonstrations, oldest first, say how many attempts a take needs; lengths and resets come from
-    them, too, or from rollouts where there is no demonstration. What people state counts more than
-    takes do, and what they state last counts most.
+    them, too, or from rollouts where there is no demonstration. What a station file states counts
+    more than takes do.
     """
     every = [take for take in takes if take.duration_s > 0]
     shown = [take for take in every if take.info.kind is TakeKind.DEMONSTRATION]
@@ -121,25 +124,19 @@ def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> RecordingEffo
         LoggedTake(t.info, counts(t.info.kind, t.outcome), t.duration_s) for t in shown or every
     ]
     lengths, resets, moves = intervals(logged) if logged else ([], [], [])
-    reset = _duration(resets, _last(stated, "reset_s"), RESET_S)
+    reset = _duration(resets, stated.reset_s, RESET_S)
     extra = [max(0.0, move_s - reset.mean_s) for move_s in moves]
     done = sum(t.outcome is Outcome.SUCCESS for t in shown)
     failed = sum(t.outcome is Outcome.FAILURE for t in shown)
-    currency = stated[-1].currency if stated else Costs.currency
     return RecordingEffort(
-        _duration(lengths, _last(stated, "take_s"), TAKE_S),
+        _duration(lengths, stated.take_s, TAKE_S),
         reset,
-        _duration(extra, _last(stated, "setup_s"), SETUP_S),
+        _duration(extra, stated.setup_s, SETUP_S),
         (done, failed),
-        _last(stated, "rate_per_hour"),
-        currency,
+        stated.rate_per_hour,
+        stated.currency,
         len(logged),
     )
-
-
-def _last(stated: Sequence[Costs], name: str) -> float | None:
-    given = [getattr(costs, name) for costs in stated]
-    return next((float(value) for value in reversed(given) if value is not None), None)
 
 
 def _duration(seen_s: Sequence[float], stated_s: float | None, assumed_s: float) -> Duration:

@@ -279,7 +279,7 @@ def _by_gain(
         d: 100.0 * failures.cost(d) for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE
     }
     gains = next_gains(ask.curves, points)
-    hourly = ask.budget.hours is not None or ask.budget.money is not None
+    hourly = ask.budget.hours is not None
     price = {d: ask.effort.hours_per_take(d) if hourly else 1.0 for d in points}
 
     def expected_hours(takes: Mapping[GapDimension, int]) -> float:
@@ -290,7 +290,7 @@ def _by_gain(
         )
 
     order = best_order(gains, price, ask.least_gain)
-    allotted = affordable(order, ask.budget, expected_hours, ask.effort.rate_per_hour)
+    allotted = affordable(order, ask.budget, expected_hours)
     quotas = {}
     for d in wanted:
         if d not in gains:

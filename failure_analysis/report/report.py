@@ -159,6 +159,8 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
 
 def _why(diagnosis: Diagnosis) -> str:
     station = str(diagnosis.summary.get("station", {}).get("says", ""))
+    if diagnosis.summary.get("ground") == "elsewhere":
+        return station
     if not diagnosis.summary["top"]:
         return f"{station} No failure points clearly to one cause.".strip()
     spans = _cause_shares(diagnosis)
@@ -189,6 +191,8 @@ def _shares(diagnosis: Diagnosis) -> dict[str, float]:
 
 def _dimension_section(diagnosis: Diagnosis) -> Section:
     title = "Why: what differs from where the policy works"
+    if diagnosis.summary.get("ground") == "elsewhere":
+        return section(title, "", [notice(str(diagnosis.summary["station"]["says"]))])
     if diagnosis.summary["none"] > NOTHING_SEEN:
         nothing = (
             "Nothing recorded in these takes shows why: gap dimensions show in joint commands and "

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gaploop.core.vocabulary import Outcome, set_up
 from gaploop.datasets.labels.query import where
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, TakeDiagnosis
 
 ANY: Final = ""
 SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)
@@ -69,7 +69,8 @@ class Listed:
     @property
     def mode(self) -> str:
         """The mode that is labelled, or else suggested."""
-        suggested = self.found.mode if self.found and self.found.mode != NO_MODE else ""
+        seen = self.found and self.found.mode not in (NO_MODE, UNKNOWN_MODE)
+        suggested = self.found.mode if self.found and seen else ""
         return self.episode.failure_mode or suggested
 
     @property

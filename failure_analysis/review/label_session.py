@@ -130,12 +130,11 @@ class TakeStatement:
 
 
 class LabellerView:
-    """A store's labels as one labeller may see them; others' before an own one if asked for."""
+    """A store's labels as one labeller may see them: others' only once there is an own one."""
 
-    def __init__(self, store: LabelStore, author: str, show_others: bool = False) -> None:
+    def __init__(self, store: LabelStore, author: str) -> None:
         store.refresh()
         self.author = author
-        self.show_others = show_others
         self._store = store
         self._recorded = {e.info.uid: e for e in store.recorded}
         self._shown_then = set() if store.journal else {e.key for e in store.events}
@@ -161,7 +160,7 @@ class LabellerView:
 
     def revealed(self, uid: str) -> bool:
         """Say whether the labeller may see what others say about a take."""
-        return self.show_others or self.done(uid)
+        return self.done(uid)
 
     def done(self, uid: str) -> bool:
         """Say whether the labeller has labelled a take."""
@@ -328,7 +327,7 @@ class LabelSession:
     """What the page shows and does, without the page.
 
     Not for several threads: the saver's thread touches only its own fields. Others' words are shown
-    before one has said something if asked for, and a label starts as what the diagnosis suggests.
+    once one has said something, and a label starts as what the diagnosis suggests.
     """
 
     def __init__(
@@ -337,14 +336,13 @@ class LabelSession:
         author: str,
         found: Iterable[TakeDiagnosis] = (),
         *,
-        show_others: bool = False,
         use_suggestions: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.author = author
         self.use_suggestions = use_suggestions
-        self.view = LabellerView(store, author, show_others)
+        self.view = LabellerView(store, author)
         self.saver = LabelSaver(store)
         self.found: dict[str, TakeDiagnosis] = {}
         """The diagnoses that are known, by uid."""

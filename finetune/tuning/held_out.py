@@ -43,12 +43,14 @@ def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[
         UnusableInputError: a share out of range, or too few takes to split.
     """
     if not 0 < share < 1:
-        raise UnusableInputError(f"--held_out_share={share:g} must be above 0 and below 1.")
+        raise UnusableInputError(
+            f"--held_out={share:g} must be above 0 and below 1; episodes are written as '[3]'."
+        )
     groups = list(grouped(takes).values())
     if len(groups) < 2:
         raise UnusableInputError(
             f"{len(takes)} real take can't be split into takes to learn from and takes to hold "
-            "out. Record more, or leave --held_out_share out."
+            "out. Record more, or leave --held_out out."
         )
     order = np.random.default_rng((seed, len(takes))).permutation(len(groups)).tolist()
     wanted = max(1.0, share * len(takes))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -85,7 +85,7 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise unknown_choice("precision", self.precision, PRECISIONS, "--precision")
+            raise unknown_choice("precision", self.precision, PRECISIONS)
         if min(self.steps, self.batch_size, self.accumulation) < 1:
             raise UnusableInputError(
                 f"--steps={self.steps}, --batch_size={self.batch_size} and "
@@ -120,13 +120,13 @@ class Randomise:
 
     strength: float = 0.0
     """0 for none to 1 for strong; it rises over the first third of the run."""
-    kinds: tuple[str, ...] = RANDOMISED
+    kinds: tuple[str, ...] = field(default=RANDOMISED, metadata={"option": False})
     """What of a picture: light (and noise), camera (moved), background (replaced)."""
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
             if kind not in RANDOMISED:
-                raise unknown_choice("kind of randomisation", kind, RANDOMISED, "--randomise.kinds")
+                raise unknown_choice("kind of randomisation", kind, RANDOMISED)
         if not 0 <= self.strength <= 1:
             raise UnusableInputError(f"--randomise.strength={self.strength:g} must be from 0 to 1.")
 

@@ -144,7 +144,6 @@ def chosen_share(options: FinetuneConfig, say: Say) -> ShareChoice:
             options,
             mix=MixOptions(share),
             held_out=tuple(sorted(kept)),
-            held_out_share=0.0,
             patience=0,
             output_dir=folder / f"{share:g}_{fold}",
             resume=True,  # what there is of this arm is gone on with

@@ -191,8 +191,11 @@ def put_into(
         UnknownChoiceError: for an unknown mechanism or parameter.
         UnusableInputError: for a value out of range.
     """
-    values = {f"{g.dimension}.{g.mechanism}": g.parameters for g in injected if g.severity > 0.0}
-    known = all_mechanisms()
+    known, values = all_mechanisms(), dict[str, Values]()
+    for gap in injected:
+        if gap.severity > 0.0:
+            key = f"{gap.dimension}.{gap.mechanism}"
+            values[key] = known[key].relative(gap.parameters, on)
     for key, given_values in (given or {}).items():
         if key not in known:
             raise unknown_choice("mechanism", key, known, "parameters")

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol
 
 import mujoco
@@ -25,6 +26,7 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.gaps.hand import HandVisits, add_hand
+from gaploop.sim.kinematics import from_polar
 from gaploop.sim.scene import CAMERA_NAME, TIMESTEP_S, SceneOptions, SpecEdit
 from gaploop.sim.tasks import Criterion
 
@@ -52,6 +54,8 @@ class Parameter:
         name: with its unit at the end, where it has one.
         unit: such as "m"; "1" for a factor, a fraction or a count.
         nominal: value in the nominal cell; a usual one where it only says how or where.
+        relative_to: what a gap's value grows with in another scene than the cell: its "object",
+            "camera" (distance) or "period"; "" for nothing.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Parameter:
     low: float
     high: float
     nominal: float = 0.0
+    relative_to: str = ""
 
 
 class Mechanism(ABC):
@@ -111,6 +116,15 @@ class Mechanism(ABC):
                 )
         return {name: float(given.get(name, p.nominal)) for name, p in known.items()}
 
+    def relative(self, drawn: Values, on: Appliers) -> dict[str, float]:
+        """Return what a severity drew for the cell as it is in the scene that it is put into."""
+        known = {p.name: p for p in self.parameters}
+        return {
+            name: min(max(value * on.model.scale(known[name].relative_to), known[name].low),
+                      known[name].high)
+            for name, value in drawn.items()
+        }  # fmt: skip
+
     def put(self, given: Values, on: Appliers) -> None:
         """Complete and apply values; nothing happens where all of them are nominal."""
         values = self.complete(given)
@@ -152,6 +166,11 @@ class ModelApplier:
         self._changes: list[Callable[[mujoco.MjModel], None]] = []
         self._boxes = 0
 
+    def scale(self, relative_to: str) -> float:
+        """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
+        del relative_to
+        return 1.0
+
     def rng(self, key: str) -> Rng:
         """Return the generator of what a mechanism's bodies look like at this station."""
         return stream([self._gap_seed], key, "scene")
@@ -191,6 +210,34 @@ class ModelApplier:
         self.change_object(
             half_size_m=(half[0] * x, half[1] * y, half[2] * z), mass_kg=thing.mass_kg * x * y * z
         )
+
+    def change_density(self, factor: float) -> None:
+        """Make the carried object heavier or lighter."""
+        self.change_object(mass_kg=self.options.thing.mass_kg * factor)
+
+    def shift_com(self, x_fraction: float, y_fraction: float) -> None:
+        """Move the carried object's centre of mass by shares of its half width."""
+        half_x, half_y, _ = self.options.thing.half_size_m
+        self.change_object(com_m=(x_fraction * half_x, y_fraction * half_y, 0.0))
+
+    def make_cylinder(self) -> None:
+        """Make the carried object round."""
+        self.change_object(shape="cylinder")
+
+    @property
+    def object_rgba(self) -> look.Rgba:
+        """Colour of the carried object."""
+        return look.OBJECT_RGBA
+
+    def shade_m(self, azimuth_rad: float, radius_m: float) -> tuple[float, float, float]:
+        """Return where a thing hides part of the scene from the camera [m], shape (3,).
+
+        `azimuth_rad` and `radius_m` are about the SO-101's first axis; other arms' scenes lie
+        further out.
+        """
+        further_m = self.arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]
+        x, y = from_polar(azimuth_rad, radius_m + further_m)
+        return float(x), float(y), self.arm.shade_z_m
 
     def light(self, lighting: look.Lighting) -> None:
         """Set the lamps' strengths."""
@@ -290,7 +337,7 @@ class Shot:
     """What an image effect may know of a picture.
 
     Attributes:
-        x: place of each pixel from -1 (left) to 1, shape (size, size).
+        x: place of each pixel from -1 (left) to 1, shape (height, width).
         y: the same from -1 (top) to 1.
         t_s: when it was taken, since the take began [s].
         rng: noise of this picture.
@@ -305,15 +352,13 @@ class Shot:
 
 
 type ImageEffect = Callable[[NDArray[np.floating], Shot], NDArray[np.floating]]
-"""A picture before and after, RGB, 0 to 255, shape (size, size, 3)."""
+"""A picture before and after, RGB, 0 to 255, shape (height, width, 3)."""
 
 
 class ImagePath:
     """The second applier: what the camera makes of the scene."""
 
-    def __init__(self, size_px: int) -> None:
-        axis = (np.arange(size_px) + 0.5) / size_px * 2.0 - 1.0
-        self._x, self._y = np.meshgrid(axis, axis)
+    def __init__(self) -> None:
         self._effects: list[tuple[ImageStage, ImageEffect]] = []
         self.reset([0])
 
@@ -336,11 +381,11 @@ class ImagePath:
         self._phase_rad = float(stream(seed, "image").uniform(0.0, 2.0 * np.pi))
 
     def picture(self, image: NDArray[np.uint8], rng: Rng, t_s: float) -> NDArray[np.uint8]:
-        """Return a new picture, RGB, shape (size, size, 3), with the station's faults.
+        """Return a new picture, RGB, shape (height, width, 3), with the station's faults.
 
         `rng` draws its pixel noise; `t_s` is when it was taken, since the take began [s].
         """
-        shot = Shot(self._x, self._y, t_s, rng, self._phase_rad)
+        shot = Shot(*_places(*image.shape[:2]), t_s, rng, self._phase_rad)
         picture: NDArray[np.generic] = image
         for stage, effect in self._effects:
             if stage > ImageStage.FOCUS and picture.dtype == np.uint8:
@@ -350,6 +395,15 @@ class ImagePath:
             return picture.copy()  # type: ignore[return-value]
         rounded = np.clip(picture.astype(np.float32) + 0.5, 0, 255)
         return np.asarray(rounded, dtype=np.uint8)
+
+
+@lru_cache(maxsize=8)
+def _places(height: int, width: int) -> tuple[Vector, Vector]:
+    """Return where each pixel is, as `Shot.x` and `Shot.y`, read-only."""
+    across, down = ((np.arange(n) + 0.5) / n * 2.0 - 1.0 for n in (width, height))
+    x, y = np.meshgrid(across, down)
+    x.flags.writeable = y.flags.writeable = False
+    return x, y
 
 
 class GoalFault(Protocol):
@@ -375,7 +429,8 @@ class CommandPath:
         faults: what loses goals, by the key of its mechanism.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timestep_s: float = TIMESTEP_S) -> None:
+        self._timestep_s = timestep_s
         self.latency_s = 0.0
         self.play_rad: float | Vector = 0.0
         self.speed_limit_rad_s: float | Vector = np.inf
@@ -403,7 +458,7 @@ class CommandPath:
             for fault in self.faults.values():
                 fault.pass_on(t_s, goal, self._goal)
             self._goal = goal
-        step_rad = self.speed_limit_rad_s * TIMESTEP_S
+        step_rad = self.speed_limit_rad_s * self._timestep_s
         # np.clip takes twice as long on small arrays, and this runs at every physics step.
         self._slewed += np.maximum(np.minimum(self._goal - self._slewed, step_rad), -step_rad)
         half = 0.5 * self.play_rad
@@ -421,6 +476,26 @@ class ReadingFault(Protocol):
         """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
 
 
+class JointColumns(Protocol):
+    """What `SensorPath` knows of an arm; `CellArm` is one."""
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Order of all joint arrays."""
+
+    @property
+    def grippers(self) -> list[int]:
+        """Columns of the grippers."""
+
+    @property
+    def arm_columns(self) -> list[int]:
+        """Columns of all other joints."""
+
+    @property
+    def zero_keys(self) -> tuple[str, ...]:
+        """Of each of `arm_columns`, the joint of the gap `zero_offset` that it has, or ""."""
+
+
 class SensorPath:
     """The fourth applier: what the encoders report, and a servo bus that goes down.
 
@@ -433,7 +508,7 @@ class SensorPath:
         faults: what else is added to readings, by the key of its mechanism.
     """
 
-    def __init__(self, arm: CellArm) -> None:
+    def __init__(self, arm: JointColumns) -> None:
         self.arm, self._grippers = arm, arm.grippers
         self.zero_rad: Vector = np.zeros(len(arm.joint_names))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
@@ -494,7 +569,7 @@ class Appliers:
     sensors: SensorPath
 
     @classmethod
-    def of(cls, options: SceneOptions, size_px: int, gap_seed: int = 0) -> Appliers:
-        """Return those of a nominal cell, whose camera's pictures are `size_px` wide and high."""
+    def of(cls, options: SceneOptions, gap_seed: int = 0) -> Appliers:
+        """Return those of a nominal cell."""
         sensors = SensorPath(options.arm)
-        return cls(ModelApplier(options, gap_seed), ImagePath(size_px), CommandPath(), sensors)
+        return cls(ModelApplier(options, gap_seed), ImagePath(), CommandPath(), sensors)

@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim import look
-from gaploop.sim.arms import SO101
 from gaploop.sim.gaps.hand import (
     FINGER_REACH_M,
     HOVER_HEIGHT_M,
@@ -41,7 +39,6 @@ from gaploop.sim.gaps.mechanism import (
     sign,
     spread,
 )
-from gaploop.sim.kinematics import from_polar
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
 from gaploop.sim.tasks import FULL_SQUARE_RAD
 
@@ -166,7 +163,7 @@ class _Blur(Mechanism):
     def apply(self, p: Values, on: Appliers) -> None:
         @on.images.at(ImageStage.FOCUS)
         def blur(picture: Picture, _shot: Shot) -> Picture:
-            sigma_px = p["defocus_fraction"] * len(picture)
+            sigma_px = p["defocus_fraction"] * picture.shape[1]
             return np.asarray(cv2.GaussianBlur(picture, (0, 0), sigma_px))
 
 
@@ -188,8 +185,11 @@ class _Lens(Mechanism):
         @on.images.at(ImageStage.LENS)
         def distort(picture: Picture, shot: Shot) -> Picture:
             squeeze = 1.0 + p["distortion"] * (shot.x**2 + shot.y**2)
-            half = 0.5 * len(picture)
-            x, y = ((v * squeeze * half + half - 0.5).astype(np.float32) for v in (shot.x, shot.y))
+            height, width = picture.shape[:2]
+            x, y = (
+                (v * squeeze * half + half - 0.5).astype(np.float32)
+                for v, half in ((shot.x, 0.5 * width), (shot.y, 0.5 * height))
+            )
             return np.asarray(
                 cv2.remap(picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             )
@@ -238,7 +238,7 @@ class _StaleReads(Mechanism):
     at_full = "bus down 80 % of the time, 0.6 s each"
     parameters = (
         Parameter("stale_fraction", "1", 0.0, 0.95),
-        Parameter("burst_s", "s", 0.005, 10.0, 0.3),
+        Parameter("burst_s", "s", 0.005, 10.0, 0.3, "period"),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -273,10 +273,10 @@ class _TornFrames(Mechanism):
             """Shift a band of rows, as after a lost packet, and add pixel noise."""
             torn, first, share, shift = shot.rng.random(4)
             if torn < p["torn_fraction"]:
-                size = len(picture)
-                start = int(first * 0.6 * size)
-                rows = slice(start, start + int((0.2 + 0.5 * share) * size))
-                shift_px = round((2.0 * shift - 1.0) * p["tear_fraction"] * size)
+                height, width = picture.shape[:2]
+                start = int(first * 0.6 * height)
+                rows = slice(start, start + int((0.2 + 0.5 * share) * height))
+                shift_px = round((2.0 * shift - 1.0) * p["tear_fraction"] * width)
                 picture = picture.copy()
                 picture[rows] = np.roll(picture[rows], shift_px, axis=1)
             return picture + shot.rng.normal(0.0, p["pixel_noise"], picture.shape)
@@ -308,7 +308,7 @@ class _Size(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(*[p["size_factor"]] * 3)
-        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["density_factor"])
+        on.model.change_density(p["density_factor"])
 
 
 class _Elongated(Mechanism):
@@ -347,9 +347,7 @@ class _Tall(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(z=p["height_factor"])
-        half_x, half_y, _ = on.model.options.thing.half_size_m
-        com_m = (p["com_x_fraction"] * half_x, p["com_y_fraction"] * half_y, 0.0)
-        on.model.change_object(com_m=com_m)
+        on.model.shift_com(p["com_x_fraction"], p["com_y_fraction"])
 
 
 class _Round(Mechanism):
@@ -365,7 +363,7 @@ class _Round(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         if p["cylinder"] >= 0.5:
-            on.model.change_object(shape="cylinder")
+            on.model.make_cylinder()
         on.model.scale_object(*[p["size_factor"]] * 3)
 
 
@@ -386,7 +384,7 @@ class _Similar(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        red, green, blue, alpha = look.OBJECT_RGBA
+        red, green, blue, alpha = on.model.object_rgba
         hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
         hue = (hue + p["hue_deg"] / 360.0) % 1.0
         rng = on.model.rng(self.key)
@@ -422,7 +420,7 @@ class _Occluder(Mechanism):
     dimension, name, held_out = G.ENVIRONMENTAL_COMPLEXITY, "occluder", True
     at_full = "a lamp head of 52 mm radius in view"
     parameters = (
-        Parameter("radius_m", "m", 0.0, 0.2),
+        Parameter("radius_m", "m", 0.0, 0.5, relative_to="camera"),
         Parameter("azimuth_rad", "rad", -math.pi, math.pi),
         Parameter("radius_from_axis_m", "m", 0.0, 0.6, 0.175),
     )
@@ -437,18 +435,16 @@ class _Occluder(Mechanism):
     def apply(self, p: Values, on: Appliers) -> None:
         if not p["radius_m"]:
             return
-        arm = on.model.arm
-        further_m = arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]  # other arms' scenes lie there
-        x, y = from_polar(p["azimuth_rad"], p["radius_from_axis_m"] + further_m)
-        low_m = arm.shade_z_m
+        x, y, low_m = on.model.shade_m(p["azimuth_rad"], p["radius_from_axis_m"])
 
         @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
+            lamp = spec.worldbody.add_body(name="occluder")
             for size, pos, kind in (
                 ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, low_m), mujoco.mjtGeom.mjGEOM_CYLINDER),
                 ((0.006, 0.20, 0.006), (x, y + 0.20, low_m + 0.015), mujoco.mjtGeom.mjGEOM_BOX),
             ):
-                spec.worldbody.add_geom(
+                lamp.add_geom(
                     type=kind, size=size, pos=pos, rgba=(0.93, 0.93, 0.90, 1.0),
                     contype=0, conaffinity=0,
                 )  # fmt: skip
@@ -462,7 +458,7 @@ class _Nudge(Mechanism):
     at_full = "pushes the object 65 mm, twice"
     parameters = (
         PERSON_SIDE,
-        Parameter("push_m", "m", 0.0, 0.3),
+        Parameter("push_m", "m", 0.0, 0.3, relative_to="object"),
         Parameter("pushes", "1", 1.0, 2.0, 1.0),
     )
 
@@ -512,7 +508,7 @@ class _TakeAway(Mechanism):
     at_full = "takes the object 14 cm away"
     parameters = (
         PERSON_SIDE,
-        Parameter("carry_m", "m", 0.0, 0.5),
+        Parameter("carry_m", "m", 0.0, 0.5, relative_to="object"),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -537,7 +533,7 @@ class _TakeAway(Mechanism):
 class _Latency(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "latency"
     at_full = "0.26 s dead time"
-    parameters = (Parameter("latency_s", "s", 0.0, 2.0),)
+    parameters = (Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         return {"latency_s": 0.26 * severity * spread(rng)}
@@ -596,7 +592,7 @@ class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
     at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
-        *(Parameter(f"d{axis}_m", "m", -0.6, 0.6) for axis in "xyz"),
+        *(Parameter(f"d{axis}_m", "m", -0.6, 0.6, relative_to="camera") for axis in "xyz"),
         *(Parameter(f"d{turn}_rad", "rad", -0.6, 0.6) for turn in ("roll", "pitch", "yaw")),
     )
 
@@ -618,7 +614,7 @@ class _CameraPose(Mechanism):
 class _TableHeight(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "table_height"
     at_full = "16 mm higher or 20 mm lower"
-    parameters = (Parameter("table_m", "m", -0.1, 0.1),)
+    parameters = (Parameter("table_m", "m", -0.1, 0.1, relative_to="object"),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         height_m = 0.016 if rng.random() < 0.5 else -0.020
@@ -666,8 +662,8 @@ class _GoalOffset(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "goal_offset"
     at_full = "goal 26 mm off the disc"
     parameters = (
-        Parameter("goal_dx_m", "m", -0.3, 0.3),
-        Parameter("goal_dy_m", "m", -0.3, 0.3),
+        Parameter("goal_dx_m", "m", -0.3, 0.3, relative_to="object"),
+        Parameter("goal_dy_m", "m", -0.3, 0.3, relative_to="object"),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

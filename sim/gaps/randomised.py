@@ -128,7 +128,7 @@ class _Mass(Mechanism):
     parameters = (Parameter("mass_factor", "1", 0.05, 50.0, 1.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["mass_factor"])
+        on.model.change_density(p["mass_factor"])
 
 
 class _Gravity(Mechanism):

@@ -63,7 +63,7 @@ class OpenLoopArm:
     def _batch(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
         models, commands, zeros = [], [], []
         for setting in settings:
-            on = Appliers.of(self._options, 8)  # nobody looks at pictures
+            on = Appliers.of(self._options)
             put_into(on, (), setting)
             model = copy.copy(self._nominal)  # drives change a compiled model; compiling is slower
             on.model.put_on(model)

@@ -141,7 +141,7 @@ class CellRenderer:
         return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
 
     def _put(self, parameters: Mapping[str, Values]) -> Appliers:
-        on = Appliers.of(scene.SceneOptions(arm=self._arm), self._size_px)
+        on = Appliers.of(scene.SceneOptions(arm=self._arm))
         put_into(on, (), parameters)
         return on
 

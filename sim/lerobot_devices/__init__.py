@@ -110,9 +110,7 @@ class So101Sim(_CellDevice, Robot):  # type: ignore[misc]
         config = self.config
         if config.gaps_module:
             add_mechanisms(config.gaps_module)
-        known, drawn = known_and_drawn(
-            config.twin, config.randomise, config.randomise_strength, config.model, "--robot.model"
-        )
+        known, drawn = known_and_drawn(config.twin, config.randomise, config.model, "--robot.model")
         self._cell = SimCell(
             config.task,
             gaps=config.gaps,

@@ -34,7 +34,6 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         model: which arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
-        randomise_strength: 1 draws from the ranges as they are.
         gaps_module: a Python module with gap mechanisms of your own.
     """
 
@@ -51,7 +50,6 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     model: str = SO101.name
     twin: Path | None = None
     randomise: str = ""
-    randomise_strength: float = 1.0
     gaps_module: str = ""
 
 

@@ -58,7 +58,6 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         robot: the cell's arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
-        randomise_strength: 1 draws from the ranges as they are.
         gaps_module: a Python module with gap mechanisms of your own.
     """
 
@@ -73,7 +72,6 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     robot: str = SO101.name
     twin: Path | None = None
     randomise: str = ""
-    randomise_strength: float = 1.0
     gaps_module: str = ""
     features_map: dict[str, str] = field(
         default_factory=lambda: {
@@ -106,7 +104,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         """Arguments of `CellEnv`."""
         alike = (
             "task", "fps", "gaps", "gap_seed", "conditions", "image_size", "first_scene", "robot",
-            "twin", "randomise", "randomise_strength", "gaps_module",
+            "twin", "randomise", "gaps_module",
         )  # fmt: skip
         return {"max_steps": self.episode_length, **{name: getattr(self, name) for name in alike}}
 
@@ -129,9 +127,7 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
         fps, image_size = config.fps, config.image_size
         if config.gaps_module:
             add_mechanisms(config.gaps_module)
-        known, drawn = known_and_drawn(
-            config.twin, config.randomise, config.randomise_strength, config.robot, "--env.robot"
-        )
+        known, drawn = known_and_drawn(config.twin, config.randomise, config.robot, "--env.robot")
         self._cell = SimCell(
             task,
             gaps=config.gaps,

@@ -8,6 +8,7 @@ the first square, x along the columns, y along the rows, z away from whoever loo
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,10 @@ from gaploop.core.files import writable_folder
 from gaploop.core.messages import FloatArray, Image
 
 KINDS: Final = ("charuco", "chessboard")
+WRITTEN: Final = re.compile(
+    r"(?:(charuco|chessboard):)?(\d+)x(\d+):([\d.]*\d)(?::([\d.]*\d))?(?::((?:DICT_)?\dX\d_\d+))?"
+)
+"""A board, as `parse_board` reads it."""
 DICTIONARIES: Final = tuple(
     f"{bits}X{bits}_{count}" for bits in (4, 5, 6, 7) for count in (50, 100, 250, 1000)
 )
@@ -59,31 +64,30 @@ class Board:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise unknown_choice("board", self.kind, KINDS, "--board.kind")
+            raise unknown_choice("board", self.kind, KINDS, "--board")
         if not 3 <= self.columns <= 50 or not 3 <= self.rows <= 50:
             raise UnusableInputError(
-                f"A board of {self.columns} x {self.rows} squares can't be used: "
-                "--board.columns and --board.rows must be from 3 to 50."
+                f"A board of {self.columns} x {self.rows} squares can't be used: give --board 3 to "
+                "50 columns and rows."
             )
         if not 0.001 <= self.square_m <= 1.0:
             raise UnusableInputError(
-                f"A square of {self.square_m * 1e3:g} mm can't be right: --board.square_mm must be "
-                "from 1 to 1000."
+                f"--board: a square of {self.square_m * 1e3:g} mm can't be right; 1 to 1000 mm can."
             )
         if self.kind == "chessboard":
             return
         if self.dictionary not in DICTIONARIES:
-            raise unknown_choice("dictionary", self.dictionary, DICTIONARIES, "--board.dictionary")
+            raise unknown_choice("dictionary", self.dictionary, DICTIONARIES, "--board")
         if not 0.3 * self.square_m <= self.marker_m <= 0.95 * self.square_m:
             raise UnusableInputError(
                 f"Markers of {self.marker_m * 1e3:g} mm don't go into squares of "
-                f"{self.square_m * 1e3:g} mm: --board.marker_mm must be 0.3 to 0.95 of that."
+                f"{self.square_m * 1e3:g} mm: give --board markers of 0.3 to 0.95 of that."
             )
         have, need = int(self.dictionary.rpartition("_")[2]), self.columns * self.rows // 2
         if need > have:
             raise UnusableInputError(
                 f"{self.columns} x {self.rows} squares need {need} markers, dictionary "
-                f"{self.dictionary} has {have}. Choose a larger one with --board.dictionary."
+                f"{self.dictionary} has {have}. Give --board a larger one."
             )
 
     @property
@@ -97,16 +101,13 @@ class Board:
         )
 
     @property
-    def options(self) -> str:
-        """Return the options that name this board on the command line."""
-        words = (
-            f"--board.kind={self.kind} --board.columns={self.columns} --board.rows={self.rows} "
-            f"--board.square_mm={self.square_m * 1e3:g}"
-        )
+    def option(self) -> str:
+        """Return the option that names this board on the command line; see `parse_board`."""
+        text = f"--board={'chessboard:' * (self.kind == 'chessboard')}"
+        text += f"{self.columns}x{self.rows}:{self.square_m * 1e3:g}"
         if self.kind == "charuco":
-            words += f" --board.marker_mm={self.marker_m * 1e3:g} "
-            words += f"--board.dictionary={self.dictionary}"
-        return words
+            text += f":{self.marker_m * 1e3:g}:{self.dictionary}"
+        return text
 
     @property
     def corners_m(self) -> FloatArray:
@@ -221,6 +222,29 @@ def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
     return np.asarray(corners, dtype=np.float64).reshape(*meta.shape[:2], 2)
 
 
+def parse_board(text: str) -> Board:
+    """Return the board that a text describes.
+
+    Args:
+        text: `8x6:28`: columns and rows of squares, side of a square [mm]; then perhaps side of a
+            marker [mm] and dictionary, as in `8x6:28:21:4X4_50`; or `chessboard:10x7:25`.
+
+    Raises:
+        UnusableInputError: it can't be read, or there is no such board.
+    """
+    read = WRITTEN.fullmatch(text.strip())
+    if read is None:
+        raise UnusableInputError(
+            f"--board={text} can't be read. Write columns x rows of squares and their side in mm, "
+            "as 8x6:28, 8x6:28:21:4X4_50 or chessboard:10x7:25."
+        )
+    kind, columns, rows, square_mm, marker_mm, markers = read.groups()
+    square_m = float(square_mm) * 1e-3
+    marker_m = float(marker_mm) * 1e-3 if marker_mm else 0.75 * square_m
+    sides = int(columns), int(rows), square_m, marker_m
+    return Board(kind or "charuco", *sides, (markers or "4X4_50").removeprefix("DICT_"))
+
+
 def why_not_found(board: Board, images: Iterable[Image]) -> str:
     """Say what else is in pictures without `board`, with the option that fixes it, or advise."""
     shapes = []
@@ -238,10 +262,8 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
         bits, last = name.partition("_")[0], int(ids.max())
         if board.kind == "chessboard" or not board.dictionary.startswith(bits):
             least = next(n for n in (50, 100, 250, 1000) if last < n)
-            return (
-                f"Markers of another dictionary are there instead: --board.kind=charuco "
-                f"--board.dictionary={bits}_{least}, or a larger one of that family."
-            )
+            other = replace(board, kind="charuco", dictionary=f"{bits}_{least}")
+            return f"Markers of another dictionary, or a larger one, are there: {other.option}"
         end = board.columns * board.rows // 2 - 1
         if last > end:
             return (
@@ -250,10 +272,10 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
             )
         turned = replace(board, columns=board.rows, rows=board.columns)
         if find_board(turned, grey) is not None:
-            return f"The board has another layout: {turned.options}"
+            return f"The board has another layout: {turned.option}"
         return (
             f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count "
-            "the squares again: --board.columns and --board.rows."
+            "the squares again: --board=COLUMNSxROWS:MM."
         )
     if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
         inner = max(shapes, key=lambda shape: shape[0] * shape[1])
@@ -263,7 +285,7 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
         return (
             f"A chessboard of {columns} x {rows} squares ({columns - 1} x {rows - 1} inner "
             "corners) is there instead: "
-            f"--board.kind=chessboard --board.columns={columns} --board.rows={rows}. "
+            f"--board=chessboard:{columns}x{rows}:{board.square_m * 1e3:g}. "
             "Columns and rows count squares, not inner corners."
         )
     return (
@@ -293,7 +315,7 @@ def write_sheet(board: Board, path: Path) -> str:
     if not fitting:
         raise UnusableInputError(
             f"A board of {wide_mm:g} x {high_mm:g} mm doesn't fit on {' or '.join(PAGES_MM)} with "
-            "its white edge. Choose smaller squares with --board.square_mm, or fewer of them."
+            "its white edge. Give --board smaller squares, or fewer of them."
         )
     page, across, down = fitting[0]
     writable_folder(path.parent, "Folder", "--path")
@@ -316,7 +338,7 @@ def write_sheet(board: Board, path: Path) -> str:
         pen.rectangle([px(10 + mm), px(down - 9 - high), px(10 + mm), px(down - 9)], fill=0)
     pen.rectangle([px(10), px(down - 9), px(10 + RULER_MM), px(down - 8.7)], fill=0)
     check = f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size)."
-    pen.text((px(10), px(down - 8)), f"{check}\n{board.options}", fill=0, font=font)
+    pen.text((px(10), px(down - 8)), f"{check}\n{board.option}", fill=0, font=font)
     # One bit a pixel: a PDF then holds it without loss.
     sheet.convert("1", dither=PIL.Image.Dither.NONE).save(path, dpi=(DPI, DPI), resolution=DPI)
     return page

@@ -96,7 +96,8 @@ class CellCalibration:
             known = ", ".join(self.content.get("cameras", {})) or "none"
             raise UnusableInputError(
                 f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). Run: "
-                f"gaploop calibrate {part} FOLDER --camera_name={camera} --calibration={self.path}"
+                f"gaploop calibrate {part} FOLDER --camera_name={camera} "
+                f"--station={str(self.path).removesuffix(SUFFIX)}.yaml"
             )
         return value, f"{self.path}: cameras.{camera}.{part}"
 
@@ -110,14 +111,12 @@ def calibration_id(content: Mapping[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
 
 
-def calibration_path(station: Path | None = None, calibration: Path | None = None) -> Path:
-    """Return where the calibration is: the file given, or the one beside the station file.
+def calibration_path(station: Path | None = None) -> Path:
+    """Return where the calibration is: beside the station file.
 
     `lab/left.yaml` has `lab/left.calibration.json`; without a station it is
     `station.calibration.json` in the current folder.
     """
-    if calibration is not None:
-        return calibration
     station = station or Path("station.yaml")
     return station.with_name(f"{station.stem}{SUFFIX}")
 
@@ -128,8 +127,8 @@ def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
         return CellCalibration(path)
     if not path.exists():
         raise UnusableInputError(
-            f"No calibration {path}. Run: gaploop calibrate intrinsics, or name another file "
-            "with --calibration=FILE."
+            f"No calibration {path}. Run: gaploop calibrate intrinsics, or name another "
+            "station file: its calibration lies beside it."
         )
     value = read_json(path)
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -151,7 +150,7 @@ def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
     if found != said:
         raise UnusableInputError(
             f"{path} was changed by hand: its content is {found}, its id {said}. Restore it, or "
-            "calibrate again into another file with --calibration=FILE."
+            "calibrate again beside another station file: --station=FILE."
         )
     return CellCalibration(path, content, history)
 
@@ -179,7 +178,7 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     Raises:
         UnusableInputError: the file can't be read or its folder not written.
     """
-    writable_folder(path.parent, "Folder", "--calibration")
+    writable_folder(path.parent, "Folder", "--station")
     with FileLock(f"{path}.lock"):  # two commands at once must not lose each other's part
         before = load_calibration(path, missing_ok=True)
         content: dict[str, Any] = json.loads(json.dumps(before.content))

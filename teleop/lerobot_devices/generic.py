@@ -39,6 +39,10 @@ WINDOW_RAD: Final = math.radians(20.0)
 """A joint whose limits nobody gave stays this near to where it was at connection [rad]."""
 IN_RADIANS: Final = ("unitree_g1", "unitree_g1_dex3")
 """Robot types whose positions are radians."""
+LOST_S: Final = 0.4
+"""A robot that isn't ours to poll is lost once it is silent for so long [s], or for `lost_servo_s`
+where that is more. With `silence.NEWS_S` it is half a second, LeKiwi's own patience with its
+client: a wireless link pauses for a tenth or two every day."""
 LINGER_MS: Final = 100
 """The last goals may wait so long for the network once the robot is let go of [ms]."""
 SEND_TRIES: Final = 20
@@ -86,6 +90,7 @@ class GenericFollower:
     """
 
     name = "follower"
+    lost_s = LOST_S
 
     def __init__(self, device: Any, station: Station, clock: Clock) -> None:
         self.device, self._clock = device, clock
@@ -109,11 +114,10 @@ class GenericFollower:
         self._failed_reads = self._failed_sends = self._failed_in_a_row = 0
         self._is_failing = False
         self._connected, self._holding = True, False
-        safety = station.safety
         moves = [
             k for k, name in enumerate(self.joint_names[: self._n_arm]) if "gripper" not in name
         ]
-        self._silence = SilenceWatch(device, moves, safety.following_rad, safety.lost_servo_s / 2)
+        self._silence = SilenceWatch(device, moves, station.safety.following_rad)
         self._is_silent = False
         _give_up_sending(device)
         start = self.read().position_rad

@@ -26,6 +26,9 @@ from gaploop.core.messages import FloatArray
 REACTION_S: Final = 0.3
 """No arm needs longer to show that it has begun to move [s]; 0.19 s was the slowest of those
 measured (a Piper, from rest)."""
+NEWS_S: Final = 0.1
+"""A class that keeps its newest message has heard nothing for so long: it is silent [s]. Three
+messages of LeKiwi's 30 a second."""
 FORGET_RAD_S: Final = 0.2
 """Where a joint has been counts as free for a while: that range shrinks towards it [rad/s]."""
 SEVERAL: Final = 2
@@ -46,14 +49,11 @@ class SilenceWatch:
     Args:
         joints: places of the joints that go where they are sent, grippers left out.
         off_rad: a joint this far from where it was sent should be under way [rad].
-        patience_s: nothing new from the source for this long is silence [s].
     """
 
-    def __init__(
-        self, device: Any, joints: Sequence[int], off_rad: float, patience_s: float
-    ) -> None:
+    def __init__(self, device: Any, joints: Sequence[int], off_rad: float) -> None:
         self._device, self._joints = device, np.asarray(joints, dtype=np.intp)
-        self._off_rad, self._patience_s = off_rad, patience_s
+        self._off_rad = off_rad
         self._message: Any = None
         self._readings = b""
         self._heard_s = self._since_s = self._changed_s = math.nan
@@ -80,7 +80,7 @@ class SilenceWatch:
         if message is not None:
             if message is not self._message or readings != self._readings:
                 self._message, self._readings, self._heard_s = message, readings, now_s
-            return now_s - self._heard_s >= self._patience_s
+            return now_s - self._heard_s >= NEWS_S
         q, off_rad = q_rad[self._joints], self._off_rad
         if readings != self._readings:
             forgotten = FORGET_RAD_S * (now_s - self._changed_s)

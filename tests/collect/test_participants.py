@@ -75,21 +75,23 @@ def take_of(journal: Path, id_: str, lighting: str) -> None:
         writer.seal(Outcome.SUCCESS)
 
 
-def test_a_campaign_asks_who_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_asks_who_takes_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "plan.yaml").write_text(PLAN)
     register, journal = tmp_path / "safe" / "consents.jsonl", tmp_path / "set_journal"
     plan = load_plan(tmp_path / "plan.yaml")
     save_plan(plan, tmp_path / "again.yaml")
     assert load_plan(tmp_path / "again.yaml").participants == plan.participants
     command = ["record", f"--plan={tmp_path / 'plan.yaml'}", f"--dataset.root={tmp_path / 'set'}"]
-    command += [f"--consents={register}"]
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     assert main(command) == 2
     assert "--consent=ID" in capsys.readouterr().err
     until = today() + timedelta(days=9)
     nobody = consent_store.add(register, new_id(), until, frozenset({Use.RECORD})).id
     assert main([*command, f"--consent={nobody}"]) == 2
     assert f"gaploop consent add {nobody}" in capsys.readouterr().err
-    add = ["consent", "add", f"--consents={register}", f"--expires={until}", "--scope=[record]"]
+    add = ["consent", "add", f"--expires={until}", "--scope=[record]"]
     assert main([*add, "--bands={age_band: young}"]) == 2
     assert "18-29" in capsys.readouterr().err
     assert main([*add, "--bands={age_band: 18-29, experience: some}", "--json"]) == 0
@@ -110,7 +112,7 @@ def test_a_campaign_asks_who_takes_part(tmp_path: Path, capsys: pytest.CaptureFi
     assert "300 takes" in capsys.readouterr().out
     assert "18-29" not in "".join(p.read_text() for p in journal.rglob("*.json"))
     assert consent_store.read_bands(register)[ana]["age_band"] == "18-29"
-    assert main(["consent", "withdraw", ana, f"--consents={register}", "--yes"]) in (0, 1)
+    assert main(["consent", "withdraw", ana, "--yes"]) in (0, 1)
     assert ana not in consent_store.read_bands(register)
 
 

@@ -260,23 +260,23 @@ def test_what_is_named_must_be_a_journal_or_a_dataset(tmp_path: Path, register: 
 
 
 def test_the_command_from_adding_to_withdrawing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, journal = tmp_path / "safe/consents.jsonl", tmp_path / "journal"
-    option = f"--consents={register}"
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     add = ["consent", "add", f"--expires={LATER}", "--scope=[record, publish]", "--name=form 12"]
-    assert main([*add, option, "--json"]) == 0
+    assert main([*add, "--json"]) == 0
     id_ = json.loads(capsys.readouterr().out)["id"]
     write_take(journal, id_)
-    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]"]) == 0
+    assert main(["consent", "withdraw", id_, f"--places=[{journal}]"]) == 0
     said = capsys.readouterr().out
     assert "1 take would be removed" in said
     assert "--yes" in said
     assert len(take_folders(journal)) == 1
-    assert main(["consent", "withdraw", id_, option, f"--places=[{journal}]", "--yes"]) == 0
+    assert main(["consent", "withdraw", id_, f"--places=[{journal}]", "--yes"]) == 0
     assert "1 take removed" in capsys.readouterr().out
     assert take_folders(journal) == []
-    assert main(["consent", "list", option, "--json"]) == 0
+    assert main(["consent", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["consents"]
     assert (row["id"], row["state"]) == (id_, "withdrawn")
 
@@ -298,9 +298,14 @@ def test_the_command_from_adding_to_withdrawing(
     ],
 )
 def test_unusable_input_is_one_line(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main(["consent", *arguments, f"--consents={tmp_path / 'r.jsonl'}"]) == 2
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "r.jsonl"))
+    assert main(["consent", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert said in error

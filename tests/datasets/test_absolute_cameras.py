@@ -121,6 +121,18 @@ def test_a_camera_that_was_moved_is_told_with_the_episode(plain: MotionRecording
     assert found.estimate.value == pytest.approx(100 * 6 / THUMB[0], rel=0.3)
 
 
+def test_an_arm_that_starts_elsewhere_is_no_camera_that_moved(plain: MotionRecording) -> None:
+    """Before a plain desk the arm's edges were all that matched."""
+    seen = camera(plain)
+    for n, start in enumerate(seen.starts.values()):
+        start[:] = 0.2 * (start - start.mean()) + start.mean()
+        left = 10 if n < 5 else 10 + 4 * n
+        start[20:60, left : left + 18] = 20.0
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(plain, report, [seen]).run()
+    assert "moved_camera" not in {found.kind for found in report.findings}
+
+
 def test_cameras_that_change_places_are_told_with_the_command(plain: MotionRecording) -> None:
     top, side = camera(plain), camera(plain, seed=5, name="side")
     top.starts[3], side.starts[3] = side.starts[3], top.starts[3]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gaploop.datasets.cache.folder import CacheOptions
-from gaploop.datasets.cache.packs import PACK
+from gaploop.datasets.cache.folder import PACK, CacheOptions
 from gaploop.scripts.cli import main
 
 CAMERA = "observation.images.front"
@@ -62,10 +61,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def train(root: Path, tmp_path: Path) -> Callable[..., Path]:
+def train(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
     def run(name: str, *options: str) -> Path:
         out = tmp_path / name
-        own = [f"--cache.dir={tmp_path / 'cache'}", f"--output_dir={out}", *options]
+        own = [f"--output_dir={out}", *options]
         assert (
             main(["finetune", "--method=lerobot", *own, "--", *SMALL, f"--dataset.root={root}"])
             == 0
@@ -78,7 +79,7 @@ def train(root: Path, tmp_path: Path) -> Callable[..., Path]:
 def test_training_is_the_same_with_and_without_the_cache(
     train: Callable[..., Path], tmp_path: Path
 ) -> None:
-    policies = [train(mode, f"--cache.mode={mode}") for mode in ("auto", "off")]
+    policies = [train(size, f"--cache.size={size}") for size in ("native", "off")]
     weights = [(p / "model.safetensors").read_bytes() for p in policies]
     assert weights[0] == weights[1]
     assert list((tmp_path / "cache").rglob(f"*raw-native*/*{PACK}"))

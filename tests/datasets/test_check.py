@@ -276,12 +276,11 @@ def test_an_older_format_is_not_repaired_into_something_else(
     assert f"gaploop convert {root}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--deep", "--consents=x"])
 def test_what_many_datasets_are_not_checked_for_is_refused(
-    root: Path, option: str, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", str(root), str(root), option]) == 2
-    assert option.split("=")[0] in capsys.readouterr().err
+    assert main(["check", str(root), str(root), "--deep"]) == 2
+    assert "--deep" in capsys.readouterr().err
 
 
 def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path) -> None:

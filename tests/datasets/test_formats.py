@@ -268,7 +268,9 @@ def test_nothing_that_is_said_is_passed_over_in_silence(
     assert not (tmp_path / "out").exists()
 
 
-def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[..., str]) -> None:
+def test_people_have_to_agree_to_a_copy(
+    tmp_path: Path, write_take: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     register, id_ = tmp_path / "consents.jsonl", new_id()
     expires = datetime.now(UTC).date() + timedelta(days=9)
     consent_store.add(register, id_, expires, frozenset(Use))
@@ -286,7 +288,8 @@ def test_people_have_to_agree_to_a_copy(tmp_path: Path, write_take: Callable[...
         )
     assert not (tmp_path / "b.zarr").exists()
     argv = ["convert", str(tmp_path / "a.zarr"), f"--output_dir={tmp_path / 'back'}"]
-    assert main([*argv, f"--consents={register}"]) == 0  # a copy again, in the same register
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
+    assert main(argv) == 0  # a copy again, in the same register
     places = consent_store.load_register(register).places[id_]
     assert str(tmp_path / "back") in {place.where for place in places}
 

@@ -251,8 +251,8 @@ def test_the_action_of_robomimic_is_no_choice(robosuite: Path) -> None:
     [
         ("aloha", "--rename_map={qvel: observation.state}"),
         ("umi", "--rename_map={qvel: observation.state}"),
-        ("mcap", "--swap_red_blue"),
-        ("lerobot", "--consents=register.jsonl"),
+        ("umi", "--drop_videos"),
+        ("lerobot", "--units=degrees"),
     ],
 )
 def test_an_option_that_a_format_does_not_heed_is_refused(

@@ -29,9 +29,8 @@ from torchvision.transforms import v2
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.cache import folder as frame_cache
-from gaploop.datasets.cache.folder import CacheOptions, parse_size
+from gaploop.datasets.cache.folder import INDEX, PACK, CacheOptions, parse_size
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
-from gaploop.datasets.cache.packs import INDEX, PACK
 
 CAMERAS = {"observation.images.front": (48, 64), "observation.images.wrist": (32, 48)}
 FPS = 10

@@ -268,7 +268,7 @@ def test_a_dataset_does_not_steer_the_terminal(
     texts = pa.array([json.dumps({f"{codes}{k % 2}": codes}) for k in range(len(table))])
     table = table.set_column(table.column_names.index("gap_conditions"), "gap_conditions", texts)
     pq.write_table(table, path)
-    label = ["label", str(dataset), "--episode=0", "--outcome=failure", f"--author={codes}"]
+    label = ["label", str(dataset), "--episodes=0", "--outcome=failure", f"--author={codes}"]
     main(label)
     root, out = str(dataset), f"--output_dir={dataset}_out"
     for words in (["label", root], ["diagnose", root, out], ["check", root], ["check", root, root]):

@@ -97,11 +97,15 @@ def change_header(folder: Path, **changes: Any) -> None:
 
 
 def test_withdrawing_a_consent_deletes_nothing_outside_the_journal(
-    home: Path, write_take: WriteTake, capsys: pytest.CaptureFixture[str]
+    home: Path,
+    write_take: WriteTake,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`gap_uid` of `../precious` in a dataset: the folder beside the journal was deleted, and
     the report said finished. Now the rest is cleared, and that dataset named as not cleared."""
     register, journal = home / "consents.jsonl", home / "journal"
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     ana = consent_store.add(register, new_id(), today(), frozenset(Use)).id
     hers = write_take(journal, 4, consent=ana, conditions={"human": "handover"})
     write_take(journal, 4)
@@ -110,7 +114,7 @@ def test_withdrawing_a_consent_deletes_nothing_outside_the_journal(
     for place in (Place("journal", str(journal)), Place("dataset", str(home / "set"))):
         consent_store.add_place(register, ana, place)
     before = files(home / "precious")
-    assert main(["consent", "withdraw", ana, f"--consents={register}", "--yes"]) == 1
+    assert main(["consent", "withdraw", ana, "--yes"]) == 1
     assert files(home / "precious") == before
     assert not (journal / hers).exists()
     said = capsys.readouterr().out
@@ -205,7 +209,7 @@ def test_a_take_that_was_changed_after_its_seal_is_not_published(home: Path, jou
     assert report.published == (good.name,)
     why = report.refused[changed.name]
     assert "take.json isn't what was sealed" in why
-    assert main(["label", str(journal), f"--uid={changed.name}", "--outcome=discarded"]) == 0
+    assert main(["label", str(journal), f"--episodes={changed.name}", "--outcome=discarded"]) == 0
     assert not publish_takes(journal, home / "set", "me/x").refused
 
 
@@ -248,7 +252,7 @@ def test_a_dataset_with_links_out_is_left_alone(
     before = files(home)
     new = f"--output_dir={home / 'new'}"
     for words in (
-        ("label", dataset, "--episode=0", "--outcome=failure", "--author=ana"),
+        ("label", dataset, "--episodes=0", "--outcome=failure", "--author=ana"),
         ("edit", "keep", dataset, "--episodes=[0]", new),
         ("check", dataset, "--fix"),
         ("convert", dataset, new),
@@ -285,7 +289,7 @@ def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs(
     """Hugging Face's cache is made of links: they lead out of the snapshot, into its blobs.
 
     Labels went through such a link into the blob, which then wasn't what its name says."""
-    label = ("--episode=0", "--outcome=failure", "--author=ana")
+    label = ("--episodes=0", "--outcome=failure", "--author=ana")
     assert main(["label", str(dataset), *label]) == 0
     repository = home / "datasets--me--set"
     snapshot = repository / "snapshots" / "abc"
@@ -305,7 +309,7 @@ def test_a_snapshot_of_the_hub_is_read_through_its_own_blobs(
         assert main([*words[:place], str(snapshot), *words[place:], f"--output_dir={new}"]) == 0
         assert not any(path.is_symlink() for path in new.rglob("*"))
         assert not [f for f in check(new) if f.severity == ERROR]
-    told = refused("label", snapshot, "--episode=0", "--outcome=success")
+    told = refused("label", snapshot, "--episodes=0", "--outcome=success")
     assert "labels.jsonl is a link" in told
     assert files(repository / "blobs") == before
 
@@ -336,6 +340,6 @@ def test_a_linked_take_is_neither_read_nor_recovered(
 def test_a_label_is_not_written_through_a_link(home: Path, journal: Path, refused: Refused) -> None:
     """`labels.jsonl` of a journal is appended to: as a link it would write anywhere."""
     (journal / journal_format.LABELS).symlink_to(home / "startup")
-    told = refused("label", journal, "--episode=0", "--outcome=failure", "--author=ana")
+    told = refused("label", journal, "--episodes=0", "--outcome=failure", "--author=ana")
     assert "labels.jsonl is a link that leads out" in told
     assert not (home / "startup").exists()

@@ -21,8 +21,8 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.layout import read_episodes, read_info
-from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
+from gaploop.datasets.layout import parse_episodes, read_episodes, read_info
+from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.sources import load_takes

@@ -90,7 +90,7 @@ def test_a_condition_that_one_dataset_has_is_known_in_all(sets: Path) -> None:
 def test_a_damaged_dataset_is_named_and_the_others_are_searched(sets: Path, capsys: Any) -> None:
     path = sets / "set_0000" / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    assert main(["label", f"--roots=[{sets}]", "--where=outcome=failure", "--json"]) == 1
+    assert main(["label", str(sets), "--where=outcome=failure", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     more, broken, whole = answer["by_dataset"]
     assert "can't be read" in broken["skipped"]

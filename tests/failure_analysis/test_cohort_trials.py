@@ -242,11 +242,6 @@ def test_the_command_says_what_costs_success(
     assert json.loads((folder / "factors.json").read_text())["effects"][0] == worst
     assert json.loads((folder / "run.json").read_text())["inputs"][0]["hash"]
 
-    code, found = factors(capsys, *named, '--only={"robot": "left"}')
-    assert found["trials"] == 40
-    code, found = factors(capsys, *named, '--only={"light": "dim", "robot": "left"}')
-    assert (code, found["effects"]) == (3, [])
-
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -255,8 +250,6 @@ def test_the_command_says_what_costs_success(
         (["{tmp}/trials.csv", "--sim={tmp}"], "not a table"),
         (["{tmp}/nowhere.csv"], "nowhere.csv"),
         (["{tmp}"], "holds neither takes nor a dataset"),
-        (["{tmp}/trials.csv", '--only={"colour": "red"}'], "'colour'"),
-        (["{tmp}/trials.csv", '--only={"light": "red"}'], "'red'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

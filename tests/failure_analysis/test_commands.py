@@ -77,7 +77,7 @@ def test_the_policy_is_asked_along_the_takes(
     journal: Path, demonstrations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reports said that the policy wasn't asked, and there was no way to ask it."""
-    command = ["diagnose", str(journal), "--images=false", f"--output_dir={tmp_path / 'd'}"]
+    command = ["diagnose", str(journal), "--pictures=false", f"--output_dir={tmp_path / 'd'}"]
     asked = [*command, "--policy.path=base", f"--trained_on={demonstrations}"]
     assert main(asked) == 0
     assert "spreads from its training data (median; most in" in capsys.readouterr().out
@@ -147,14 +147,6 @@ def test_an_unwritable_output_folder_is_one_line(
     (tmp_path / "file").write_text("")
     assert main(["diagnose", str(journal), f"--output_dir={tmp_path / 'file'}"]) == 2
     assert "--output_dir" in capsys.readouterr().err
-
-
-def test_labels_that_are_not_there_are_one_line(
-    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["diagnose", str(journal), f"--labels={tmp_path / 'nowhere.jsonl'}"]
-    assert main([*command, f"--output_dir={tmp_path / 'd'}"]) == 2
-    assert "--labels" in capsys.readouterr().err
 
 
 def test_diagnose_and_plan_are_functions_too(

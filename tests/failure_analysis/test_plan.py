@@ -88,19 +88,15 @@ def test_never_over_budget_and_never_collecting_in_vain(
 
 
 @settings(max_examples=30, deadline=None)
-@given(spreads, st.floats(0.0, 8.0), st.floats(0.0, 300.0), st.integers(0, 100))
-def test_never_over_any_limit(
-    spread: dict[str, float], hours: float, money: float, takes: int
-) -> None:
-    ask = PlanRequest(
-        Budget(takes, hours, money), prior(), effort_from((), Costs(rate_per_hour=60.0))
-    )
+@given(spreads, st.floats(0.0, 8.0), st.integers(0, 100))
+def test_never_over_any_limit(spread: dict[str, float], hours: float, takes: int) -> None:
+    ask = PlanRequest(Budget(takes, hours), prior(), effort_from((), Costs(rate_per_hour=60.0)))
     plan = plan_for(diagnosed(spread), ask).plan
     assert sum(i.takes for i in plan.items) <= takes
     assert plan.hours is not None
     assert plan.hours.mean <= hours * 1.05 + 0.05  # the mean of draws, rounded
     assert plan.cost is not None
-    assert plan.cost.mean <= money * 1.05 + 3.0
+    assert plan.cost.mean == pytest.approx(plan.hours.mean * 60.0, abs=1.0)
 
 
 @settings(max_examples=20, deadline=None)
@@ -309,5 +305,3 @@ def test_bad_budgets_are_refused() -> None:
         make_plan(diagnosed({}), -1)
     with pytest.raises(UnusableInputError, match=r"--budget\.hours"):
         Budget(hours=float("nan"))
-    with pytest.raises(UnusableInputError, match=r"--cost\.rate_per_hour"):
-        plan_for(diagnosed({"object_property": 0.9}), PlanRequest(Budget(money=100.0), prior()))

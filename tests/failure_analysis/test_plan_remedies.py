@@ -313,13 +313,12 @@ def test_the_command_takes_a_twin_and_prints_what_to_type(
 ) -> None:
     save_diagnosis(diagnosed({"actuator_response": 0.9}), tmp_path / "diagnosis.json")
     save_twin(replace(twin(WEAK), station="b"), tmp_path / "twin.yaml")
-    command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=mine",
-               "--policy_sees=poses"]  # fmt: skip
+    command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=base"]
     assert main([*command, f"--output_dir={tmp_path / 'p'}"]) == 0
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if line.startswith("gaploop ")]
     assert len(lines) == 3
     assert all(parsed(line) for line in lines)
-    assert "--policy.path=mine" in lines[1]
+    assert "--policy.path=base" in lines[1]
     assert f"--real=[{tmp_path}/p/resimulated]" in shlex.split(lines[1])
     assert f"--robot.twin={tmp_path / 'twin.yaml'}" in lines[0]

@@ -69,7 +69,7 @@ def test_sessions_are_held_out_and_the_best_step_kept(
         f"--real=[{real}]",
         f"--sim=[{sim}]",
         f"--output_dir={out}",
-        "--held_out_share=0.34",
+        "--held_out=0.34",
         "--stats=merged",
         *QUICK,
     )
@@ -161,7 +161,7 @@ def test_options_that_do_nothing_or_undo_each_other_are_refused(
     given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
     for arguments, says in (
         (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
-        (["--patience=2"], "Hold takes out: --held_out_share"),
+        (["--patience=2"], "Hold takes out: --held_out"),
         (["--randomise.strength=0.5"], "no pictures: --randomise"),
         (["--method=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
         (["--lora.r=-1"], "--lora.r=-1 must be at least 1"),
@@ -247,7 +247,7 @@ def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: 
         launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={n}"]
         launch += ["--master_port=0", "-m", "gaploop.scripts.cli", "finetune"]
         given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
-        sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out_share=0.34"]
+        sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out=0.34"]
         done = subprocess.run(
             [*launch, *given, *sizes, "--json"],
             capture_output=True,

@@ -22,12 +22,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_base_is_timed_and_tried_on_the_same_scenes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["doctor", BASE, "--n=1", "--json", FORMATS, f"--output_dir={tmp_path}"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == json.loads((tmp_path / "doctor.json").read_text())
-    said = said["timing"]
+    assert main(["doctor", BASE, "--n=1", "--json", FORMATS]) == 0
+    said = json.loads(capsys.readouterr().out)["timing"]
     assert set(said["variants"]) == {"fp32", "int8", "lerobot"}
     assert said["variants"]["fp32"]["trials"] == said["variants"]["int8"]["trials"] == 1
     assert "trials" not in said["variants"]["lerobot"]
@@ -46,13 +44,11 @@ def test_times_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_policy_that_sees_pictures_is_timed_and_not_tried(
     kind: str,
     tiny_policy: Callable[..., Path],
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It ended in a KeyError: the benchmark that this was showed it the tracked scene alone."""
     command = ["doctor", f"--policy.path={tiny_policy(kind)}", "--n=2", "--json", FORMATS]
-    command += ["--policy.fps=30", f"--output_dir={tmp_path / 'out'}"]
-    assert main(command) == 0
+    assert main([*command, "--policy.fps=30"]) == 0
     said = json.loads(capsys.readouterr().out)["timing"]
     assert said["evidence"] == ""
     assert {"fp32", "lerobot"} <= set(said["variants"])

@@ -40,7 +40,7 @@ def test_a_trained_policy_has_its_datasets_rate_and_keeps_what_its_cameras_showe
     """A policy without sidecar counted as one of 30 fps, whatever it had learned from."""
     root = write_dataset("seen", [{"pictures": True}] * 5, fps=25.0)
     out = tmp_path / "run"
-    options = ["--cache.mode=off", f"--output_dir={out}", "--", *SMALL, f"--dataset.root={root}"]
+    options = ["--cache.size=off", f"--output_dir={out}", "--", *SMALL, f"--dataset.root={root}"]
     assert main(["finetune", "--method=lerobot", *options]) == 0
     policy = out / "checkpoints" / "last" / "pretrained_model"
     kept = CameraReference.load(policy / FILE)

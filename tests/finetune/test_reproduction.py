@@ -331,7 +331,7 @@ def test_from_takes_and_a_twin_to_a_verdict(
     path, out = tmp_path / "station_twin.yaml", tmp_path / "out"
     measured = parameter("actuator_response.latency.latency_s", "s", 0.3)
     save_twin(Twin("lab", "so101", (measured,)), path)
-    command = ["diagnose", str(journal), f"--twin={path}", "--images=false", "--n=6"]
+    command = ["diagnose", str(journal), f"--twin={path}", "--pictures=false", "--n=6"]
     command += ["--workers=1", f"--output_dir={out}", "--json"]
     assert main(command) == 2
     assert "--policy.path" in capsys.readouterr().err

@@ -429,7 +429,7 @@ COMMANDS = (
     Reader(
         "label-set",
         "set",
-        command("label", "{}", "--episode=1", "--outcome=failure", "--author=bo"),
+        command("label", "{}", "--episodes=1", "--outcome=failure", "--author=bo"),
         EVERY,
         changes=True,
     ),

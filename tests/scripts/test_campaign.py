@@ -118,29 +118,35 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
     ]
 
 
-def test_people_who_have_not_agreed_are_not_recorded(tmp_path: Path) -> None:
+def test_people_who_have_not_agreed_are_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register = tmp_path / "r.jsonl"
     later = today() + timedelta(days=9)
     id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     human = Quota(1, "p-1", {}, {"human": "handover"})
     purpose = Quota(1, "p-2", {"human_behavior": 1.0})
     for quota in (human, purpose):
         with pytest.raises(UnusableInputError, match=f"Plan item '{quota.plan}'.*consent add"):
-            require_consents([quota], BENCH, "", register)
-        require_consents([quota], BENCH, id_, register)
-        require_consents([quota], SIM_STATION, "", register)
-    require_consents([Quota(1, "", {}, {"human": "none"})], BENCH, "", register)
+            require_consents([quota], BENCH, "")
+        require_consents([quota], BENCH, id_)
+        require_consents([quota], SIM_STATION, "")
+    require_consents([Quota(1, "", {}, {"human": "none"})], BENCH, "")
     consent_store.withdraw(register, id_)
     for station in (BENCH, SIM_STATION):  # a given id must be valid wherever it is given
         with pytest.raises(UnusableInputError, match="withdrawn"):
-            require_consents([human], station, id_, register)
+            require_consents([human], station, id_)
 
 
-def test_a_withdrawal_ends_a_running_session_before_the_next_take(tmp_path: Path) -> None:
+def test_a_withdrawal_ends_a_running_session_before_the_next_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register, journal = tmp_path / "r.jsonl", tmp_path / "j"
     id_ = consent_store.add(
         register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})
     ).id
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     published: list[int] = []
     with pytest.raises(UnusableInputError, match="withdrawn"):
         record_takes(
@@ -151,7 +157,6 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(tmp_path: Path
             idle,
             publish=lambda: published.append(1) or consent_store.withdraw(register, id_),
             max_s=0.06,
-            consents=register,
             publish_every=1,
         )
     folders = take_folders(journal)
@@ -250,10 +255,11 @@ def test_the_table_has_a_bar_for_every_setup_and_one_for_the_dimension(
 
 
 def test_a_consent_that_does_not_hold_is_refused_before_anything_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "new"
-    command = ["record", f"--dataset.root={folder / 'set'}", f"--consents={tmp_path / 'r'}"]
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "r"))
+    command = ["record", f"--dataset.root={folder / 'set'}"]
     for consent, said in (("ana", "never a name"), (new_id(), "not in")):
         assert main([*command, f"--consent={consent}"]) == 2
         error = capsys.readouterr().err
@@ -263,13 +269,14 @@ def test_a_consent_that_does_not_hold_is_refused_before_anything_is_made(
 
 
 def test_consent_given_in_the_embedded_cell_is_carried_along(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, root = tmp_path / "r.jsonl", tmp_path / "set"
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     later = today() + timedelta(days=9)
     id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
     command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
-    assert main([*command, f"--consent={id_}", f"--consents={register}"]) == 0
+    assert main([*command, f"--consent={id_}"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["published"] == 0
     assert "doesn't cover 'publish'" in said["withheld"][said["uids"][0]]

@@ -134,11 +134,12 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"usage: gaploop {name}" in said
     assert "example:" in said
     assert f"gaploop {name}" in said.partition("example:")[2]
-    assert "  --config_path=" in said
-    assert "  --json=" in said
-    # The emulator writes its link, consent its register; what serves or pushes writes nothing.
-    written = ("output_dir", "dataset.root", "link", "journal", "consents")
-    assert name in ("serve", "push") or any(f"  --{option}=" in said for option in written)
+    assert "--config_path, --json: gaploop --help" in said
+    # The emulator writes its link; others write nothing, or in the dataset.
+    written = ("output_dir", "dataset.root", "link", "journal")
+    assert name in ("serve", "push", "consent", "label", "teleoperate", "doctor") or any(
+        f"  --{option}=" in said for option in written
+    )
 
 
 @pytest.mark.usefixtures("unlogged")
@@ -414,12 +415,12 @@ def test_rare_options_wait_for_help_all() -> None:
     said = cli._command_help("gaploop some", module, SomeConfig, ["--help"])
     assert "--way=" not in said
     assert "--mix.real=" in said  # the example uses it
-    last = said.splitlines()[-1]
+    last = said.splitlines()[-2]
     found = re.fullmatch(r"(\d+) more options?: gaploop some --help=all", last)
     assert found
     every = cli._command_help("gaploop some", module, SomeConfig, ["--help=all"])
     count = [text.count("\n  --") for text in (every, said)]
-    assert count[0] - count[1] == int(found[1])
+    assert count[0] - count[1] == int(found[1]) + 1  # and --json, which every command has
     assert "--way=" in every
     assert "--help=all" not in every
 

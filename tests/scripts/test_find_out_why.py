@@ -111,7 +111,7 @@ def test_stated_units_hold_from_then_on(
     del walked
     units = {take.info.units for take in load_takes(folder / "rollouts")}
     assert units == {"deg"}
-    again = ["diagnose", "rollouts", "--images=false", "--output_dir=again"]
+    again = ["diagnose", "rollouts", "--pictures=false", "--output_dir=again"]
     assert main([*again, "--units=deg"]) == 0  # as takes note it
     assert main([*again, "--units=radians"]) == 2
     fix = capsys.readouterr().err.partition("takes: ")[2].strip().rstrip(".")
@@ -141,7 +141,7 @@ def test_the_pages_that_it_leads_to(
             if re.match(r"gaploop (diagnose|plan \./diagnosis) .*--", line):
                 is_asked = ran(line) == 2 and "--units=degrees" in capsys.readouterr().err
                 assert ran(line + " --units=degrees" * is_asked) == 0, line
-    with_base = "gaploop diagnose rollouts --policy.path=base --images=false"
+    with_base = "gaploop diagnose rollouts --policy.path=base --pictures=false"
     assert ran(with_base) == 0
     assert "wasn't asked about" in capsys.readouterr().out
     assert ran(f"{with_base} --trained_on=good_takes") == 2

@@ -52,7 +52,7 @@ items:
         (["--dataset.root=/proc/no/d"], "--dataset.root"),
         (["--robot.randomise=AL"], "all, dynamics"),
         (["--robot.randomise=twin"], "--robot.twin=FILE"),
-        (["--robot.randomise=all", "--robot.randomise_strength=3"], "0 to 2"),
+        (["--robot.randomise=all:3"], "0 to 2"),
     ],
 )
 def test_unusable_input_is_one_line_and_writes_nothing(

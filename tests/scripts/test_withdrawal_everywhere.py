@@ -23,8 +23,7 @@ from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.cache.folder import CacheFolder, CacheOptions, cache_path
-from gaploop.datasets.cache.packs import PACK
+from gaploop.datasets.cache.folder import PACK, CacheFolder, CacheOptions, cache_path
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts.cli import main
 

@@ -118,7 +118,7 @@ def test_a_file_comes_back_as_it_was_printed(tmp_path: Path) -> None:
     for ours, theirs in zip(back.ranges, ALL.ranges, strict=True):
         assert ours.low == pytest.approx(theirs.low, rel=1e-5)
         assert (ours.unit, ours.distribution) == (theirs.unit, theirs.distribution)
-    assert known_and_drawn(None, str(path), 0.5)[1] == replace(back, strength=0.25)
+    assert known_and_drawn(None, f"{path}:0.5")[1] == replace(back, strength=0.25)
 
 
 GOOD = {"low": 0.0, "high": 0.06, "unit": "s"}
@@ -189,9 +189,9 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnusableInputError, match=said):
             known_and_drawn(None, randomise)
     with pytest.raises(UnusableInputError, match="0 to 2"):
-        known_and_drawn(None, "all", 3.0)
+        known_and_drawn(None, "all:3")
     with pytest.raises(UnusableInputError, match=r"--env\.robot=so101"):
-        known_and_drawn(twin(tmp_path / "t.yaml"), "", 1.0, "vx300s", "--env.robot")
+        known_and_drawn(twin(tmp_path / "t.yaml"), "", "vx300s", "--env.robot")
 
 
 def test_two_ranges_of_one_mechanism_are_one_mechanism() -> None:

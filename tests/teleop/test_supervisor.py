@@ -23,19 +23,28 @@ import numpy as np
 import pytest
 
 from gaploop.core.arms import ARMS
-from gaploop.core.station import SafetyLimits
+from gaploop.core.clock import ManualClock
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
+from gaploop.core.station import SafetyLimits, Workspace
+from gaploop.teleop import supervisor
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lowering import LOWER_RAD_S
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort, port_holder
 from gaploop.teleop.servos.registers import RAD_PER_TICK, Protocol
 from gaploop.teleop.supervisor import SupervisedBus, Supervisor
+from gaploop.teleop.workspace import guard_of
 
 PROGRAM = '''
 import json, os, signal, sys, time
 import numpy as np
 from gaploop.teleop import control, supervisor
-from gaploop.core.station import SafetyLimits
+from gaploop.core.clock import ManualClock
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
+from gaploop.core.station import SafetyLimits, Workspace
+from gaploop.teleop import supervisor
 from gaploop.core.messages import FollowerState, LeaderSample
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import SafetyFilter
@@ -393,6 +402,61 @@ def test_a_supervisor_that_is_interrupted_lets_go_at_once(begin: Callable[..., R
     assert not ride.holds()
     goals = np.array([goal for is_over, goal in ride.heard if is_over])
     assert np.ptp(goals, axis=0).max() == 0
+
+
+class Weightless:
+    """An arm that is where it is told to be, as a supervisor sees it."""
+
+    damps = False
+
+    def __init__(self, q_rad: FloatArray) -> None:
+        self.sent = [q_rad]
+        self.joint_names = tuple(map(str, range(len(q_rad))))
+
+    def ask(self) -> tuple[FloatArray, FloatArray]:
+        return self.sent[-1], np.ones(len(self.joint_names))
+
+    def read(self) -> FollowerState:
+        q, none = self.sent[-1], np.zeros(len(self.joint_names))
+        return FollowerState(0.0, q, none, none, none, none, none, none.astype(np.int64))
+
+    def send(self, command: SafeCommand) -> None:
+        self.sent.append(command.sent_rad)
+
+    def release(self, _joints: object) -> None:
+        pass
+
+    def torque_off(self) -> None:
+        self.sent.append(self.sent[-1])
+
+
+@pytest.mark.parametrize(("model", "seed"), [("so101", 0), ("so101", 1), ("koch", 2)])
+def test_a_supervisor_heeds_the_stations_box(
+    model: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went straight through a face of the box, where everything else on the way down stops."""
+    arm = ArmModel.load(model)
+    draw = np.random.default_rng(seed)
+    while True:  # both ends are in a box that the straight way between them leaves
+        start, park = draw.uniform(*arm.joint_limits_rad.T, (2, 6))
+        way = np.array([arm.points_m(q) for q in np.linspace(start, park, 50)])
+        ends = np.concatenate([way[0], way[-1]])
+        low_m, high_m = ends.min(axis=0) - 0.02, ends.max(axis=0) + 0.02
+        if (way < low_m - 0.05).any() or (way > high_m + 0.05).any():
+            break
+    guard = guard_of(model, Workspace(*np.stack([low_m, high_m], axis=1).tolist()), range(6))
+    filtered = SafetyFilter(
+        SafetyLimits(), arm.joint_limits_rad, 0.02, (guard,), (5,), park_rad=park
+    )
+    told = json.loads(json.dumps(filtered.to_json()))
+    boxes = [guard_of(b["model"], Workspace(*b["box"]), b["joints"]) for b in told["boxes"]]
+    monkeypatch.setattr(supervisor, "MonotonicClock", ManualClock)
+    held = Weightless(start)
+    supervisor._bring_down(held, told, boxes, supervisor._Why.ENDED)
+    points = np.array([arm.points_m(q) for q in held.sent])
+    assert len(points) > 100
+    assert (points >= low_m - 1e-9).all()
+    assert (points <= high_m + 1e-9).all()
 
 
 def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

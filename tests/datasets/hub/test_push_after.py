@@ -11,7 +11,7 @@ from loopback_hub import LoopbackHub
 
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.cli import main
-from gaploop.scripts.options import DatasetTarget
+from gaploop.scripts.options import PublishedDataset
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -34,8 +34,8 @@ def test_takes_recorded_while_the_hub_is_down_are_pushed_later(
 
 
 def test_a_session_that_is_stopped_says_how_to_push_later(dataset: Path, hub: LoopbackHub) -> None:
-    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
-    said = push_after(asked, dataset, None, stopped=[15])
+    asked = PublishedDataset(dataset, "me/cube", push_to_hub=True)
+    said = push_after(asked, dataset, stopped=[15])
     assert said is not None
     assert said["state"] == "unreached"
     assert hub.log == []
@@ -47,8 +47,8 @@ def test_what_must_not_be_pushed_is_pushed_once_it_is_repaired(
     dataset: Path, hub: LoopbackHub
 ) -> None:
     (dataset / "meta" / "notes.md").write_text("hf_" + "aB3" * 11)
-    asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
-    said = push_after(asked, dataset, None)
+    asked = PublishedDataset(dataset, "me/cube", push_to_hub=True)
+    said = push_after(asked, dataset)
     assert said is not None
     assert said["state"] == "refused"
     (dataset / "meta" / "notes.md").unlink()

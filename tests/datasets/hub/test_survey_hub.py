@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ from huggingface_hub import HfApi
 from loopback_hub import LoopbackHub
 
 from benchmarks.metadata import simulate
+from gaploop.datasets.hub.upload import Pushed
 from gaploop.datasets.survey import sources
 from gaploop.datasets.survey.check import overviews
 from gaploop.datasets.survey.sources import HubMetadata, find_datasets
 from gaploop.datasets.survey.stream import find
+from gaploop.scripts.cli import main
 
 QUERY = "outcome=failure distractors!=1"
 
@@ -98,3 +102,21 @@ def test_no_server_at_all_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     (found,) = find(QUERY, [HubMetadata("me/set_0001")])
     assert "http://127.0.0.1:9/api/datasets/me/set_0001" in found.skipped
+
+
+def test_one_dataset_on_a_hub_shows_what_it_shows_here(
+    push: Callable[..., Pushed], hub: LoopbackHub, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tables are fetched, and of its videos the parts that are decoded, by ranges."""
+    push(dataset, "me/pick")
+    hub.log.clear()
+    assert main(["check", "me/pick", "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    main(["check", str(dataset), "--json"])
+    here = json.loads(capsys.readouterr().out)
+    for part in ("good", "untested"):
+        assert there[part] == here[part]
+    assert [s["kind"] for s in there["sentences"]] == [s["kind"] for s in here["sentences"]]
+    assert any(".mp4" in line for line in hub.log)
+    assert main(["check", "me/nothing"]) == 2
+    assert "me/nothing is no folder here" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def test_where_no_port_is_free_it_says_so() -> None:
 
 
 def review(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "review", "--browser=false"]
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "review"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
 

@@ -45,7 +45,7 @@ from gaploop.teleop.calibration.store import load_calibration
 
 QUANTITIES = ("sent_rad", "position_rad")
 
-SMALL = ["--board.columns=7", "--board.rows=5", "--board.square_mm=16"]
+SMALL = ["--board=7x5:16"]
 WHERE = scene("eye_in_hand", SMALL_CHARUCO)
 
 
@@ -143,16 +143,16 @@ def test_from_pictures_to_the_file_that_takes_name(
 def test_what_is_wrong_with_pictures_is_one_line(
     lens_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, file = "--camera_name=front", f"--calibration={tmp_path / 'x.json'}"
+    name, file = "--camera_name=front", f"--station={tmp_path / 'x.yaml'}"
     run = functools.partial(error_line, capsys)
     assert "--camera_name=wrist" in run("intrinsics", lens_folder, file)
     assert "Which folder" in run("intrinsics", name, file)
     assert "not found" in run("intrinsics", tmp_path / "none", name, file)
     (tmp_path / "empty").mkdir()
     assert "holds no pictures" in run("intrinsics", tmp_path / "empty", name, file)
-    assert "squares" in run("intrinsics", lens_folder, name, file, "--board.columns=7")
-    assert "Did you mean" in run("intrinsics", lens_folder, name, file, "--board.dictionary=4X4_51")
-    assert "charuco" in run("intrinsics", lens_folder, name, file, "--board.kind=circles")
+    assert "squares" in run("intrinsics", lens_folder, name, file, "--board=7x6:28")
+    assert "Did you mean" in run("intrinsics", lens_folder, name, file, "--board=8x6:28:21:4X4_51")
+    assert "can't be read" in run("intrinsics", lens_folder, name, file, "--board=circles")
     assert "calibrate intrinsics" in run("hand_eye", lens_folder, name, file)
     assert "No calibration" in run("show", file)
     (lens_folder / "broken.png").write_bytes(b"not a picture")
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_pictures_is_one_line(
 def test_what_is_wrong_with_poses_is_one_line(
     lens_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = f"--calibration={tmp_path / 'x.json'}"
+    file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("intrinsics", lens_folder, "--camera_name=wrist", file) == 0
     capsys.readouterr()
     run = functools.partial(error_line, capsys, "hand_eye")
@@ -181,7 +181,10 @@ def test_what_is_wrong_with_poses_is_one_line(
     wrong = run(folder, file, *SMALL, "--arm_model=so101", "--setup=eye_to_hand")
     assert "Refused" in wrong
     assert "--setup=eye_in_hand" in wrong
-    assert "hand_eye" not in load_calibration(tmp_path / "x.json").content["cameras"]["wrist"]
+    assert (
+        "hand_eye"
+        not in load_calibration(tmp_path / "x.calibration.json").content["cameras"]["wrist"]
+    )
     rows = (folder / "poses.jsonl").read_text().splitlines()
     degrees = json.loads(rows[0])
     degrees["q_rad"]["elbow_flex"] = 57.3
@@ -204,7 +207,7 @@ def test_a_board_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     answer = json.loads(capsys.readouterr().out)
     assert answer["page"] == "A4"
     assert sheet.read_bytes().startswith(b"%PDF")
-    assert "doesn't fit" in error_line(capsys, "board", sheet, "--board.square_mm=90")
+    assert "doesn't fit" in error_line(capsys, "board", sheet, "--board=8x6:90")
 
 
 def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,12 +221,12 @@ def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFix
         scripted_leader,
         max_s=10.0,
     )
-    file = f"--calibration={tmp_path / 'x.json'}"
+    file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("latency", journal, file, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert 0.0 < answer["latency_s"] < 0.03
     assert answer["joints"]
-    assert load_calibration(tmp_path / "x.json").content["arms"]["follower"]["latency"]
+    assert load_calibration(tmp_path / "x.calibration.json").content["arms"]["follower"]["latency"]
     run = functools.partial(error_line, capsys, "latency")
     assert "--arm_name" in run(journal, file, "--arm_name=left")
     assert "Which take" in run(file)
@@ -253,7 +256,7 @@ def test_an_empty_take_is_left_out_with_its_pictures(
 
 
 def test_drift_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = f"--calibration={tmp_path / 'x.json'}"
+    file = f"--station={tmp_path / 'x.yaml'}"
     here = tmp_path / "now"
     here.mkdir()
     write_image(here / "a.png", pictures()[0])
@@ -307,10 +310,10 @@ def test_poses_taken_by_hand_make_a_calibration(
     again = Stand(7)
     collect_poses(again, again, arm(), SMALL_CHARUCO, folder, 8)  # type: ignore[arg-type]
     assert len(list(folder.glob("*.png"))) == 8
-    file = f"--calibration={tmp_path / 'x.json'}"
+    file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("intrinsics", lens_folder, "--camera_name=wrist", file) == 0
     assert calibrate("hand_eye", folder, "--arm_model=so101", file, *SMALL) == 0
-    off_m = load_calibration(tmp_path / "x.json").hand_eye("wrist").T_mount_camera
+    off_m = load_calibration(tmp_path / "x.calibration.json").hand_eye("wrist").T_mount_camera
     assert np.linalg.norm(off_m[:3, 3] - WHERE.T_mount_camera[:3, 3]) < 0.001
     capsys.readouterr()
 
@@ -346,7 +349,7 @@ def served() -> Iterator[int]:
 def test_pictures_are_taken_from_a_lerobot_camera_and_kept_after_ctrl_c(
     served: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, file = tmp_path / "taken", f"--calibration={tmp_path / 'x.json'}"
+    folder, file = tmp_path / "taken", f"--station={tmp_path / 'x.yaml'}"
     camera_options = ("--camera.type=zmq", "--camera.server_address=127.0.0.1",
                       f"--camera.port={served}", "--camera.camera_name=front")  # fmt: skip
 
@@ -369,9 +372,9 @@ def test_pictures_are_taken_from_a_lerobot_camera_and_kept_after_ctrl_c(
     assert "8 are needed" in said
     kept = len(list(folder.glob("*.png")))
     assert 3 <= kept < 8
-    options = ("--camera_name=front", file, "--images=8", *camera_options)
+    options = ("--camera_name=front", file, *camera_options)
     assert calibrate("intrinsics", folder, *options) == 0
     assert len(list(folder.glob("*.png"))) >= 8
-    found = load_calibration(tmp_path / "x.json").intrinsics("front")
+    found = load_calibration(tmp_path / "x.calibration.json").intrinsics("front")
     assert found.focal_px == pytest.approx(WHERE.lens.focal_px, rel=0.01)
     assert camera(focal_px=480).focal_px == WHERE.lens.focal_px

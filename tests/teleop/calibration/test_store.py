@@ -97,7 +97,6 @@ def test_other_files_are_refused(text: str, says: str, tmp_path: Path) -> None:
 def test_it_lies_beside_the_station() -> None:
     assert calibration_path(Path("lab/left.yaml")) == Path("lab/left.calibration.json")
     assert calibration_path() == Path("station.calibration.json")
-    assert calibration_path(Path("lab/left.yaml"), Path("x.json")) == Path("x.json")
 
 
 def test_ages_are_in_days(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.messages import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
+from gaploop.teleop.safety import make_safety
 from gaploop.teleop.trips import TripWatch
 
 PERIOD_S = 0.01
@@ -96,7 +97,8 @@ class Driven:
         self.robot = make(self.clock, **given)
         self.follower = GenericFollower(self.robot, Station("test"), self.clock)
         self.n = len(self.follower.joint_names)
-        self.watch = TripWatch(SafetyLimits(), self.n, [ARM.index("gripper")])
+        limits = SafetyLimits(lost_servo_s=self.follower.lost_s)
+        self.watch = TripWatch(limits, self.n, [ARM.index("gripper")])
         self.follower.torque_on()
 
     def tripped_after_s(
@@ -190,12 +192,35 @@ def test_a_class_that_keeps_its_last_message_is_silent_when_no_other_comes(goals
     driven = Driven(Relayed)
     assert driven.tripped_after_s(goals, 2.0) is None  # one message is served for several turns
     driven.robot.is_dead = True
-    lost_s = SafetyLimits().lost_servo_s
     after_s = driven.tripped_after_s(goals, 2.0)
-    assert after_s is not None
-    assert lost_s <= after_s < 2 * lost_s
+    assert after_s == pytest.approx(0.5, abs=0.05)
     driven.robot.is_dead, driven.robot.next_s = False, driven.clock.now_s()  # type: ignore[attr-defined]
     assert not driven.follower.read().status.any()
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 0.15, 0.25, 0.4, 0.55, 3.0])
+def test_a_link_that_pauses_holds_the_arm_and_stops_the_base_for_a_while(pause_s: float) -> None:
+    """A LeKiwi was let go of after 0.15 s without news, which a wireless link takes every day."""
+    clock = ManualClock()
+    robot = Relayed(clock)
+    follower = GenericFollower(robot, Station("test"), clock)
+    safety = make_safety(Station("test"), follower, PERIOD_S)
+    follower.torque_on()
+    safety.reset(follower.read().position_rad)
+    moved: list[tuple[float, float]] = []
+    while (now_s := clock.now_s()) < 5.0:
+        robot.is_dead = 2.0 <= now_s < 2.0 + pause_s
+        before = safety.sent_rad
+        goal = np.zeros(len(follower.joint_names))
+        goal[0], goal[6] = 0.2 * math.sin(now_s), 0.1
+        command = safety.filter(LeaderSample(now_s, goal), follower.read(), now_s)
+        follower.send(command)
+        moved.append((abs(command.sent_rad[0] - before[0]), command.sent_rad[6]))
+        clock.sleep_until(now_s + PERIOD_S)
+    assert bool(safety.tripped) == (pause_s > 0.5)
+    while_silent = moved[round(2.2 / PERIOD_S) : round((2.0 + pause_s) / PERIOD_S)]
+    assert not np.array(while_silent).any()
+    assert moved[-1][1] == (0.0 if safety.tripped else 0.1)
 
 
 @pytest.mark.parametrize("make", [Robot, Relayed])

@@ -1,0 +1,329 @@
+"""What a policy sees in one training set and not in another: starts, goals, speed, light, words.
+
+Each quantity has a value for each episode; its distance is the difference of means over the spread
+within the sets (Hedges 1981), of words the difference of shares over theirs, so that all can be
+ranked together. Intervals are for all comparisons at once (Bonferroni). Nothing here is a cause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.messages import FloatArray
+from gaploop.core.statistics import Estimate, rate
+from gaploop.datasets import layout
+from gaploop.datasets.absolute.cameras import CameraLook
+from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
+from gaploop.datasets.absolute.recording import Episode, MotionRecording
+
+NEAR: Final = 0.2
+"""A distance whose interval reaches below is none to speak of ("small", Cohen 1988)."""
+FEWEST: Final = 4
+"""Episodes on either side."""
+MOVES_DEG_S: Final = 3.0
+GRIPS_PCT: Final = 30.0
+"""A gripper that travels by so much closes, or opens."""
+WORDS: Final = ("task", "operator", "station", "outcome", "light")
+
+
+@dataclass
+class Contents:
+    """What the episodes of a training set hold.
+
+    Attributes:
+        keys: a digest of each episode's commands and readings: the same in copies.
+        numbers: quantity and its unit to each episode's value.
+        words: `task`, `operator`, … or a kind of finding, to each episode's word.
+    """
+
+    name: str
+    keys: dict[int, bytes] = field(default_factory=dict)
+    numbers: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    words: dict[str, dict[int, str]] = field(default_factory=dict)
+    pictures: dict[str, dict[int, FloatArray]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Attributes:
+        sentence: with both values.
+        distance: in spreads within a set, with an interval for all comparisons at once.
+        moved: how far what is trained on moved, in spreads: the distance, times the share of
+            episodes that it is about; ranks the sentences.
+    """
+
+    about: str
+    sentence: str
+    distance: Estimate
+    moved: float
+
+    def line(self) -> str:
+        """The sentence with its distance."""
+        d = self.distance
+        return f"{self.sentence}: {d.value:.1f} spreads [{d.low:.1f}, {d.high:.1f}]."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two versions of a training set; `differences` with the largest first."""
+
+    before: str
+    after: str
+    counts: tuple[int, int, int]
+    """Episodes that both hold, that only the first and only the second does."""
+    differences: tuple[Difference, ...]
+    compared: int
+    why_not: str = ""
+
+    def lines(self) -> list[str]:
+        """As printed."""
+        both, old, new = self.counts
+        lines = [
+            f"From {self.before} ({both + old} episodes) to {self.after} ({both + new}): {both} "
+            f"are the same, {old} are only in the first, {new} only in the second."
+        ]
+        if self.why_not:
+            return [*lines, self.why_not]
+        shown = self.differences[:SHOWN]
+        lines += [f"{n}. {d.line()}" for n, d in enumerate(shown, 1)]
+        if more := self.differences[SHOWN:]:
+            lines.append(f"And {len(more)} more, with --json: {', '.join(d.about for d in more)}.")
+        alike = self.compared - len(self.differences)
+        lines.append(f"{alike} of {self.compared} quantities are alike.")
+        if shown:
+            lines.append("None of this is called a cause. To test one: train with and without the "
+                         "episodes that differ, then set both policies against each other: gaploop "
+                         "gate")  # fmt: skip
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "before": self.before, "after": self.after,
+            "same": self.counts[0], "only_before": self.counts[1], "only_after": self.counts[2],
+            "compared": self.compared, "why_not": self.why_not,
+            "differences": [
+                {
+                    "about": d.about, "sentence": d.sentence, "moved": d.moved,
+                    "distance": d.distance.value, "low": d.distance.low, "high": d.distance.high,
+                }
+                for d in self.differences
+            ],
+        }  # fmt: skip
+
+
+def contents(
+    name: str,
+    recording: MotionRecording,
+    looks: Sequence[CameraLook],
+    report: AbsoluteReport,
+    only: Sequence[int] | None = None,
+) -> Contents:
+    """Return what a dataset's episodes hold; `only` some of them, where a checkpoint says so."""
+    held = Contents(name)
+    chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
+    names = [j.name for j in recording.joints]
+    fps, unit = recording.info.fps, recording.unit
+
+    def put(what: str, unit: str, episode: int, value: float) -> None:
+        if np.isfinite(value):
+            held.numbers.setdefault((what, unit), {})[episode] = value
+
+    closes = {k: _closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
+    for e in chosen:
+        together = np.concatenate([e.command, e.reading], axis=1).astype(np.float32)
+        held.keys[e.index] = hashlib.blake2b(together.tobytes(), digest_size=16).digest()
+        put("length", "s", e.index, len(e.reading) / fps)
+        moments = {"at the start": 0, "at the end": len(e.reading) - 1}
+        for k, sign in closes.items():
+            moments |= _gripping(e, k, sign, fps)
+        for when, row in moments.items():
+            for k in recording.arm:
+                put(f"{names[k]} {when}", unit, e.index, float(e.reading[row, k]))
+            if not when.startswith("at the"):
+                put(f"time {when}", "s", e.index, row / fps)
+        speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
+        if (speed > MOVES_DEG_S).any():
+            put(
+                "speed of the arm",
+                f"{unit}/s",
+                e.index,
+                float(np.median(speed[speed > MOVES_DEG_S])),
+            )
+        put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
+    for look in looks:
+        starts = {e: x for e, x in look.starts.items() if e in held.keys}
+        held.pictures[look.name] = starts
+        for e, picture in starts.items():
+            red, green, blue = (picture.reshape(-1, 3).mean(axis=0) + 1.0).tolist()
+            put(f"brightness of {look.name}", "of 255", e, float(picture.mean()))
+            put(f"contrast of {look.name}", "of 255", e, float(picture.mean(axis=2).std()))
+            put(f"red over green of {look.name}", "", e, red / green)
+            put(f"blue over green of {look.name}", "", e, blue / green)
+    for row in layout.episode_rows(recording.info.root):
+        e = int(row["episode_index"])
+        if e in held.keys:
+            told = {"task": (row.get("tasks") or [""])[0]}
+            told |= {word: row.get(f"gap_{word}") for word in WORDS if word != "task"}
+            for word, value in told.items():
+                if value:
+                    held.words.setdefault(word, {})[e] = str(value)
+    flags = report.flags()
+    for kind in sorted({flag for own in flags.values() for flag in own}):
+        held.words[f"shows {kind}"] = {
+            e: "yes" if kind in flags.get(str(e), []) else "no" for e in held.keys
+        }
+    return held
+
+
+def _closing(recording: MotionRecording, k: int) -> float:
+    """Return 1 where a gripper closes towards lower values, -1 where towards higher ones.
+
+    It holds things short of its command on the side where it is closed.
+    """
+    apart = np.concatenate([e.reading[:, k] - e.command[:, k] for e in recording.episodes])
+    below, above = np.clip(apart, 0, None).mean(), np.clip(-apart, 0, None).mean()
+    return 1.0 if below >= above else -1.0
+
+
+def _gripping(e: Episode, k: int, sign: float, fps: float) -> dict[str, int]:
+    """Return the rows at which a gripper has first closed, and last begins to open."""
+    u = sign * e.command[:, k]
+    span = max(2, round(fps))
+    if len(u) <= span:
+        return {}
+    change = u[span:] - u[:-span]
+    closes, opens = np.flatnonzero(change < -GRIPS_PCT), np.flatnonzero(change > GRIPS_PCT)
+    found = dict[str, int]()
+    if len(closes):
+        found["of the first grasp"] = int(closes[0]) + span
+    if len(opens) and len(closes) and opens[-1] > closes[0]:
+        found["of the last release"] = int(opens[-1])
+    return found
+
+
+def compare(before: Contents, after: Contents) -> Comparison:
+    """Compare two training sets: episodes that only one holds, or one's own with the rest."""
+    keys = {key: e for e, key in before.keys.items()}
+    same = {e for e, key in after.keys.items() if key in keys}
+    kept = {keys[after.keys[e]] for e in same}
+    old, new = set(before.keys) - kept, set(after.keys) - same
+    counts = len(same), len(old), len(new)
+    if not old and not new:
+        return Comparison(before.name, after.name, counts, (), 0, "They hold the same episodes.")
+    first, second = old or kept, new or same
+    if min(len(first), len(second)) < FEWEST:
+        why = f"Fewer than {FEWEST} episodes on one side: too few to compare."
+        return Comparison(before.name, after.name, counts, (), 0, why)
+    share = max(len(new) / len(after.keys), len(old) / len(before.keys))
+    for camera in set(before.pictures) & set(after.pictures):
+        _scenes(before, after, camera, first, second)
+    pairs = [
+        (what, [
+            np.array([v for e, v in held.numbers[what].items() if e in chosen])
+            for held, chosen in ((before, first), (after, second))
+        ])
+        for what in before.numbers if what in after.numbers
+    ]  # fmt: skip
+    pairs = [(what, both) for what, both in pairs if min(map(len, both)) >= FEWEST]
+    words = list(_words(before, after, first, second))
+    total = 2 * len(pairs) + len(words)
+    confidence = 1.0 - 0.05 / max(total, 1)
+    found = list[Difference]()
+    for (what, unit), (a, b) in pairs:
+        least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
+        found += _differs(what, unit, a, b, least, share, confidence)
+    for what, word, a, b in words:
+        p, q = (rate(sum(x), len(x), confidence) for x in (a, b))
+        mixed = (sum(a) + sum(b)) / (len(a) + len(b))
+        spread = max((mixed * (1 - mixed)) ** 0.5, 0.1)
+        d, step = (q.value - p.value) / spread, q.value - p.value
+        low = (step - np.hypot(q.value - q.low, p.high - p.value)) / spread
+        high = (step + np.hypot(q.high - q.value, p.value - p.low)) / spread
+        if min(abs(low), abs(high)) > NEAR and low * high > 0:
+            named = f"{what}" if word == "yes" else f'{what} "{word}"'
+            text = f"{named} in {p.value:.0%} of episodes before, {q.value:.0%} now"
+            found.append(
+                Difference(named, text, Estimate(d, float(low), float(high)), abs(d) * share)
+            )
+    found.sort(key=lambda difference: -difference.moved)
+    return Comparison(before.name, after.name, counts, tuple(found), total)
+
+
+def _differs(
+    what: str,
+    unit: str,
+    a: FloatArray,
+    b: FloatArray,
+    least: float,
+    share: float,
+    confidence: float,
+) -> Iterator[Difference]:
+    """Yield whether two sets' values lie apart, and whether they are spread differently."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    n, m = len(a), len(b)
+
+    def distance(x: FloatArray, y: FloatArray, floor: float) -> Estimate:
+        spread = np.sqrt(((n - 1) * x.var(ddof=1) + (m - 1) * y.var(ddof=1)) / (n + m - 2))
+        d = float((y.mean() - x.mean()) / max(float(spread), floor))
+        d *= 1 - 3 / (4 * (n + m) - 9)  # Hedges' correction of few episodes
+        half = z * float(np.sqrt(1 / n + 1 / m + d * d / (2 * (n + m))))
+        return Estimate(d, d - half, d + half)
+
+    def said(size: Estimate) -> bool:
+        return size.low * size.high > 0 and min(abs(size.low), abs(size.high)) > NEAR
+
+    def value(x: float) -> str:
+        return f"{x:.3g} {unit}".strip().replace(" °", "°")
+
+    size = distance(a, b, least)
+    if said(size):
+        text = f"{what}: {value(a.mean())} before, {value(b.mean())} now"
+        yield Difference(what, text, size, abs(size.value) * share)
+        return
+    wide = distance(np.abs(a - np.median(a)), np.abs(b - np.median(b)), least)
+    if said(wide):
+        text = f"spread of {what}: {value(a.std(ddof=1))} before, {value(b.std(ddof=1))} now"
+        yield Difference(f"spread of {what}", text, wide, abs(wide.value) * share)
+
+
+def _scenes(
+    before: Contents, after: Contents, camera: str, first: set[int], second: set[int]
+) -> None:
+    """Add how far each first picture is from the first set's usual one, brightness aside."""
+    usual = [p for e, p in before.pictures[camera].items() if e in first]
+    if len(usual) < FEWEST:
+        return
+    for held, chosen in ((before, first), (after, second)):
+        values = held.numbers.setdefault((f"scene of {camera}", "of 255"), {})
+        for e, picture in held.pictures[camera].items():
+            if e in chosen:
+                others = [p for p in usual if p is not picture]
+                middle = np.median(others, axis=0)
+                gain = float(np.median((picture + 4) / (middle + 4)))
+                values[e] = float(np.abs(picture - gain * middle).mean())
+
+
+def _words(
+    before: Contents, after: Contents, first: set[int], second: set[int]
+) -> Iterator[tuple[str, str, list[bool], list[bool]]]:
+    """Yield each word of each kind, and which episodes of both sets have it."""
+    for what in {**before.words, **after.words}:
+        sides: list[Mapping[int, str]] = [before.words.get(what, {}), after.words.get(what, {})]
+        if what.startswith("shows "):
+            sides = [s or dict.fromkeys(held.keys, "no") for s, held in
+                     zip(sides, (before, after), strict=True)]  # fmt: skip
+        values = [[v for e, v in s.items() if e in chosen] for s, chosen in
+                  zip(sides, (first, second), strict=True)]  # fmt: skip
+        if min(map(len, values)) < FEWEST:
+            continue
+        for word in sorted({*values[0], *values[1]} - {"no"}):
+            yield what, word, [v == word for v in values[0]], [v == word for v in values[1]]

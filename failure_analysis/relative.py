@@ -1,0 +1,478 @@
+"""What sets failed takes apart from takes that went well, beyond chance; nothing else is named.
+
+Outside the embedded cell only takes of the station itself say what is usual. Each take becomes the
+same figures, of its joints, gripper, motor loads and cameras. A figure is named if it separates
+failures from successes better than the best of all figures does for 19 of 20 ways of dealing out
+the same outcomes anew (the max-T test of Westfall and Young 1993), so that outcomes dealt at random
+name anything in one set of twenty, however many figures are tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.messages import FloatArray, Image
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import FailureMode, GapDimension
+from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
+from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
+from gaploop.failure_analysis.views.phases import grasps
+from gaploop.failure_analysis.views.pictures import photometry, squared
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+
+D, M = GapDimension, FailureMode
+CHANCE: Final = 0.05
+"""Share of sets in which outcomes dealt at random name anything."""
+MOST_DEALS: Final = 4_999
+LEAST_KNOWN: Final = 0.75
+"""Of failures and of successes, the part in which a figure must be known."""
+BEYOND: Final = 0.9
+"""A take shows a figure if it stands off more than this part of the successes."""
+PICTURES: Final = (0, 10, 20, 40)
+"""Pictures looked at, by their number in the take."""
+TRAVELS_RAD: Final = math.radians(8.0)
+"""A joint that is told to move less than this says nothing about how far it goes."""
+NEIGHBOURS: Final = 3
+JUMP: Final = 4.0
+"""Spreads by which a figure must jump where failures were recorded one after another, without an
+overlap: what drifts over a session differs there, too. Of 44 such halves of a real arm's takes one
+is named."""
+SHOWN: Final = 4
+"""Figures that a take lists as evidence."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One kind of number that every take of a set has.
+
+    Attributes:
+        sentence: with `{about}`, a joint or camera, and `{value}`.
+        unit: as people read it, with a space where one belongs.
+        floor: the difference of two takes that means nothing.
+        dimension: what it is direct evidence for; None if several causes may bring it about.
+        mode: the failure mode that it shows, if it is one of how the attempt went.
+        side: +1 or -1 if only more or less of it is a fault.
+        by_policy: whoever drives another way has it otherwise.
+    """
+
+    sentence: str
+    unit: str
+    floor: float
+    dimension: GapDimension | None = None
+    mode: FailureMode | None = None
+    side: int = 0
+    by_policy: bool = True
+
+    def show(self, value: float) -> str:
+        """Return a value as people read it."""
+        return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}{self.unit}"
+
+
+FIGURES: Final[Mapping[str, Figure]] = {
+    "offset": Figure(
+        "{about} rests {value} off its command", "°", 0.5, D.SPATIAL_GEOMETRY, by_policy=False
+    ),
+    "start": Figure("{about} starts at {value}", "°", 0.5, D.SPATIAL_GEOMETRY),
+    "travel": Figure(
+        "{about} moves by {value} of what it is told", " %", 5.0, D.ACTUATOR_RESPONSE, side=-1,
+        by_policy=False,
+    ),
+    "never": Figure("the joints travel {value} in all", "°", 20.0, mode=M.FROZEN, side=-1),
+    "duration": Figure("the attempt runs for {value}", " s", 0.5, mode=M.TIMEOUT, side=1),
+    "closings": Figure("the gripper closes {value} times", "", 0.5, mode=M.TIMEOUT, side=-1),
+    "close": Figure("the gripper closes with {about} at {value}", "°", 1.0, mode=M.MISSED_GRASP),
+    "close_far": Figure(
+        "the gripper closes {value} from where it closes in the most similar takes", "°", 1.0,
+        mode=M.MISSED_GRASP, side=1,
+    ),
+    "held": Figure("something holds the jaws open for {value} of the closing", " %", 10.0,
+                   mode=M.MISSED_GRASP, side=-1),
+    "carried": Figure("the gripper opens {value} after it closed", " s", 0.3, mode=M.SLIP, side=-1),
+    "open": Figure("the gripper opens with {about} at {value}", "°", 1.0, mode=M.MISPLACEMENT),
+    "open_far": Figure(
+        "the gripper opens {value} from where it opens in the most similar takes", "°", 1.0,
+        mode=M.MISPLACEMENT, side=1,
+    ),
+    "end": Figure("the attempt ends with {about} at {value}", "°", 1.0),
+    "mode": Figure("{about} is seen in {value} of the takes", " %", 1.0, side=1),
+    **{
+        name: Figure(sentence, unit, floor, dimension, side=side, by_policy=False)
+        for name, sentence, unit, floor, dimension, side in (
+            ("brightness", "{about}: the median grey is {value} of 255", "", 4.0,
+             D.VISUAL_DOMAIN, 0),
+            ("contrast", "{about}: grey levels spread by {value}", "", 2.0, D.VISUAL_DOMAIN, 0),
+            ("saturation", "{about}: the median saturation is {value} of 255", "", 5.0,
+             D.VISUAL_DOMAIN, 0),
+            ("cast_red", "{about}: red stands at {value} (log) to green", "", 0.02,
+             D.VISUAL_DOMAIN, 0),
+            ("cast_blue", "{about}: blue stands at {value} (log) to green", "", 0.03,
+             D.VISUAL_DOMAIN, 0),
+            ("sharpness", "{about}: edges are {value} times as strong as the contrast", "", 0.06,
+             D.VISUAL_DOMAIN, 0),
+            ("corners", "{about}: corners are {value} times as bright as the middle", "", 0.03,
+             D.VISUAL_DOMAIN, 0),
+            ("covered", "{about}: {value} of the picture is dark and without detail", " %", 2.0,
+             D.VISUAL_DOMAIN, 1),
+        )
+    },
+}  # fmt: skip
+"""Kinds of figures by what their names begin with; `close:elbow` is of the elbow."""
+SIGNALS: Final[Mapping[str, tuple[GapDimension | None, FailureMode | None, int, bool]]] = {
+    "lag_s": (D.ACTUATOR_RESPONSE, None, 1, False),
+    "backlash_rad": (D.ACTUATOR_RESPONSE, None, 1, False),
+    "speed_gain": (D.ACTUATOR_RESPONSE, None, -1, False),
+    "oscillation_rad": (None, M.OSCILLATION, 1, True),
+    "jitter_rad": (D.SENSOR_NOISE, None, 1, False),
+    "quantum_rad": (D.SENSOR_NOISE, None, 1, False),
+    "repeat_share": (D.SENSOR_NOISE, None, 1, False),
+    "dropout_share": (D.SENSOR_NOISE, None, 1, False),
+    "standstill_s": (None, M.FROZEN, 1, True),
+    "lost_count": (None, M.SLIP, 1, True),
+    "carry_current_a": (D.OBJECT_PROPERTY, None, 1, True),
+    "effort_a": (None, M.OBSTRUCTION, 1, True),
+    "peak_current_a": (None, M.OBSTRUCTION, 1, True),
+    "load_peak_pct": (None, M.OBSTRUCTION, 1, True),
+    "force_peak_n": (None, M.COLLISION, 1, True),
+}
+"""Signals that mean the same on any arm: dimension, mode, side, and whether the driver matters."""
+
+
+def figure_of(name: str) -> Figure:
+    """Return the kind of a figure by its name."""
+    kind = name.partition(":")[0]
+    if kind in FIGURES:
+        return FIGURES[kind]
+    spec, (dimension, mode, side, by_policy) = registry()[kind], SIGNALS[kind]
+    return Figure(spec.sentence, "", spec.floor, dimension, mode, side, by_policy)
+
+
+def words_of(name: str, value: float) -> tuple[str, str]:
+    """Return the sentence about a figure's value, and the value alone."""
+    kind, _, about = name.partition(":")
+    if kind not in FIGURES:
+        spec = registry()[kind]
+        return spec.describe(value), spec.show(value)
+    shown = FIGURES[kind].show(value)
+    return FIGURES[kind].sentence.format(about=about.replace("_", " "), value=shown), shown
+
+
+@dataclass(frozen=True)
+class TakeFigures:
+    """One take's figures by name, and when in it they were read [s]."""
+
+    values: Mapping[str, float]
+    at_s: Mapping[str, float]
+    mode: ModeCall
+
+
+def figures_of(take: Take, images: bool = True) -> TakeFigures:
+    """Return the figures of a take, whatever its outcome."""
+    view = TakeView(take, images=False)
+    motion, measured = view.motion, measure(view)
+    values = {name: measured[name] for name in SIGNALS}
+    at_s = dict[str, float]()
+    values["duration"] = take.duration_s
+    call = failure_mode(view, measured)
+    if call.mode not in (None, M.TIMEOUT, M.MISPLACEMENT):  # every success lets go, and ends
+        values[f"mode:{call.mode}"] = 100.0
+    if motion is not None:
+        _joints(motion, values, at_s)
+    for camera in sorted(take.cameras) if images else ():
+        seen = [p for n, p in zip(range(PICTURES[-1] + 1), take.cameras[camera](), strict=False)
+                if n in PICTURES]  # fmt: skip
+        if seen:
+            small = [squared(p) for p in seen]
+            values |= {f"{k}:{camera}": v for k, v in photometry(small).items() if k in FIGURES}
+            values[f"covered:{camera}"] = 100.0 * float(np.median([_covered(p) for p in small]))
+    return TakeFigures(values, at_s, call)
+
+
+def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> None:
+    """Add what each joint does, and where they are when the gripper closes and opens."""
+    read, sent = np.degrees(motion.position_rad), motion.sent_rad
+    off = np.degrees(motion.residual_rad)
+    for k, joint in enumerate(motion.joints):
+        told = float(np.ptp(sent[:, k]))
+        if told > TRAVELS_RAD:
+            values[f"travel:{joint}"] = float(np.ptp(read[:, k])) / math.degrees(told) * 100.0
+        if k in motion.arm_joints:
+            still = motion.slow[:, k]
+            values[f"offset:{joint}"] = float(
+                np.median(off[still, k] if still.any() else off[:, k])
+            )
+            values[f"start:{joint}"] = float(np.median(read[:3, k]))
+            values[f"end:{joint}"] = float(np.median(read[-3:, k]))
+    values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
+    closings = grasps(motion)
+    if not motion.grippers:
+        return
+    values["closings"] = float(len(closings))
+    if not closings:
+        return
+    grasp = next((g for g in closings if g.held), closings[0])
+    until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
+    values["carried"] = until_s - grasp.close_s
+    values["held"] = 100.0 * float(grasp.held) * (until_s - grasp.close_s) / max(
+        grasp.open_s - grasp.close_s, 1e-3
+    )  # fmt: skip
+    for what, when_s in (("close", grasp.close_s), ("open", until_s)):
+        if what == "open" and not grasp.released:
+            continue
+        row = int(np.searchsorted(motion.t_s, when_s).clip(0, len(motion.t_s) - 1))
+        for k in motion.arm_joints:
+            values[f"{what}:{motion.joints[k]}"] = float(read[row, k])
+        at_s[what] = when_s
+
+
+def _covered(picture: Image) -> float:
+    """Return the share of a picture's cells that are dark and have no detail."""
+    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float64)
+    cells = grey.reshape(16, grey.shape[0] // 16, 16, -1)
+    return float(((cells.std(axis=(1, 3)) < 2.0) & (cells.mean(axis=(1, 3)) < 40.0)).mean())
+
+
+@dataclass(frozen=True)
+class Separation:
+    """A figure that separates failures from successes.
+
+    Attributes:
+        p: share of deals in which the best figure separates as well.
+        failed, well: the figure's median in failures, and in successes.
+        size: their difference in spreads of the successes.
+    """
+
+    name: str
+    p: float
+    failed: float
+    well: float
+    size: float
+
+    @property
+    def message(self) -> str:
+        """What differs, in words."""
+        said, _ = words_of(self.name, self.failed)
+        return f"{said}; {words_of(self.name, self.well)[1]} in successes"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Failures beside successes.
+
+    Attributes:
+        separations: what separates them beyond chance, the farthest apart first.
+        tried: figures that were tried.
+        in_a_row: failures were recorded one after another, which chance would hardly do.
+        least_p: the smallest p that so many takes can reach; above `CHANCE` nothing can be told.
+        nearest: the figure that separates best, named or not; None if there is none.
+    """
+
+    failures: int
+    successes: int
+    tried: int = 0
+    in_a_row: bool = False
+    least_p: float = 1.0
+    separations: tuple[Separation, ...] = ()
+    nearest: Separation | None = None
+    values: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def shown_by(self, row: int, name: str, failed: NDArray[np.bool_]) -> bool:
+        """Say whether a take stands off most successes, on the failures' side, in a figure."""
+        column = self.values[name]
+        well = column[~failed & np.isfinite(column)]
+        side = math.copysign(1.0, float(np.nanmedian(column[failed])) - float(np.median(well)))
+        return bool(np.mean(side * column[row] > side * well) >= BEYOND)
+
+    @property
+    def cause(self) -> Separation | None:
+        """The named figure that is direct evidence for a cause, if there is one."""
+        return next((s for s in self.separations if figure_of(s.name).dimension), None)
+
+    def message(self) -> str:
+        """Return in words what the failures together say, or what would tell."""
+        n, m = self.failures, self.successes
+        if not n:
+            return "Nothing failed: nothing to explain."
+        if not m:
+            return (
+                "Station: unknown. No take that went well is at hand to set the failures against. "
+                "What would tell: label takes that went well, or name such takes with --reference."
+            )
+        takes = f"{_many(n, 'failure')} and {_many(m, 'success')}"
+        if self.least_p > CHANCE or not self.tried:
+            return (
+                f"Station: unknown. {takes} are too few to tell any difference from chance. "
+                "What would tell: 8 of each, or takes that went well with --reference."
+            )
+        if not self.separations:
+            near = (
+                f" (nearest: {self.nearest.message}; p {self.nearest.p:.2f})"
+                if self.nearest
+                else ""
+            )
+            return (
+                f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
+                f"chance{near}. What would tell: more labelled takes, or a measured station "
+                "(gaploop identify --measure) with --twin."
+            )
+        first = self.cause or self.separations[0]
+        said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "
+        said += f"{takes})."
+        if self.in_a_row:
+            said += " The failures were recorded together: what else changed then looks the same."
+        return said
+
+
+def _many(count: int, word: str) -> str:
+    plural = {"failure": "failures", "success": "successes"}[word]
+    return f"{count} {word if count == 1 else plural}"
+
+
+def compare(
+    rows: Sequence[TakeFigures],
+    failed: Sequence[bool],
+    *,
+    other_driver: bool = False,
+    in_order: bool = True,
+) -> Comparison:
+    """Set failures against successes, figure by figure.
+
+    Args:
+        rows: figures of both, in the order they were recorded.
+        failed: which of them failed.
+        other_driver: somebody else drove what went well: how it was driven isn't compared.
+        in_order: a steady change over the recording is allowed for; without it, order means
+            nothing.
+    """
+    bad = np.array(failed, dtype=bool)
+    n, fails = len(bad), int(bad.sum())
+    wells = n - fails
+    if not fails or not wells:
+        return Comparison(fails, wells)
+    columns = {
+        name: np.array([r.values.get(name, math.nan) for r in rows])
+        for name in sorted({name for r in rows for name in r.values})
+    }
+    for name in columns:
+        if name.startswith("mode:"):
+            columns[name] = np.nan_to_num(columns[name])
+    for what in ("close", "open"):
+        pose = [c for name, c in columns.items() if name.startswith(f"{what}:")]
+        if pose and n > NEIGHBOURS:
+            places = np.array(pose).T
+            apart = np.sqrt(np.mean((places[:, None] - places[None]) ** 2, axis=2))
+            np.fill_diagonal(apart, np.nan)
+            columns[f"{what}_far"] = np.sort(apart, axis=1)[:, :NEIGHBOURS].mean(axis=1)
+    names = []
+    for name, column in columns.items():
+        known = np.isfinite(column)
+        kind = figure_of(name)
+        if min(known[bad].mean(), known[~bad].mean()) < LEAST_KNOWN or (
+            other_driver and kind.by_policy
+        ):
+            continue
+        if np.ptp(column[known]) >= kind.floor:
+            names.append(name)
+    deals = _deals(n, fails)
+    # Dealt the other way round, two groups of one size are as far apart.
+    least_p = (2.0 if fails == wells else 1.0) / math.comb(n, fails)
+    if not names:
+        return Comparison(fails, wells, least_p=least_p)
+    ranks = np.array([_ranks(columns[name]) for name in names]).T
+    sides = np.array([figure_of(name).side for name in names])
+    of_time = [np.ones(n), np.linspace(-1.0, 1.0, n)] if in_order and n > 4 else [np.ones(n)]
+    trend, _ = np.linalg.qr(np.array(of_time).T)
+    ranks = _unit(ranks - trend @ (trend.T @ ranks))
+    labels = bad[None].astype(float)
+    observed = _separates(labels, ranks, trend, sides)[0]
+    best = _separates(deals, ranks, trend, sides).max(axis=1)
+    drawn = len(best) < math.comb(n, fails)  # at random, the true one not among them
+    p = ((best[:, None] >= observed - 1e-9).sum(axis=0) + drawn) / (len(best) + drawn)
+    turns, usual = (np.abs(np.diff(x, axis=1)).sum(axis=1) for x in (labels, deals))
+    in_a_row = in_order and bool(np.mean(usual <= turns[0]) <= CHANCE)
+    told, nearest = list[Separation](), None
+    for k, name in enumerate(names):
+        column, floor = columns[name], figure_of(name).floor
+        ours, theirs = (column[mask & np.isfinite(column)] for mask in (bad, ~bad))
+        middle = np.mean if name.startswith("mode:") else np.median
+        here, there = float(middle(ours)), float(middle(theirs))
+        spread = max(1.4826 * float(np.median(np.abs(x - np.median(x)))) for x in (ours, theirs))
+        found = Separation(name, float(p[k]), here, there, abs(here - there) / max(spread, floor))
+        if nearest is None or (found.p, -found.size) < (nearest.p, -nearest.size):
+            nearest = found
+        apart = ours.min() > theirs.max() or ours.max() < theirs.min()
+        plain = not in_a_row or (apart and found.size >= JUMP)
+        if found.p <= CHANCE and abs(here - there) >= floor and plain:
+            told.append(found)
+    told.sort(key=lambda s: -s.size)
+    return Comparison(
+        fails, wells, len(names), in_a_row, least_p, tuple(told), nearest, columns
+    )  # fmt: skip
+
+
+def _ranks(column: FloatArray) -> FloatArray:
+    """Return ranks, ties alike, about 0; what isn't known stands in the middle."""
+    from scipy.stats import rankdata
+
+    known = np.isfinite(column)
+    ranks = np.zeros(len(column))
+    ranks[known] = rankdata(column[known]) - 0.5 * (known.sum() + 1)
+    return ranks
+
+
+def _unit(columns: FloatArray) -> FloatArray:
+    size = np.linalg.norm(columns, axis=0, keepdims=True)
+    return np.asarray(columns / np.where(size > 1e-9, size, np.inf))
+
+
+def _separates(
+    labels: FloatArray, ranks: FloatArray, trend: FloatArray, sides: NDArray[np.int64]
+) -> FloatArray:
+    """Return how well each deal of labels, (deals, n), is told by ranks, (n, k): (deals, k)."""
+    left = _unit((labels - (labels @ trend) @ trend.T).T)
+    r = left.T @ ranks
+    return np.asarray(np.where(sides == 0, np.abs(r), r * sides))
+
+
+def _deals(n: int, failures: int) -> FloatArray:
+    """Return every way to say which of n takes failed, or many at random: shape (deals, n)."""
+    if math.comb(n, failures) <= MOST_DEALS:
+        chosen = list(itertools.combinations(range(n), failures))
+        labels = np.zeros((len(chosen), n))
+        labels[np.arange(len(chosen))[:, None], chosen] = 1.0
+        return labels
+    order = np.argsort(np.random.default_rng(0).random((MOST_DEALS, n)), axis=1)
+    return np.asarray((order < failures).astype(float))
+
+
+def take_evidence(
+    found: Comparison, row: int, figures: TakeFigures, failed: NDArray[np.bool_], fps: float
+) -> tuple[GapDimension | None, ModeCall, tuple[Evidence, ...]]:
+    """Return what a failed take shows of what sets the failures apart: cause, mode, evidence."""
+    cause: GapDimension | None = None
+    call = ModeCall(None, None)
+    evidence = list[Evidence]()
+    for s in found.separations:
+        kind, value = figure_of(s.name), float(found.values[s.name][row])
+        if not found.shown_by(row, s.name, failed):
+            continue
+        name, _, _ = s.name.partition(":")
+        if name == "mode":
+            if call.mode is None:
+                call = replace(figures.mode)
+            continue
+        said = f"{words_of(s.name, value)[0]}; {words_of(s.name, s.well)[1]} in successes"
+        at_s = figures.at_s.get(name.removesuffix("_far"))
+        said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
+        evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
+        cause = cause or kind.dimension
+        if kind.mode is not None and call.mode is None:
+            call = ModeCall(kind.mode, None)
+    return cause, call, (*evidence[:SHOWN], *call.evidence)

@@ -1,0 +1,394 @@
+"""The first applier of any MuJoCo scene: what mechanisms change, by the roles in its model.
+
+A model that somebody's environment holds is changed in place, and put back as a whole. What a
+mechanism needs and the scene doesn't have is said by `UnavailableError`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import mujoco
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.sim import look
+from gaploop.sim.arms import SO101
+from gaploop.sim.gaps.mechanism import ModelApplier, Rng, SpecEdit, Vector, stream
+from gaploop.sim.roles import Roles
+from gaploop.sim.scene import CUBE_HALF_SIZE_M
+
+CELL_PERIOD_S: Final = 0.02
+"""Of the cell's policies: severities of what lasts are shares of it."""
+NEAR, FAR = 3.0, 8.0
+"""Boxes stand this many half sizes of the object away from it."""
+BOX, CYLINDER = int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_CYLINDER)
+SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
+ELLIPSOID, CAPSULE = int(mujoco.mjtGeom.mjGEOM_ELLIPSOID), int(mujoco.mjtGeom.mjGEOM_CAPSULE)
+
+type Model = mujoco.MjModel
+
+
+class UnavailableError(UnusableInputError):
+    """A scene lacks what a mechanism changes."""
+
+
+class NoModel(ModelApplier):
+    """Of a scene that MuJoCo doesn't simulate: nothing can be changed."""
+
+    lacks = "MuJoCo doesn't simulate it"
+
+    def __init__(self, period_s: float) -> None:
+        """Take note of the policy's period [s]."""
+        self.hand = None
+        self.period_s = period_s
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what the scene lacks: whatever an applier of the cell has beyond this one."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        why = {
+            "criterion": "the environment itself says what success is",
+            "arm": "only arms of the embedded cell are known that well",
+        }
+        raise UnavailableError(why.get(name, self.lacks))
+
+    def scale(self, relative_to: str) -> float:
+        """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
+        return self.period_s / CELL_PERIOD_S if relative_to == "period" else 1.0
+
+
+class WorldModel(NoModel):
+    """Changes a compiled model by its roles.
+
+    Attributes:
+        roles: as of the model.
+        edits: bodies to add where the model is compiled.
+        raised_m: how much higher the object starts, since its table does [m].
+        boxes: bodies to place anew in every take, with their half heights [m].
+    """
+
+    lacks = "only the embedded cell has that"
+
+    def __init__(
+        self, model: Model, data: mujoco.MjData, roles: Roles, gap_seed: int, period_s: float
+    ) -> None:
+        """Take note of a scene that was reset; it isn't changed."""
+        super().__init__(period_s)
+        self.roles = roles
+        self.edits: list[SpecEdit] = []
+        self.boxes: list[tuple[str, float]] = []
+        self.raised_m = 0.0
+        self._gap_seed = gap_seed
+        self._changes: list[Callable[[Model], None]] = []
+        self._tried, self._data = copy.copy(model), copy.copy(data)
+
+    def need(self, role: str) -> Any:
+        """Return what plays a role, or raise UnavailableError."""
+        if role in self.roles.doubts:
+            raise UnavailableError(
+                f"its {role.removesuffix('s')} is in doubt ({self.roles.doubts[role]})"
+            )
+        return getattr(self.roles, role)
+
+    def change(self, change: Callable[[Model], None]) -> None:
+        """Change the compiled model in place; may decorate what does."""
+        try:
+            change(self._tried)
+        except KeyError as error:
+            raise UnavailableError(f"its model has other names ({error.args[0]})") from None
+        self._changes.append(change)
+
+    def edit(self, edit: SpecEdit) -> None:
+        """Add bodies before the model is compiled; may decorate what does."""
+        edit(mujoco.MjSpec())
+        self.edits.append(edit)
+
+    @property
+    def half_size_m(self) -> Vector:
+        """Half size of the object along x, y and z as it lies [m], shape (3,)."""
+        low, high = self._extent(self._tried)
+        return np.asarray(0.5 * (high - low))
+
+    def _geoms(self) -> list[int]:
+        thing = self.need("object")
+        return [g for g in range(self._tried.ngeom) if int(self._tried.geom_bodyid[g]) == thing]
+
+    def _extent(self, model: Model) -> tuple[Vector, Vector]:
+        """Return the object's corners [m], shape (3,) each, as it lay when it was reset."""
+        place = self._data.xpos[self.need("object")]
+        turn = self._data.xmat[self.roles.object].reshape(3, 3)
+        low, high = np.full(3, np.inf), np.full(3, -np.inf)
+        for geom in self._geoms():
+            matrix = np.zeros(9)
+            mujoco.mju_quat2Mat(matrix, model.geom_quat[geom])
+            rotation = turn @ matrix.reshape(3, 3)
+            centre = place + turn @ model.geom_pos[geom] + rotation @ model.geom_aabb[geom, :3]
+            half = np.abs(rotation) @ model.geom_aabb[geom, 3:]
+            low, high = np.minimum(low, centre - half), np.maximum(high, centre + half)
+        return low, high
+
+    @property
+    def camera_m(self) -> float:
+        """Distance of the camera from the object, or from the hand where there is none [m]."""
+        camera = self.need("cameras")[0]
+        body = self.roles.object if self.roles.object >= 0 else self._tried.nbody - 1
+        return float(np.linalg.norm(self._data.cam_xpos[camera] - self._data.xpos[body]))
+
+    def scale(self, relative_to: str) -> float:
+        """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
+        if relative_to == "object":
+            return float(self.half_size_m.mean()) / CUBE_HALF_SIZE_M
+        if relative_to == "camera":
+            return self.camera_m / SO101.camera_pos_m[2]
+        return super().scale(relative_to)
+
+    @property
+    def towards_rad(self) -> float:
+        """Direction from the arm's base to the object, about the vertical [rad]."""
+        base = self._tried.jnt_bodyid[self.roles.arm[0]] if self.roles.arm else 0
+        x, y, _ = self._data.xpos[self.need("object")] - self._data.xpos[base]
+        return float(np.arctan2(y, x))
+
+    def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
+        """Make the object larger or smaller along the world's axes, from its lower side up."""
+        thing = self.need("object")
+        turn = self._data.xmat[thing].reshape(3, 3).copy()
+
+        @self.change
+        def change(model: Model) -> None:
+            floor = self._extent(model)[0][2]
+            for geom in self._geoms():
+                _scale_geom(model, geom, turn, np.array([x, y, z]))
+            up_m = turn.T @ [0.0, 0.0, floor - self._extent(model)[0][2]]
+            model.geom_pos[self._geoms()] += up_m
+            model.body_ipos[thing] += up_m
+            volume = x * y * z
+            model.body_mass[thing] *= volume
+            model.body_inertia[thing] *= volume ** (5 / 3)
+            self._settle(model)
+
+    def make_cylinder(self) -> None:
+        """Make an object of boxes round."""
+
+        @self.change
+        def change(model: Model) -> None:
+            geoms = [g for g in self._geoms() if int(model.geom_type[g]) == BOX]
+            if not geoms:
+                raise UnavailableError("its object isn't a box")
+            for geom in geoms:
+                half = model.geom_size[geom].copy()
+                model.geom_type[geom] = CYLINDER
+                model.geom_size[geom] = [half[0], half[2], 0.0]
+                _bound(model, geom, np.array([half[0], half[0], half[2]]))
+            self._settle(model)
+
+    def _settle(self, model: Model) -> None:
+        """Recompute what the compiler made of the object's mass and extent."""
+        thing = self.roles.object
+        # The tree of boxes that a body's geoms are looked for in: one box around all of them.
+        start, count = int(model.body_bvhadr[thing]), int(model.body_bvhnum[thing])
+        reach_m = max(
+            float(np.linalg.norm(model.geom_pos[g] - model.body_ipos[thing]))
+            + float(np.linalg.norm(model.geom_aabb[g, :3]) + np.linalg.norm(model.geom_aabb[g, 3:]))
+            for g in self._geoms()
+        )
+        model.bvh_aabb[start : start + count] = [0.0] * 3 + [reach_m] * 3
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+
+    def change_density(self, factor: float) -> None:
+        """Make the object heavier or lighter."""
+        thing = self.need("object")
+
+        @self.change
+        def change(model: Model) -> None:
+            model.body_mass[thing] *= factor
+            model.body_inertia[thing] *= factor
+            self._settle(model)
+
+    def shift_com(self, x_fraction: float, y_fraction: float) -> None:
+        """Move the object's centre of mass by shares of its half width."""
+        thing, half = self.need("object"), self.half_size_m
+        turn = self._data.xmat[thing].reshape(3, 3).copy()
+
+        @self.change
+        def change(model: Model) -> None:
+            model.body_ipos[thing] += turn.T @ [x_fraction * half[0], y_fraction * half[1], 0.0]
+            self._settle(model)
+
+    @property
+    def object_rgba(self) -> look.Rgba:
+        """Colour of the object."""
+        geom = self._geoms()[-1]
+        material = int(self._tried.geom_matid[geom])
+        rgba = self._tried.geom_rgba[geom] if material < 0 else self._tried.mat_rgba[material]
+        red, green, blue, _ = (float(v) for v in rgba)
+        return red, green, blue, 1.0
+
+    def add_box(self, half_m: tuple[float, float, float], rgba: look.Rgba | None = None) -> None:
+        """Add a box that stands firm, in proportion to the object as a cube is to the cell's.
+
+        It stands firm because a loose one would lengthen the state that environments set whole.
+        """
+        self.need("table")
+        index, scale = len(self.boxes), self.scale("object")
+        half = np.asarray(half_m) * scale
+        self.boxes.append((f"gaploop_box{index}", float(half[2])))
+        colour = rgba or look.DISTRACTOR_RGBA[index % len(look.DISTRACTOR_RGBA)]
+
+        @self.edit
+        def edit(spec: mujoco.MjSpec) -> None:
+            body = spec.worldbody.add_body(name=f"gaploop_box{index}", pos=[0.0, 0.0, -10.0])
+            body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=half, rgba=colour)
+
+    def place_boxes(self, model: Model, data: mujoco.MjData, seed: int) -> None:
+        """Stand the boxes about the object, in a scene that was just reset."""
+        rng = stream([self._gap_seed, seed], "boxes")
+        half, thing = self.half_size_m, data.xpos[self.roles.object]
+        taken = [thing[:2]]
+        for name, half_m in self.boxes:
+            for _ in range(50):
+                far = float(half.mean()) * rng.uniform(NEAR, FAR)
+                angle = rng.uniform(0.0, 2.0 * np.pi)
+                place = thing[:2] + far * np.array([np.cos(angle), np.sin(angle)])
+                clear = float(half.mean()) * NEAR
+                if all(np.linalg.norm(place - other) >= clear for other in taken):
+                    break
+            taken.append(place)
+            low = thing[2] - half[2] + self.raised_m
+            model.body_pos[model.body(name).id] = [*place, low + half_m]
+
+    def shade_m(self, azimuth_rad: float, radius_m: float) -> tuple[float, float, float]:
+        """Return a place between the camera and the object [m], shape (3,)."""
+        del azimuth_rad, radius_m
+        camera, thing = self.need("cameras")[0], self.need("object")
+        middle = 0.5 * (self._data.cam_xpos[camera] + self._data.xpos[thing])
+        return float(middle[0]), float(middle[1]), float(middle[2])
+
+    def light(self, lighting: look.Lighting) -> None:
+        """Set the lamps' strengths: the first one is the key light, the others fill."""
+
+        @self.change
+        def change(model: Model) -> None:
+            if not model.nlight and not model.vis.headlight.active:
+                raise UnavailableError("it has no lamps")
+            model.light_diffuse[:1] *= lighting.key_rgb
+            model.light_diffuse[1:] *= lighting.fill_rgb
+            model.vis.headlight.ambient[:] *= lighting.fill_rgb
+            model.vis.headlight.diffuse[:] *= lighting.fill_rgb
+
+    def move_camera(self, offset: Sequence[float]) -> None:
+        """Move the cameras by (dx, dy, dz [m], roll, pitch, yaw [rad]), each in its frame."""
+        if not any(offset):
+            return
+        cameras = self.need("cameras")
+
+        @self.change
+        def change(model: Model) -> None:
+            turn, quat = np.zeros(4), np.zeros(4)
+            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")
+            for camera in cameras:
+                model.cam_pos[camera] += offset[:3]
+                mujoco.mju_mulQuat(quat, turn, model.cam_quat[camera])
+                model.cam_quat[camera] = quat
+
+    def move_table(self, height_m: float) -> None:
+        """Raise the table by `height_m` [m], and what lies on it, or lower it."""
+        self.need("table")
+        self.raised_m += max(height_m, 0.0)  # onto a lower one it falls by itself
+
+        @self.change
+        def change(model: Model) -> None:
+            if self.roles.table > 0:
+                model.body_pos[self.roles.table, 2] += height_m
+            else:
+                model.geom_pos[list(self.roles.table_geoms), 2] += height_m
+
+    def change_servos(self, change: Callable[[Model, int, int, float], None]) -> None:
+        """Change each motor of the arm; see `ModelApplier.change_servos`."""
+        motors = motors_of(self._tried, self.need("arm"))
+        if not motors:
+            raise UnavailableError("no motors move its arm: a mocap body pulls it")
+
+        @self.change
+        def all_of_them(model: Model) -> None:
+            for motor in motors:
+                low, high = model.actuator_forcerange[motor]
+                stall_nm = max(abs(low), abs(high)) or SO101.servos.stall_nm[0]
+                dof = int(model.jnt_dofadr[model.actuator_trnid[motor, 0]])
+                change(model, motor, dof, stall_nm / SO101.servos.stall_nm[0])
+
+    def bodies(self, *names: str) -> list[str]:
+        """Raise UnavailableError: bodies have other names here."""
+        raise UnavailableError(f"its bodies have other names than {', '.join(names)}")
+
+    def fingers(self, model: Model) -> list[int]:  # noqa: ARG002 (known by role)
+        """Return the geoms of all jaws."""
+        self.need("gripper")
+        return list(self.roles.fingers)
+
+    def rng(self, key: str) -> Rng:
+        """Return the generator of what a mechanism's bodies look like at this station."""
+        return stream([self._gap_seed], key, "scene")
+
+    def compile(self) -> Model:
+        """Raise UnavailableError: whoever holds the model compiles it."""
+        raise UnavailableError("its environment compiles it")
+
+
+def motors_of(model: Model, joints: Sequence[int]) -> list[int]:
+    """Return the actuators that act on joints themselves."""
+    kind = int(mujoco.mjtTrn.mjTRN_JOINT)
+    return [
+        a
+        for a in range(model.nu)
+        if int(model.actuator_trntype[a]) == kind and int(model.actuator_trnid[a, 0]) in joints
+    ]
+
+
+def _scale_geom(model: Model, geom: int, turn: Vector, factor: Vector) -> None:
+    """Scale a geom of a body turned by `turn`, shape (3, 3), along the world's axes."""
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, model.geom_quat[geom])
+    # Which of the world's axes each of the geom's own lies nearest to.
+    own = factor[np.argmax(np.abs(turn @ matrix.reshape(3, 3)), axis=0)]
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    half = model.geom_aabb[geom, 3:] * own
+    if kind in (BOX, ELLIPSOID):
+        size *= own
+    elif kind in (CYLINDER, CAPSULE):
+        wide = np.sqrt(own[0] * own[1])
+        size[:2] *= [wide, own[2]]
+        half = np.array([size[0], size[0], size[1] + (size[0] if kind == CAPSULE else 0.0)])
+    elif kind == SPHERE:
+        size[0] *= np.cbrt(own.prod())
+        half = np.full(3, size[0])
+    else:
+        raise UnavailableError("its object is a mesh, whose shape is fixed")
+    model.geom_pos[geom] = turn.T @ (factor * (turn @ model.geom_pos[geom]))
+    _bound(model, geom, half)
+
+
+def _bound(model: Model, geom: int, half_m: Vector) -> None:
+    model.geom_aabb[geom, 3:] = half_m
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    reach = {BOX: np.linalg.norm(size), CYLINDER: np.hypot(size[0], size[1])}
+    model.geom_rbound[geom] = reach.get(kind, float(half_m.max()))
+
+
+def put_back(model: Model, before: Model) -> None:
+    """Make a model what a copy of it is, in place: every array and every option."""
+    visual = [n for n in dir(model.vis) if n[0].islower()]
+    pairs = [
+        (model, before), (model.opt, before.opt), (model.stat, before.stat),
+        *((getattr(model.vis, n), getattr(before.vis, n)) for n in visual),
+    ]  # fmt: skip
+    for to, of in pairs:
+        for name in (n for n in dir(to) if not n.startswith("_")):
+            value = getattr(to, name)
+            if isinstance(value, np.ndarray):
+                value[...] = getattr(of, name)
+            elif isinstance(value, int | float) and to is not model:
+                setattr(to, name, getattr(of, name))

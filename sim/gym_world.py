@@ -1,0 +1,418 @@
+"""Anybody's gymnasium environment as a world, with gaps.
+
+The environment is used as it is. Where nothing is injected every call is passed on, so that it
+gives the same numbers to the bit. What is injected acts in one of four places:
+
+- on the model, in place; `take_out` puts the whole model back;
+- on servos at every physics step, through MuJoCo's control callback, which is set only while this
+  environment steps; an arm that isn't driven by position servos gets its action late instead;
+- on the angles in the observation that are the arm's joints, found by moving it;
+- on pictures.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.sim import look
+from gaploop.sim.arms import SO101
+from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
+from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
+from gaploop.sim.gaps.hand import HandMotion, add_hand
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    CommandPath,
+    ImagePath,
+    SensorPath,
+    SpecEdit,
+    Vector,
+)
+from gaploop.sim.gaps.world_model import NoModel, UnavailableError, WorldModel, put_back
+from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.survey import (
+    Reading,
+    Survey,
+    edited_models,
+    find_model,
+    numbers_in,
+    period_of,
+    survey,
+)
+from gaploop.sim.world import Joint
+
+SUCCESS_KEYS: Final = ("is_success", "success", "succeed")
+OBSERVERS: Final = ("_get_obs", "_compute_observation")
+"""Methods by which environments look at their state again."""
+CUBE: Final = OBJECTS["red_cube"]
+ONLY_HERE: Final = ("background", "placement", "grid_cell")
+"""Conditions that only the embedded cell has."""
+
+type Make = Callable[[], gym.Env[Any, Any]]
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """What a world is made like, beside as it is.
+
+    Attributes:
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        conditions: what is set up, as in vocabulary.CONDITIONS.
+        roles: roles.yaml, or None.
+    """
+
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    gap_seed: int = 0
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    roles: Path | None = None
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether the world is left as it is."""
+        return not self.conditions and not any(self.gaps.values())
+
+
+NOMINAL: Final = WorldSpec()
+
+
+class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment with gaps; a `World`, and itself an environment.
+
+    Attributes:
+        injected: the gaps as drawn; privileged.
+    """
+
+    def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
+        """Make an environment and put gaps into it.
+
+        Args:
+            make: makes it; called again where bodies are added to its model.
+
+        Raises:
+            UnusableInputError: unknown gaps, or ones that the environment can't have.
+        """
+        super().__init__(make())
+        self._spec, self._survey = spec, _NOT_YET
+        self.period_s = period_of(self.env)
+        self.injected = draw_gaps(spec.gaps, spec.gap_seed)
+        self._won, self._on = False, None
+        if not spec.is_nominal:
+            self._put_in(make)
+
+    def _put_in(self, make: Make) -> None:
+        on = self._appliers(self.injected, self._spec.conditions)
+        # Another one: this one was looked at, and may draw its next scene from where it stands.
+        self.env.close()
+        edits = list[SpecEdit]()
+        if isinstance(on.model, WorldModel):
+            edits = [*on.model.edits, *([partial(add_hand, mocap=False)] if on.model.hand else [])]
+        with edited_models(edits) if edits else nullcontext([None]) as made:
+            self.env = make()
+        if not made:
+            raise UnavailableError(
+                "This environment doesn't make its model from MJCF, so that no bodies can be added "
+                "to it. Leave out gaps and conditions that add some."
+            )
+        if isinstance(on.model, WorldModel):
+            self._change(on.model)
+        self._on = on
+
+    def _change(self, on: WorldModel) -> None:
+        """Change the model that the environment holds now."""
+        self.model, self.data = find_model(self.env)
+        if self.model is None:  # it makes one when it is reset
+            self.env.reset(seed=0)
+            self.model, self.data = find_model(self.env)
+        assert self.model is not None
+        self._before = copy.copy(self.model)
+        on.put_on(self.model)
+
+    def take_out(self) -> None:
+        """Take gaps out again: from the next reset on the environment is as it was."""
+        if self._on is not None and isinstance(self._on.model, WorldModel):
+            put_back(self.model, self._before)
+        self._on = None
+
+    # What it is.
+    @property
+    def joints(self) -> tuple[Joint, ...]:
+        """The numbers of an action."""
+        space = self.env.action_space
+        if not isinstance(space, gym.spaces.Box):
+            raise UnusableInputError(f"Actions must be numbers (a Box), not {space}.")
+        bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
+        return tuple(Joint(f"action_{k}", "1", a, b) for k, (a, b) in enumerate(bounds))
+
+    @property
+    def instruction(self) -> str:
+        """The task in words."""
+        known = getattr(self.env.unwrapped, "task_description", "")
+        return str(known or (self.env.spec.id if self.env.spec else type(self.env.unwrapped)))
+
+    def surveyed(self) -> Survey | None:
+        """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""
+        if isinstance(self._survey, str):
+            self._survey = survey(self.env, self._spec.roles)
+        return self._survey
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return "dimension.mechanism" to "" where it can be set here, else to what is missing."""
+        found = dict[str, str]()
+        for key, mechanism in all_mechanisms().items():
+            try:
+                values = mechanism.draw(np.random.default_rng(0), 0.5)
+            except NotImplementedError:  # no gap is drawn of it
+                continue
+            dimension, _, name = key.partition(".")
+            try:
+                self._appliers([InjectedGap(dimension, name, 0.5, values, held_out=False)], {})
+            except UnavailableError as error:
+                found[key] = str(error.__cause__ or error)
+            else:
+                found[key] = ""
+        return found
+
+    def _appliers(self, gaps: Sequence[InjectedGap], conditions: Mapping[str, Any]) -> Appliers:
+        """Return what gaps and conditions act through; UnavailableError where something lacks."""
+        known = self.surveyed()
+        if known is None:
+            commands, sensors = CommandPath(self.period_s), SensorPath(SO101)
+            on = Appliers(NoModel(self.period_s), ImagePath(), commands, sensors)
+        else:
+            model = WorldModel(
+                known.model, known.data, known.roles, self._spec.gap_seed, self.period_s
+            )
+            timestep_s = float(known.model.opt.timestep)
+            on = Appliers(model, ImagePath(), CommandPath(timestep_s), SensorPath(known))
+        for gap in gaps:
+            try:
+                put_into(on, [gap])
+                _check(on, known)
+            except UnavailableError as error:
+                name = f"{gap.dimension}.{gap.mechanism}"
+                raise UnavailableError(f"{name} can't be set here: {error}.") from error
+        try:
+            set_up(on, conditions)
+            _check(on, known)
+        except UnavailableError as error:
+            raise UnavailableError(f"{dict(conditions)} can't be set up here: {error}.") from error
+        return on
+
+    # What it does.
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._won = False
+        on = self._on
+        if on is None:
+            return observation, info
+        take = [self._spec.gap_seed, seed or 0]
+        self._t_s, self._sent = 0.0, None
+        self._late: deque[NDArray[Any]] = deque()
+        on.images.reset([*take, 23])
+        self._noise = np.random.default_rng([*take, 25])
+        on.sensors.reset([*take, 21])
+        if isinstance(on.model, WorldModel):
+            observation = self._reset_model(on.model, seed or 0, observation)
+        known = self._survey if isinstance(self._survey, Survey) else None
+        self._servos = np.array([s for s in (known.servos if known else ()) if s >= 0], dtype=int)
+        columns = [k for k, s in enumerate(known.servos) if s >= 0] if known else []
+        self._columns = np.array(columns, dtype=int)
+        goal = self.data.ctrl[self._servos].copy() if len(self._servos) else np.zeros(0)
+        on.commands.reset(goal, [*take, 24])
+        self._goal, self._written, self._last_t_s = goal, goal.copy(), -1.0
+        return self._seen(observation), info
+
+    def _reset_model(self, on: WorldModel, seed: int, observation: Any) -> Any:
+        model, data = find_model(self.env)
+        if model is not self.model:  # made anew
+            self._change(on)
+            model, data = self.model, self.data
+        assert model is not None
+        assert data is not None
+        self.data, thing = data, on.roles.object
+        if on.boxes:
+            on.place_boxes(model, data, seed)
+        if on.raised_m and thing >= 0:
+            data.qpos[int(model.jnt_qposadr[model.body_jntadr[thing]]) + 2] += on.raised_m
+        self._hand = None
+        if on.hand:
+            side = on.hand.side_rad + on.towards_rad
+            self._hand = HandMotion(model, replace(on.hand, side_rad=side), thing, thing)
+            rng = np.random.default_rng([self._spec.gap_seed, seed, 22])
+            self._hand.reset(rng, data, float(data.xpos[thing][2] - on.half_size_m[2]))
+        if on.boxes or on.raised_m or on.hand:
+            mujoco.mj_forward(model, data)
+        if on.raised_m:
+            for name in OBSERVERS:
+                if observer := getattr(self.env.unwrapped, name, None):
+                    return observer()
+        return observation
+
+    def step(self, action: Any) -> Any:
+        """Pass on an action, or what arrives of it, and return what the policy sees of it."""
+        on = self._on
+        if on is None:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        else:
+            is_model = isinstance(on.model, WorldModel)
+            servo = len(self._servos) > 0
+            each_step = is_model and (
+                self._hand is not None
+                or (servo and (on.commands.active or on.sensors.offsets_active))
+            )
+            arrives = self._arrives(on, np.asarray(action), late=not servo)
+            if each_step:
+                self._start_s = self.data.time - self._t_s
+                mujoco.set_mjcb_control(self._control)
+            try:
+                observation, reward, terminated, truncated, info = self.env.step(arrives)
+            finally:
+                if each_step:
+                    mujoco.set_mjcb_control(None)
+            self._t_s += self.period_s
+            observation = self._seen(observation)
+        said = [info[key] for key in SUCCESS_KEYS if key in info]
+        self._won = bool(said and said[0])
+        return observation, reward, terminated, truncated, info
+
+    def _arrives(self, on: Appliers, action: NDArray[Any], *, late: bool) -> NDArray[Any]:
+        """Return the action that the arm gets now; between two, as much of each as it is late."""
+        if on.sensors.bus_out(self._t_s) and self._sent is not None:
+            action = self._sent
+        self._sent = action
+        if not late or not on.commands.latency_s:
+            return action
+        steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
+        # A pull starts from rest; a goal that nothing was sent before is that of the first action.
+        before = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        if not self._late:
+            self._late.extend([before] * (int(steps) + 2))
+        self._late.append(action)
+        self._late.popleft()
+        mixed = (1.0 - part) * self._late[1] + part * self._late[0]
+        return np.asarray(mixed, dtype=action.dtype)
+
+    def _control(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        """Drive servos and a person's hand; MuJoCo calls it at every physics step."""
+        on, t_s = self._on, data.time - self._start_s
+        if on is None or model is not self.model or t_s == self._last_t_s:
+            return
+        self._last_t_s = t_s
+        if self._hand is not None:
+            self._hand.update(t_s, data)
+        if not len(self._servos):
+            return
+        wanted = data.ctrl[self._servos]
+        if not np.array_equal(wanted, self._written):
+            self._goal = wanted.copy()
+            on.commands.push(t_s, self._goal)
+        goal = on.commands.set_point(t_s) if on.commands.active else self._goal
+        offset = on.sensors.offset(t_s, self._angles())[self._columns]
+        data.ctrl[self._servos] = self._written = goal - offset
+
+    def _angles(self) -> Vector:
+        assert isinstance(self._survey, Survey)
+        return np.asarray(self.data.qpos[self._survey.qpos])
+
+    def _seen(self, observation: Any) -> Any:
+        """Return an observation through sensors and camera."""
+        on = self._on
+        assert on is not None
+        known = self._survey
+        if isinstance(known, Survey) and known.readings and _reads(on):
+            true = self._angles()
+            shift = on.sensors.position(self._t_s, true.copy()) - true
+            observation = _shifted(observation, known.readings, shift)
+        return self._pictured(observation) if on.images.active else observation
+
+    def _pictured(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._pictured(v) for key, v in value.items()}
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
+            assert self._on is not None
+            return self._on.images.picture(value, self._noise, self._t_s)
+        return value
+
+    def render(self, cameras: Sequence[str] = ()) -> Any:
+        """Return the environment's picture, RGB, shape (height, width, 3)."""
+        del cameras  # it draws by its own
+        picture = self.env.render()
+        active = self._on is not None and self._on.images.active
+        return self._pictured(picture) if active else picture
+
+    def success(self) -> bool:
+        """Return what the environment said after the last step."""
+        return self._won
+
+
+_NOT_YET: Any = "not yet"
+
+
+def _reads(on: Appliers) -> bool:
+    sensors = on.sensors
+    shifts = sensors.noise_rad or sensors.step_rad or sensors.zero_rad.any()
+    return bool(shifts or sensors.faults or sensors.stale_fraction)
+
+
+def _check(on: Appliers, known: Survey | None) -> None:
+    """Raise UnavailableError for what nothing in the environment could show."""
+    moves, sensors = on.commands, on.sensors
+    servos = bool(known and known.servos)
+    if not servos and (np.any(moves.play_rad) or np.isfinite(moves.speed_limit_rad_s).any()):
+        raise UnavailableError("no position servos drive its arm")
+    shifts = sensors.noise_rad or sensors.step_rad or sensors.zero_rad.any() or sensors.faults
+    if shifts and not servos and not (known and known.readings):
+        raise UnavailableError("its observation shows no joint angles")
+    if on.model.hand and (not isinstance(on.model, WorldModel) or on.model.need("object") < 0):
+        raise UnavailableError("nobody can reach in: " + on.model.lacks)  # type: ignore[attr-defined]
+
+
+def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
+    """Set up what an experimenter changes, in proportion to the scene.
+
+    Raises:
+        UnavailableError: the scene hasn't got it.
+    """
+    for name in conditions:
+        if name in ONLY_HERE:
+            raise UnavailableError(f"{name} belongs to the embedded cell")
+    wanted, model = parse_conditions(conditions), on.model
+    if "lighting" in conditions:
+        model.light(look.LIGHTINGS[wanted.lighting])
+    for _ in range(wanted.distractors):
+        model.add_box((CUBE_HALF_SIZE_M,) * 3)
+    if any(wanted.camera_pose):
+        far = model.scale("camera")
+        model.move_camera([*(v * far for v in wanted.camera_pose[:3]), *wanted.camera_pose[3:]])
+    if wanted.table_height:
+        model.move_table(wanted.table_height * model.scale("object"))
+    if (thing := OBJECTS[wanted.object]) is not CUBE:
+        factors = [a / b for a, b in zip(thing.half_size_m, CUBE.half_size_m, strict=True)]
+        if thing.shape == "cylinder":
+            model.make_cylinder()
+        model.scale_object(*factors)
+        model.change_density(thing.mass_kg / CUBE.mass_kg / float(np.prod(factors)))
+    if HUMANS[wanted.human]:
+        put_into(on, (), {f"human_behavior.{wanted.human}": HUMANS[wanted.human]})
+
+
+def _shifted(observation: Any, readings: Sequence[Reading], shift: Vector) -> Any:
+    """Return an observation whose joint angles are shifted [rad]."""
+    changed = copy.deepcopy(observation)
+    vectors = dict(numbers_in(changed))
+    for reading in readings:
+        vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
+    return changed

@@ -1,0 +1,253 @@
+"""What in a MuJoCo model is the arm, its gripper, the object, the table and the camera.
+
+Found where there is no doubt; a few lines of YAML say the rest. Names are the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import mujoco
+import numpy as np
+
+from gaploop.core.errors import unknown_choice
+from gaploop.core.schema import load_yaml
+
+KINDS: Final = ("arm", "gripper", "object", "table", "cameras")
+SCALAR: Final = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+MUCH_LARGER: Final = 2
+"""A body with several moving parts is the hand, unless one part has this many times the joints."""
+GRIPPER_WORDS: Final = ("grip", "jaw", "finger", "claw")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Ids in one model.
+
+    Attributes:
+        arm: joints from the base to the hand.
+        gripper: joints that move the fingers.
+        fingers: geoms that hold the object.
+        object: the body that is carried, or -1.
+        table: what the object lies on: a body, or 0 where it is a part of the world.
+        table_geoms: its geoms.
+        cameras: that a policy sees by.
+        doubts: role to what is asked, for those that weren't found.
+    """
+
+    arm: tuple[int, ...] = ()
+    gripper: tuple[int, ...] = ()
+    fingers: tuple[int, ...] = ()
+    object: int = -1
+    table: int = -1
+    table_geoms: tuple[int, ...] = ()
+    cameras: tuple[int, ...] = ()
+    doubts: Mapping[str, str] = field(default_factory=dict)
+
+    def words(self, model: mujoco.MjModel) -> dict[str, str]:
+        """Return role to the model's name for it, or to what isn't known."""
+        table = ", ".join(
+            model.geom(g).name or f"geom {g} of {_name(model, self.table)}"
+            for g in self.table_geoms[:1]
+        )
+        found = {
+            "arm": ", ".join(model.joint(j).name for j in self.arm),
+            "gripper": ", ".join(model.joint(j).name for j in self.gripper),
+            "object": _name(model, self.object) if self.object >= 0 else "",
+            "table": (_name(model, self.table) if self.table > 0 else table),
+            "cameras": ", ".join(model.camera(c).name for c in self.cameras),
+        }
+        return {role: self.doubts.get(role) or found[role] or "there is none" for role in KINDS}
+
+
+def find_roles(
+    model: mujoco.MjModel, data: mujoco.MjData, camera: int | None = None, file: Path | None = None
+) -> Roles:
+    """Find roles in a scene that was reset; `file` says those that are in doubt.
+
+    Args:
+        data: kinematics are known; it isn't changed.
+        camera: which one the environment draws by, where it says so; -1 for none of the model's.
+        file: roles.yaml: arm, gripper (joints), object, table (bodies, or a geom), cameras.
+
+    Raises:
+        UnusableInputError: the file names what the model hasn't.
+    """
+    said = _read(file, model) if file else {}
+    doubts = dict[str, str]()
+    arm, gripper, hand = _arm(model)
+    if not arm:
+        doubts["arm"] = "no driven chain of joints was found: name its joints"
+    arm = tuple(said.get("arm", arm))
+    if "gripper" in said:
+        gripper = tuple(said["gripper"])
+    moved = {int(model.jnt_bodyid[j]) for j in gripper}
+    fingers = tuple(
+        g
+        for g in range(model.ngeom)
+        if model.geom_contype[g] | model.geom_conaffinity[g]
+        and any(_is_below(model, int(model.geom_bodyid[g]), body) for body in moved)
+    )
+    if fingers and len(moved) == 1 and hand >= 0:  # one jaw moves, the other is the hand's
+        fingers += tuple(g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == hand)
+    if not gripper and arm:
+        doubts["gripper"] = "no moving fingers were found at the end of the arm: name their joints"
+    base = model.body_rootid[model.jnt_bodyid[arm[0]]] if arm else -1
+    thing, choices = _object(model, base)
+    if "object" in said:
+        thing = said["object"]
+    elif thing < 0:
+        doubts["object"] = (
+            f"one of {', '.join(choices)}" if choices else "nothing in it moves freely: name a body"
+        )
+    table, table_geoms = -1, tuple[int, ...]()
+    if "table" in said:
+        table, table_geoms = said["table"]
+    elif thing >= 0:
+        table, table_geoms = _below(model, data, thing)
+    if not table_geoms:
+        doubts["table"] = "nothing still was found below the object: name a body or geom"
+    cameras = tuple(range(model.ncam)) if camera in (None, -1) else (camera,)
+    if "cameras" in said:
+        cameras = tuple(said["cameras"])
+    elif len(cameras) != 1 or camera == -1:
+        names = ", ".join(model.camera(c).name for c in cameras)
+        doubts["cameras"] = (
+            f"{names and 'one or more of '}{names or 'the model has none'}"
+            if camera is None
+            else f"it draws by none of the model's; have it made with one of {names}"
+        )
+        cameras = ()
+    return Roles(arm, gripper, fingers, thing, table, table_geoms, cameras, doubts)
+
+
+def _read(file: Path, model: mujoco.MjModel) -> dict[str, Any]:
+    """Return role to ids."""
+    said, found = load_yaml(file, "Roles"), dict[str, Any]()
+    names = {
+        kind: {getattr(model, kind)(i).name: i for i in range(count)}
+        for kind, count in (
+            ("joint", model.njnt), ("body", model.nbody), ("geom", model.ngeom),
+            ("camera", model.ncam),
+        )
+    }  # fmt: skip
+
+    def ids(kind: str, given: Any, role: str) -> list[int]:
+        for name in (wanted := given if isinstance(given, list) else [given]):
+            if name not in names[kind]:
+                raise unknown_choice(kind, str(name), names[kind], f"{file}, {role}")
+        return [names[kind][name] for name in wanted]
+
+    for role, given in said.items():
+        if role in ("arm", "gripper"):
+            found[role] = ids("joint", given, role)
+        elif role == "cameras":
+            found[role] = ids("camera", given, role)
+        elif role == "object":
+            found[role] = ids("body", given, role)[0]
+        elif role == "table" and given in names["geom"] and given not in names["body"]:
+            found[role] = (0, (names["geom"][given],))
+        elif role == "table":
+            body = ids("body", given, role)[0]
+            geoms = tuple(g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body)
+            found[role] = (body, geoms)
+        else:
+            raise unknown_choice("role", str(role), KINDS, str(file))
+    return found
+
+
+def _name(model: mujoco.MjModel, body: int) -> str:
+    return str(model.body(body).name) or f"body {body}"
+
+
+def _is_below(model: mujoco.MjModel, body: int, above: int) -> bool:
+    while body > above:
+        body = int(model.body_parentid[body])
+    return body == above
+
+
+def _arm(model: mujoco.MjModel) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the joints of the arm and of its gripper, and the hand's body or -1."""
+    scalar = [j for j in range(model.njnt) if int(model.jnt_type[j]) in SCALAR]
+    root = {j: int(model.body_rootid[model.jnt_bodyid[j]]) for j in scalar}
+    joint_drive = int(mujoco.mjtTrn.mjTRN_JOINT)
+    driven = {
+        root[int(j)]
+        for j, kind in zip(model.actuator_trnid[:, 0], model.actuator_trntype, strict=True)
+        if int(kind) == joint_drive and int(j) in root
+    }
+    welded = weld(model)
+    if welded >= 0:
+        driven.add(int(model.body_rootid[welded]))
+    roots = sorted(driven, key=lambda r: sum(x == r for x in root.values()))
+    if not roots:
+        return (), (), -1
+    body, chain = roots[-1], list[int]()
+
+    def joints(within: int) -> list[int]:
+        return [j for j in scalar if _is_below(model, int(model.jnt_bodyid[j]), within)]
+
+    while True:
+        chain += [j for j in scalar if int(model.jnt_bodyid[j]) == body]
+        children = [b for b in range(body + 1, model.nbody) if int(model.body_parentid[b]) == body]
+        parts = sorted((len(joints(b)), -b) for b in children if joints(b))
+        if not parts or (len(parts) > 1 and parts[-1][0] < MUCH_LARGER * parts[-2][0]):
+            break
+        body = -parts[-1][1]
+    gripper = tuple(j for b in (-b for _, b in parts) for j in joints(b))
+    hand = body
+    if not gripper and chain:  # a single jaw at the end
+        words = f"{model.joint(chain[-1]).name} {_name(model, int(model.jnt_bodyid[chain[-1]]))}"
+        if any(word in words.lower() for word in GRIPPER_WORDS):
+            gripper, hand = (chain.pop(),), int(model.body_parentid[body])
+    hinge = int(mujoco.mjtJoint.mjJNT_HINGE)
+    return tuple(j for j in chain if int(model.jnt_type[j]) == hinge), gripper, hand
+
+
+def weld(model: mujoco.MjModel) -> int:
+    """Return the body that a mocap body pulls along, or -1."""
+    for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_WELD)):
+        pair = int(model.eq_obj1id[row]), int(model.eq_obj2id[row])
+        for mocap, other in (pair, pair[::-1]):
+            if model.body_mocapid[mocap] >= 0:
+                return other
+    return -1
+
+
+def _object(model: mujoco.MjModel, base: int) -> tuple[int, list[str]]:
+    """Return the one body that moves freely, or -1 with the names of those that do."""
+    free = [
+        int(model.jnt_bodyid[j])
+        for j in range(model.njnt)
+        if int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_FREE)
+    ]
+    solid = {
+        int(model.body_rootid[model.geom_bodyid[g]])
+        for g in range(model.ngeom)
+        if model.geom_contype[g] | model.geom_conaffinity[g]
+    }
+    free = [body for body in free if body != base and body in solid]
+    return (free[0] if len(free) == 1 else -1), [_name(model, body) for body in free]
+
+
+def _below(model: mujoco.MjModel, data: mujoco.MjData, thing: int) -> tuple[int, tuple[int, ...]]:
+    """Return body and geoms of what stands still below a body, or (-1, ())."""
+    hit = np.array([-1], dtype=np.int32)
+    mujoco.mj_ray(
+        model, data, data.xipos[thing], np.array([0.0, 0.0, -1.0]), None, 1, thing, hit
+    )  # fmt: skip
+    if hit[0] < 0:
+        return -1, ()
+    body = int(model.geom_bodyid[hit[0]])
+    if body == 0:
+        return 0, (int(hit[0]),)
+    if int(model.body_weldid[body]) != 0:
+        return -1, ()
+    while int(model.body_parentid[body]) != 0:
+        body = int(model.body_parentid[body])
+    return body, tuple(
+        g for g in range(model.ngeom) if int(model.body_rootid[model.geom_bodyid[g]]) == body
+    )
