@@ -449,6 +449,8 @@ class Session:
 
     def _announce(self, quota: Quota, before: Quota | None) -> bool:
         """Say which set-up comes next, where the embedded cell sets itself up."""
+        if self._about.kind is TakeKind.ROLLOUT and len(self._quotas) == 1:
+            return True
         had = None if before is None else before.conditions
         change = change_words(had, quota.conditions, self._station.grid)
         if before is None or change != "nothing to change":

@@ -255,16 +255,19 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     class HeededSpan(control.Span):
         """Keeps the loop waiting until whoever takes turns asks for the next one."""
 
-        given = taken = handed = 0
+        def __init__(self, *given: Any) -> None:
+            self.given, self.handed, self.taken = 0, 0, [0]
+            super().__init__(*given)
+            clock.heard.append(("Recorder", self.taken))
 
         def deliver(self, tick: Tick) -> None:
             super().deliver(tick)
             self.given += 1
-            while self.taken < self.given and self.reason is None:
+            while self.taken[0] < self.given and self.reason is None:
                 time.sleep(0.0002)
 
         def next(self) -> Tick | None:
-            self.taken = self.handed
+            self.taken[0] = self.handed
             tick = super().next()
             self.handed += tick is not None
             return tick

@@ -287,8 +287,8 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
         devices.estop()
         until(lambda: devices.control.snapshot().mode is LoopMode.HELD)
         assert "holds" in devices.rig({}).blocker(), "nobody's word is needed to hold on"
-        held_s = devices.arms.clock.now_s()
-        until(lambda: devices.arms.clock.now_s() > held_s + 1.0)
+        held_s = devices.arm.clock.now_s()
+        until(lambda: devices.arm.clock.now_s() > held_s + 1.0)
         devices.estop()
         until(lambda: devices.control.snapshot().mode is LoopMode.TRIPPED)
         assert bench.limp("follower")
