@@ -64,7 +64,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     held: dict[str, list[tuple[int, float]]] = {}
     takes = 0
     with (
-        Publisher(journal, root, "bench/memory", None) as publisher,
+        Publisher(journal, root, "bench/memory") as publisher,
         options.progress("Recording", n) as advance,
     ):
 

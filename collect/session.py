@@ -441,7 +441,7 @@ class Session:
                 self._quotas,
                 self._make_rig,
                 make_leader,
-                self._announce,
+                (lambda *_: True) if is_rollout and len(self._quotas) == 1 else self._announce,
                 Operator(attempts=self._attempts),
                 stop=lambda: bool(self._stopped),
                 on_take=lambda _take, counts: advance(int(counts)),
@@ -449,8 +449,6 @@ class Session:
 
     def _announce(self, quota: Quota, before: Quota | None) -> bool:
         """Say which set-up comes next, where the embedded cell sets itself up."""
-        if self._about.kind is TakeKind.ROLLOUT and len(self._quotas) == 1:
-            return True
         had = None if before is None else before.conditions
         change = change_words(had, quota.conditions, self._station.grid)
         if before is None or change != "nothing to change":

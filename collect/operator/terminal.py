@@ -182,7 +182,7 @@ def render(shown: Shown, wide: int = 80) -> RenderableType:
 def _lines(shown: Shown) -> Iterator[tuple[str, str]]:
     if shown.share == shown.share:
         yield _bar(shown.share), ""
-    yield f"{shown.count}   {shown.loop}", "yellow" if shown.trouble else ""
+    yield f"{shown.count}   {shown.loop}".strip(), "yellow" if shown.trouble else ""
     if shown.driving:
         yield shown.driving, ""
     if shown.choices:
