@@ -14,6 +14,7 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 python -m benchmarks absolute --data=FOLDER_WITH_DATASETS --output_dir=outputs/absolute
 python -m benchmarks cell
+python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
 python -m benchmarks loop --json
 python -m benchmarks link --seconds=20
@@ -64,6 +65,7 @@ POSITIONAL: Final = "name"
 BENCHES: Final = {
     "absolute": "faults that commands and readings show by themselves: sizes named, false alarms",
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "checkpoint": "deployment mistakes between a policy and a dataset: which check names",
     "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",

@@ -343,6 +343,21 @@ def cell_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) ->
     return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps)
 
 
+def simulated_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> Rig:
+    """Build the scene file, or else the embedded cell, that `--robot.*` describe."""
+    if robot.scene is None:
+        return cell_rig(robot, fps, conditions)
+    from gaploop.collect.world_rig import world_rig
+
+    return world_rig(
+        robot.scene,
+        gaps=robot.gaps,
+        gap_seed=robot.gap_seed,
+        conditions={**robot.conditions, **conditions},
+        fps=fps,
+    )
+
+
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell

@@ -245,9 +245,10 @@ def station_of(arm: CellArm) -> Station:
 
 def scripted_leader(rig: Rig, seed: int = 0) -> Leader:
     """Return the scripted teleoperator of an embedded rig; UnusableInputError for a real one."""
-    if not isinstance(rig, EmbeddedRig):
+    script: Callable[[int], Leader] | None = getattr(rig, "scripted_leader", None)
+    if script is None:
         raise UnusableInputError(
             f"--teleop.type=scripted drives the embedded cell only, not {rig.follower.robot_type}. "
             "Use --robot.type=so101_sim, or a leader arm."
         )
-    return rig.scripted_leader(seed)
+    return script(seed)

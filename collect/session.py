@@ -38,7 +38,7 @@ from gaploop.collect.recording import (
     SetUpNext,
     record_takes,
 )
-from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
+from gaploop.collect.rig import Rig, scripted_leader
 from gaploop.collect.scene_setup import change_words, words
 from gaploop.collect.session_options import check_targets
 from gaploop.collect.take import Operator, TakeResult
@@ -388,9 +388,9 @@ class Session:
         """Every publication so far."""
         return self._publisher.reports
 
-    def _make_rig(self, conditions: Mapping[str, object]) -> EmbeddedRig:
+    def _make_rig(self, conditions: Mapping[str, object]) -> Any:
         fps = None if self._rates is None else self._rates.fps
-        return lerobot_factory.cell_rig(self._config.robot, fps, conditions)
+        return lerobot_factory.simulated_rig(self._config.robot, fps, conditions)
 
     def _take(
         self,

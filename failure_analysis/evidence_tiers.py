@@ -46,7 +46,7 @@ class ReferenceKind(StrEnum):
     STATION = "station"
     """The very station that failed: what never changes there looks usual."""
     NONE = "none"
-    """No take that went well; absolute limits."""
+    """No take that went well."""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,13 @@ from gaploop.sim.gaps.world_model import UnavailableError
 from gaploop.sim.gym_world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.gym_world import WorldSpec
 from gaploop.sim.lerobot_env.worlds import GymEnvConfig, features_of, vectors
+from gaploop.sim.scene_file import SceneWorld
+from gaploop.sim.waypoints import Demonstrator
 
 logger = logging.getLogger(__name__)
 
+DEMONSTRATOR: Final = "demonstrator"
+"""Names a scene file's own as a policy."""
 EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
 """Package of an environment to the extra of LeRobot that installs it."""
 
@@ -73,7 +77,7 @@ def evaluate_gym(
     """
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
-    script = _script(str(policy_path))
+    script = script_of(str(policy_path))
     path = None if script else resolve(policy_path)
     identity = policy_id(path) if path else str(policy_path)
     # The environment's options as JSON gives them back; its features follow from them.
@@ -118,13 +122,15 @@ def evaluate_gym(
                             if script
                             else _rolled_out(vector, seeds, max(lacking) + 1, side or {})
                         )
+                    except UnusableInputError:
+                        raise
                     except Exception as error:
                         raise GaploopError(
                             f"The rollout broke off ({_one_line(error)}). Does the policy take "
                             "what this environment shows?"
                         ) from error
                     done = [
-                        Rollout(scene, condition, won, steps * _period_s(env, vector), reason)
+                        Rollout(scene, condition, won, steps / _rate_hz(env, vector), reason)
                         for scene, (won, steps, reason) in zip(seeds, found, strict=True)
                     ]
                     rollouts += done
@@ -132,7 +138,7 @@ def evaluate_gym(
                         log.add(done)
                     on_rollouts(done)
     if isinstance(env, GymEnvConfig):
-        where = env.gym
+        where = env.called
     else:
         where = f"{env.type}, {env.task}" if env.task else env.type
     return summarise(
@@ -168,9 +174,14 @@ def _rolled_out(
 
 def _attempt(env: Any, script: Callable[..., Any], seed: int) -> tuple[bool, int, str]:
     """Return the same of a script's attempt at one scene."""
-    driver = script() if isinstance(script, type) else script
-    act = getattr(driver, "get_action", driver)
     observation, _ = env.reset(seed=seed)
+    if script is Demonstrator:
+        if not isinstance(env.unwrapped, SceneWorld):
+            raise UnusableInputError("Only a scene file has a demonstrator: name a script.")
+        driver: Any = Demonstrator(env.unwrapped)
+    else:
+        driver = script() if isinstance(script, type) else script
+    act = getattr(driver, "get_action", driver)
     steps, over, late, info = 0, False, False, dict[str, Any]()
     while not over and not late:
         observation, _, over, late, info = env.step(act(observation))
@@ -184,8 +195,10 @@ def _reason(won: bool, *, late: bool) -> str:
     return "success" if won else ended
 
 
-def _script(policy: str) -> Callable[..., Any] | None:
+def script_of(policy: str) -> Callable[..., Any] | None:
     """Return what a policy's module:name names; None where it is a folder or on the Hub."""
+    if policy == DEMONSTRATOR:
+        return Demonstrator
     module, colon, name = policy.partition(":")
     if not colon or Path(policy).exists():
         return None
@@ -208,10 +221,10 @@ def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
     return env
 
 
-def _period_s(env: EnvConfig, vector: Any) -> float:
+def _rate_hz(env: EnvConfig, vector: Any) -> float:
     if isinstance(env, GymEnvConfig):
-        return float(vector.envs[0].world.period_s)
-    return 1.0 / float(env.fps)
+        return 1.0 / float(vector.envs[0].world.period_s)
+    return float(env.fps)
 
 
 @contextlib.contextmanager

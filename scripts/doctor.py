@@ -15,6 +15,7 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, u
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
+from gaploop.scripts._world_check import WorldOptions, check_world, wanted
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ gaploop doctor
 gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "fail")'
 gaploop doctor --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
     --robot.id=white --station=station.yaml --journal=runs_journal
+gaploop doctor --env.scene=scene.yaml --env.pictures=looked_at
 gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 """
 
@@ -46,11 +48,14 @@ class DoctorConfig:
 
     By itself it only reads, from this machine, its serial ports and the servos on them, cameras and
     calibrations; a port that another program holds is left alone. With --policy.path it times the
-    policy's plans here. With --robot, too, it checks all that must hold before the policy may move
+    policy's plans here. --env.scene and --env.gym look at a simulation of yours instead: what is
+    found inside, whether joints move and resets hold, how often its demonstrator succeeds, which
+    gaps can be injected. With --robot, too, it checks all that must hold before the policy may move
     that arm: each joint moves a few degrees, slowly and behind the safety filter, and somebody
-    says which one moved. Keep clear of the arm; Ctrl-C lowers it, and the space bar stops it.
-    Exit code 0 where nothing stands in the way, 1 where something does or a question stayed
-    unanswered.
+    says which one moved. With --station, too, this run's figures are kept beside that file, and
+    what changed since the runs before is told: run it each morning, two minutes. Keep clear of the
+    arm; Ctrl-C lowers it, and the space bar stops it. Exit code 0 where nothing stands in the way,
+    1 where something does or a question stayed unanswered.
     """
 
     port: list[Path] = field(default_factory=list)
@@ -58,6 +63,9 @@ class DoctorConfig:
     is known to carry servos unless given."""
     robot: Any = None
     """The arm that is to be driven, as in lerobot-record, or so101_sim, the embedded cell."""
+    env: WorldOptions = field(default_factory=WorldOptions)
+    roles: Path | None = None
+    """roles.yaml, with --env.gym: what in its model is arm, gripper, object, table, cameras."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     move: bool = True
     """With --robot: move the joints and press the program's emergency stop. Without it neither is
@@ -168,6 +176,9 @@ def _look(
     from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
     from gaploop.teleop.servos.calibration_files import arm_folder
 
+    if wanted(config.env):
+        yield from check_world(config.env, config.roles)
+        return
     yield from machine.check_machine(config.journal or Path("recordings"), CODEC)
     if config.robot is not None:
         yield from _on_robot(config, policy, checked)
@@ -247,6 +258,7 @@ def _on_the_arm(
     person: Person,
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
+    from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
@@ -255,7 +267,9 @@ def _on_the_arm(
 
     station = lerobot_factory.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
-    yield from check_pictures(seen, clock, is_real)
+    pictures = list(check_pictures(seen, clock, is_real))
+    yield from pictures
+    figures = camera_figures(pictures)
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
@@ -275,10 +289,16 @@ def _on_the_arm(
     moves = [JOINT_ORDER, ESTOP] if config.move else []
     moves += [DAMPING] if config.measure_damping else []
     if moves:
-        yield from check_moving(follower, clock, station, rates, person, moves)
+        log, names = MotionLog(), follower.joint_names
+        yield from check_moving(follower, clock, station, rates, person, moves, (log,))
+        if (shown := log.report(names)) is not None:
+            yield from check_motion(shown)
+            figures += shown.figures
     if not config.move:
         yield CheckResult(JOINT_ORDER, Level.UNANSWERED, "left out by --move=false")
         yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")
+    if config.station is not None:
+        yield from check_history(config.station, figures)
 
 
 def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:

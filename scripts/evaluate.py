@@ -93,27 +93,30 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    is_gym = any(token.partition("=")[0] == "--env.gym" for token in arguments)
-    if not is_gym and "env" not in all_types(arguments):
+    named = {token.partition("=")[0] for token in arguments} & {"--env.gym", "--env.scene"}
+    if not named and "env" not in all_types(arguments):
         return EvaluateConfig
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
     from gaploop.collect.lerobot_registry import with_types
-    from gaploop.sim.lerobot_env.worlds import GymEnvConfig
+    from gaploop.sim.lerobot_env.worlds import GymEnvConfig, SceneEnvConfig
 
-    usual = field(default_factory=GymEnvConfig if is_gym else PushtEnv)
-    return with_types(GymEvaluateConfig, [("env", EnvConfig, usual)])
+    usual: type = PushtEnv
+    if named:
+        usual = GymEnvConfig if "--env.gym" in named else SceneEnvConfig
+    return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=usual))])
 
 
 @dataclass
 class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
-    --env.type names one of LeRobot's, --env.gym any other by its id. Gives success with Wilson
-    intervals, scene by scene, so that results of two policies pair up where the environment keeps
-    to its seeds. --policy.path may name a script, module:name, too. --output_dir keeps every
-    rollout as it comes: after Ctrl-C the same command continues.
+    --env.type names one of LeRobot's, --env.gym any other by its id, --env.scene a scene file
+    (docs/start/my_simulation.md), whose demonstrator is --policy.path=demonstrator. Gives success
+    with Wilson intervals, scene by scene, so that results of two policies pair up where the
+    environment keeps to its seeds. --policy.path may name a script, module:name, too.
+    --output_dir keeps every rollout as it comes: after Ctrl-C the same command continues.
     """
 
     env: Any = None
@@ -213,7 +216,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        if ":" not in policy:
+        if not _is_script(policy):
             warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
@@ -243,6 +246,11 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         tried = {"root": config.policy.path, "id": result.policy}
         write_run(folder, "evaluate", options.jsonable(config), [tried], summary)
     return result, notes
+
+
+def _is_script(policy: str) -> bool:
+    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
+    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
 
 
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:

@@ -43,21 +43,13 @@ class DatasetFolder:
     """Which dataset, for commands that read one."""
 
     root: Path | None = None
-    """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
+    """Folder of the dataset or journal."""
 
     def folder(self, command: str = "") -> Path:
         """Return `root`; UnusableInputError without. `command`: one that takes it bare."""
         bare = f"Which folder? Name it: gaploop {command} DIR"
         named = "Which dataset? Name its folder with --dataset.root=DIR."
         return required(self.root, bare if command else named)
-
-
-@dataclass
-class TakesFolder(DatasetFolder):
-    """Which takes, for commands that read a dataset or a journal."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
 
 
 @dataclass

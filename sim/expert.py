@@ -70,7 +70,7 @@ class ToolMotion:
 
     def __init__(self, rng: np.random.Generator, arm: CellArm) -> None:
         """Move `arm`; `rng` draws tremor."""
-        self.ik = ArmIk(nominal_arm(arm), arm)
+        self.ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
         self._rng = rng
 
     def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
@@ -243,7 +243,7 @@ class TrackerSight:
     def __init__(self, cell: SimCell, tracker: Tracker | None = None) -> None:
         self._cell = cell
         self._tracker = tracker or Tracker.nominal(cell.image_size, arm=cell.arm)
-        self._ik = ArmIk(nominal_arm(cell.arm), cell.arm)
+        self._ik = ArmIk(nominal_arm(cell.arm), cell.arm.joint_names[:-1])
         self._seen: NDArray[np.float64] | None = None
         self._seen_t_s = 0.0
 

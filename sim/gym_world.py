@@ -60,6 +60,8 @@ CUBE: Final = OBJECTS["red_cube"]
 ONLY_HERE: Final = ("background", "placement", "grid_cell")
 """Conditions that only the embedded cell has."""
 
+FREE: Final = int(mujoco.mjtJoint.mjJNT_FREE)
+
 type Make = Callable[[], gym.Env[Any, Any]]
 
 
@@ -108,6 +110,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won, self._on = False, None
+        self.model, self.data = find_model(self.env)
         if not spec.is_nominal:
             self._put_in(make)
 
@@ -245,8 +248,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.data, thing = data, on.roles.object
         if on.boxes:
             on.place_boxes(model, data, seed)
-        if on.raised_m and thing >= 0:
-            data.qpos[int(model.jnt_qposadr[model.body_jntadr[thing]]) + 2] += on.raised_m
+        joint = int(model.body_jntadr[thing]) if thing >= 0 else -1
+        if on.raised_m and joint >= 0 and int(model.jnt_type[joint]) == FREE:
+            data.qpos[int(model.jnt_qposadr[joint]) + 2] += on.raised_m
         self._hand = None
         if on.hand:
             side = on.hand.side_rad + on.towards_rad
@@ -296,8 +300,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not late or not on.commands.latency_s:
             return action
         steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
-        # A pull starts from rest; a goal that nothing was sent before is that of the first action.
-        before = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        # A pull starts from rest; where goals are sent, the first one stands for those before.
+        rest = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        before = getattr(self.unwrapped, "rest_action", rest)
         if not self._late:
             self._late.extend([before] * (int(steps) + 2))
         self._late.append(action)
@@ -308,10 +313,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def _control(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         """Drive servos and a person's hand; MuJoCo calls it at every physics step."""
         on, t_s = self._on, data.time - self._start_s
-        if on is None or model is not self.model or t_s == self._last_t_s:
+        if on is None or model is not self.model:
             return
-        self._last_t_s = t_s
-        if self._hand is not None:
+        is_new, self._last_t_s = t_s != self._last_t_s, t_s  # some look again without stepping
+        if self._hand is not None and is_new:
             self._hand.update(t_s, data)
         if not len(self._servos):
             return
@@ -319,9 +324,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not np.array_equal(wanted, self._written):
             self._goal = wanted.copy()
             on.commands.push(t_s, self._goal)
-        goal = on.commands.set_point(t_s) if on.commands.active else self._goal
-        offset = on.sensors.offset(t_s, self._angles())[self._columns]
-        data.ctrl[self._servos] = self._written = goal - offset
+        if is_new:
+            goal = on.commands.set_point(t_s) if on.commands.active else self._goal
+            self._written = goal - on.sensors.offset(t_s, self._angles())[self._columns]
+        data.ctrl[self._servos] = self._written
 
     def _angles(self) -> Vector:
         assert isinstance(self._survey, Survey)

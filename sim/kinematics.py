@@ -6,11 +6,13 @@ so the tilt it cannot reach is traded against position by a small orientation we
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import PAN_AXIS_X_M, CellArm
+from gaploop.core.arm import PAN_AXIS_X_M
 from gaploop.sim.arms import SO101
 
 __all__ = ["PAN_AXIS_X_M", "TCP_SITE", "ArmIk", "fold_square", "from_polar", "polar"]
@@ -24,13 +26,24 @@ STEP_LIMIT_RAD = 0.25  # per iteration: keeps the linearisation honest
 class ArmIk:
     """Joint angles that put the gripper somewhere, pointing down."""
 
-    def __init__(self, model: mujoco.MjModel, arm: CellArm = SO101) -> None:
-        """Use `model` for its kinematics only; it must contain `arm` first."""
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        joints: Sequence[str] = SO101.joint_names[:-1],
+        site: str = TCP_SITE,
+    ) -> None:
+        """Use `model` for its kinematics only.
+
+        Args:
+            joints: of the arm without its gripper, from the base on.
+            site: the tool's centre; its z axis points out of the hand.
+        """
         self._model = model
         self._data = mujoco.MjData(model)
-        self._site = model.site(TCP_SITE).id
-        names = arm.joint_names[:-1]
+        self._site = model.site(site).id
+        names = tuple(joints)
         self._n = len(names)
+        self._qpos = [int(model.joint(name).qposadr[0]) for name in names]
         self._dofs = [int(model.joint(name).dofadr[0]) for name in names]
         self._low = np.array([model.joint(name).range[0] for name in names])
         self._high = np.array([model.joint(name).range[1] for name in names])
@@ -86,7 +99,7 @@ class ArmIk:
         return self._data.site_xpos[self._site].copy(), rotation.copy()
 
     def _place(self, q_rad: NDArray[np.float64]) -> None:
-        self._data.qpos[: self._n] = q_rad[: self._n]
+        self._data.qpos[self._qpos] = q_rad[: self._n]
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import mujoco
@@ -194,12 +194,13 @@ def _readings(env: Env, data: mujoco.MjData, addresses: NDArray[np.int64]) -> It
 @contextmanager
 def edited_models(edits: Sequence[SpecEdit]) -> Iterator[list[mujoco.MjModel]]:
     """Have MuJoCo's compiler add bodies to what is compiled from MJCF within; yield the models."""
-    made = list[mujoco.MjModel]()
+    made, kind, specs = list[mujoco.MjModel](), cast(Any, mujoco.MjModel), cast(Any, mujoco.MjSpec)
+    usual = kind.from_xml_path, kind.from_xml_string, specs.compile
 
     def compiled(spec: mujoco.MjSpec) -> mujoco.MjModel:
         for edit in edits:
             edit(spec)
-        made.append(spec.compile())
+        made.append(usual[-1](spec))
         return made[-1]
 
     def from_path(filename: str, assets: Any = None) -> mujoco.MjModel:
@@ -208,10 +209,9 @@ def edited_models(edits: Sequence[SpecEdit]) -> Iterator[list[mujoco.MjModel]]:
     def from_string(xml: str, assets: Any = None) -> mujoco.MjModel:
         return compiled(mujoco.MjSpec.from_string(xml, assets or {}))
 
-    kind: Any = mujoco.MjModel
-    usual = kind.from_xml_path, kind.from_xml_string
     kind.from_xml_path, kind.from_xml_string = staticmethod(from_path), staticmethod(from_string)
+    specs.compile = compiled
     try:
         yield made
     finally:
-        kind.from_xml_path, kind.from_xml_string = usual
+        kind.from_xml_path, kind.from_xml_string, specs.compile = usual

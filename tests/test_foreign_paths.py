@@ -132,8 +132,6 @@ datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ou
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
-datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
@@ -336,6 +334,8 @@ teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, a
 teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
+scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+sim/scene_file.py:_model_file | scene.parent / name | reads
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

@@ -84,8 +84,8 @@ def test_commands_run_without_what_is_heavy(tmp_path: Path) -> None:
     write_dataset(takes, 4)
     runs = [
         f"check {takes}",
-        f"label {takes} --episode=0 --outcome=failure --author=ana",
-        f"label {takes} --episode=0 --outcome=success --author=bo",
+        f"label {takes} --episodes=0 --outcome=failure --author=ana",
+        f"label {takes} --episodes=0 --outcome=success --author=bo",
         f"label {takes} --agreement",
         f"diagnose {takes} --output_dir=diagnosis",
         "plan diagnosis --budget.takes=20 --output_dir=plan",

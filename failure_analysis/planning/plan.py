@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Alternative, Plan, PlanItem
 from gaploop.core.station import Station
+from gaploop.core.statistics import Estimate, percent
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.diagnosis import Diagnosis
@@ -129,8 +130,8 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     takes = {d: quota.takes for d, quota in quotas.items()}
     changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
     hours = ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
-    hours += sum({o.remedy: o.hours.mean for o in instead.values()}.values())
-    now_h = sum(item.hours.mean for item in items if item.hours and item.takes)
+    hours += sum({o.remedy: o.hours.value for o in instead.values()}.values())
+    now_h = sum(item.hours.value for item in items if item.hours and item.takes)
     known, rate = failures.rate_known, ask.effort.rate_per_hour
     machine_h, rollout_h = sum(o.machine_hours for o in instead.values()), 0.0
     if any(takes.values()):
@@ -190,8 +191,8 @@ def _weigh(
         worth = [
             way
             for way in ways
-            if way.gain_points.mean >= LEAST_POINTS
-            and (way.remedy == COLLECT or limit_h is None or way.hours.mean <= limit_h)
+            if way.gain_points.value >= LEAST_POINTS
+            and (way.remedy == COLLECT or limit_h is None or way.hours.value <= limit_h)
         ]
         best = max(worth, key=lambda way: way.points_per_hour, default=None)
         if best is not None and best.remedy != COLLECT:
@@ -219,8 +220,8 @@ def _carried_out(
             fixed = estimate(offer.fixed, 3)
             basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
             why += (
-                f" To {offer.remedy} is expected to fix {fixed.mean:.0%} [{fixed.low:.0%}, "
-                f"{fixed.high:.0%}] of these failures ({basis})."
+                f" To {offer.remedy} is expected to fix {percent(fixed)} of these failures "
+                f"({basis})."
             )
             item = replace(
                 item,
@@ -234,7 +235,7 @@ def _carried_out(
         mine = others.pop(item.remedy, None)
         if mine is not None and others:
             best = max(others.values(), key=lambda way: way.points_per_hour)
-            ahead = mine.gain_points.mean - best.gain_points.mean
+            ahead = mine.gain_points.value - best.gain_points.value
             why += (
                 f" Points per operator's hour: {item.remedy} {mine.points_per_hour:.0f}, "
                 f"{best.remedy} {best.points_per_hour:.0f}; points in all: {item.remedy} "
@@ -385,12 +386,12 @@ def _verdict_words(
     dimension: GapDimension,
     quota: DimensionQuota,
     curve: Curve,
-    fixed: ExpectedValue,
+    fixed: Estimate,
     image_policy: bool,
 ) -> str:
     """Return what follows from the evidence; `fixed` is the share that the quota's takes fix."""
     chance = f"{curve.responds:.0%}"
-    part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
+    part = f"{percent(fixed)} of these failures"
     match quota.decision:
         case Decision.NOT_FIXED:
             _, why = no_response(dimension, image_policy)

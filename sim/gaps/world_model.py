@@ -66,7 +66,7 @@ class WorldModel(NoModel):
     Attributes:
         roles: as of the model.
         edits: bodies to add where the model is compiled.
-        raised_m: how much higher the object starts, since its table does [m].
+        raised_m: how much higher the object starts, since its table does or it is larger [m].
         boxes: bodies to place anew in every take, with their half heights [m].
     """
 
@@ -154,21 +154,21 @@ class WorldModel(NoModel):
 
     def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
         """Make the object larger or smaller along the world's axes, from its lower side up."""
-        thing = self.need("object")
+        thing, factor = self.need("object"), np.array([x, y, z])
         turn = self._data.xmat[thing].reshape(3, 3).copy()
+        floor_m = self._extent(self._tried)[0][2]
 
         @self.change
         def change(model: Model) -> None:
-            floor = self._extent(model)[0][2]
             for geom in self._geoms():
-                _scale_geom(model, geom, turn, np.array([x, y, z]))
-            up_m = turn.T @ [0.0, 0.0, floor - self._extent(model)[0][2]]
-            model.geom_pos[self._geoms()] += up_m
-            model.body_ipos[thing] += up_m
+                _scale_geom(model, geom, turn, factor)
+            model.body_ipos[thing] = turn.T @ (factor * (turn @ model.body_ipos[thing]))
             volume = x * y * z
             model.body_mass[thing] *= volume
             model.body_inertia[thing] *= volume ** (5 / 3)
             self._settle(model)
+
+        self.raised_m += float(floor_m - self._extent(self._tried)[0][2])
 
     def make_cylinder(self) -> None:
         """Make an object of boxes round."""
@@ -209,13 +209,19 @@ class WorldModel(NoModel):
             self._settle(model)
 
     def shift_com(self, x_fraction: float, y_fraction: float) -> None:
-        """Move the object's centre of mass by shares of its half width."""
+        """Move the object about its centre of mass, by shares of its half width.
+
+        The body's frame stays at the centre of mass: MuJoCo compiles such bodies more simply, and
+        nothing can be changed about that afterwards.
+        """
         thing, half = self.need("object"), self.half_size_m
         turn = self._data.xmat[thing].reshape(3, 3).copy()
+        shift_m = turn.T @ [x_fraction * half[0], y_fraction * half[1], 0.0]
 
         @self.change
         def change(model: Model) -> None:
-            model.body_ipos[thing] += turn.T @ [x_fraction * half[0], y_fraction * half[1], 0.0]
+            model.geom_pos[self._geoms()] -= shift_m
+            model.geom_sameframe[self._geoms()] = 0
             self._settle(model)
 
     @property

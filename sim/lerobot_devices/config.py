@@ -35,6 +35,8 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
         gaps_module: a Python module with gap mechanisms of your own.
+        scene: scene.yaml: a scene of your own instead (docs/start/my_simulation.md); of the options
+            only gaps, gap_seed and conditions mean anything there.
     """
 
     task: str = "pick_place"
@@ -51,6 +53,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     twin: Path | None = None
     randomise: str = ""
     gaps_module: str = ""
+    scene: Path | None = None
 
 
 @TeleoperatorConfig.register_subclass("scripted")

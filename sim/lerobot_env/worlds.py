@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim.gym_world import NOMINAL, GymWorld, WorldSpec
+from gaploop.sim.scene_file import SceneWorld, load_scene
 from gaploop.sim.survey import numbers_in
 
 SUCCESS_HELD_S: Final = 0.3
@@ -42,9 +44,18 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
     episode_length: int | None = None
 
     @property
+    def called(self) -> str:
+        """What people call it."""
+        return self.gym
+
+    @property
     def gym_kwargs(self) -> dict[str, Any]:
         """What gymnasium.make is given."""
         return self.kwargs
+
+    def steps(self) -> int | None:
+        """Return after how many steps an attempt is over, as far as that is known by now."""
+        return self.episode_length
 
     def make(self) -> gym.Env[Any, Any]:
         """Make one as it is.
@@ -73,6 +84,32 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
             ) from error
 
 
+@EnvConfig.register_subclass("scene")
+@dataclass
+class SceneEnvConfig(GymEnvConfig):
+    """A scene file (docs/start/my_simulation.md).
+
+    Attributes:
+        scene: its path.
+        episode_length: steps after which an attempt is over; by the file's max_s unless given.
+    """
+
+    scene: Path | None = None
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return str(self.scene)
+
+    def make(self) -> SceneWorld:
+        """Build it; UnusableInputError where the file doesn't fit its model."""
+        if self.scene is None:
+            raise UnusableInputError("Which scene? Name its file: --env.scene=scene.yaml.")
+        world = SceneWorld(scene := load_scene(self.scene))
+        self.episode_length = self.episode_length or round(scene.max_s * scene.fps)
+        return world
+
+
 class Attempts(gym.Wrapper[Any, Any, Any, Any]):
     """A world as LeRobot's rollouts ask for it: episodes that end with success, named pictures.
 
@@ -87,6 +124,8 @@ class Attempts(gym.Wrapper[Any, Any, Any, Any]):
         self._max_episode_steps = max_steps or (spec and spec.max_episode_steps) or USUAL_STEPS
         self.task = self.task_description = world.instruction
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
+        if raw and isinstance(world.unwrapped, SceneWorld):
+            world.unwrapped.draws = False
         if not raw:
             self.observation_space = _space(self.seen(world.reset(seed=0)[0]))
 
@@ -115,16 +154,17 @@ class Attempts(gym.Wrapper[Any, Any, Any, Any]):
             return observation
         vectors = [value for _, value in numbers_in(observation)]
         state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
-        pictures = _pictures(observation)
+        pictures = pictures_in(observation)
         if not pictures:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
 
 
-def _pictures(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:
+def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:
+    """Return the pictures of an observation by their names."""
     if isinstance(observation, Mapping):
-        found = [_pictures(value, str(key)) for key, value in observation.items()]
+        found = [pictures_in(value, str(key)) for key, value in observation.items()]
         return {key: value for part in found for key, value in part.items()}
     is_picture = isinstance(observation, np.ndarray) and observation.ndim == 3
     return {name: observation} if is_picture and observation.dtype == np.uint8 else {}
@@ -157,12 +197,13 @@ def features_of(attempts: Attempts) -> tuple[dict[str, PolicyFeature], dict[str,
 def attempts(
     make: Callable[[], gym.Env[Any, Any]],
     spec: WorldSpec = NOMINAL,
-    max_steps: int | None = None,
+    max_steps: Callable[[], int | None] = lambda: None,
     *,
     raw: bool = False,
 ) -> Attempts:
     """Make an environment, put a station's gaps into it, and have it rolled out; see `Attempts`."""
-    return Attempts(GymWorld(make, spec), max_steps, raw=raw)
+    world = GymWorld(make, spec)
+    return Attempts(world, max_steps(), raw=raw)
 
 
 def vectors(
@@ -176,7 +217,7 @@ def vectors(
         return SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
 
     if isinstance(config, GymEnvConfig):
-        return {"": one(partial(attempts, config.make, spec, config.episode_length, raw=raw))}
+        return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
         made: gym.Env[Any, Any] = make_env(config, n_envs=1)[suite][task].envs[0]

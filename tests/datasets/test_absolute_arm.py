@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_arms import NAMES, Change, as_is, recording, reordered, report
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.recording import MotionRecording
 
 
 def changed(joint: int, change: object) -> Change:
@@ -120,3 +124,36 @@ def test_play_is_a_play() -> None:
     assert (np.abs(out[1] - u) <= 1.5 + 1e-9).all()
     moved = np.abs(np.diff(out[1], axis=0)) > 1e-9
     assert np.allclose(np.abs(out[1][1:] - u[1:])[moved], 1.5)
+
+
+def grips(stalled: Collection[int] = (), empty: Collection[int] = ()) -> MotionRecording:
+    """Return episodes in which a gripper closes on something at 30 % and opens again."""
+    made = recording(0)
+    k = np.arange(len(made.episodes[0].command))
+    asked = np.interp(k, [0, 60, 75, 150, 165, 239], [100.0, 100, 0, 0, 100, 100])
+    episodes = []
+    for e in made.episodes:
+        command, reading = e.command.copy(), e.reading.copy()
+        command[:, 5] = asked
+        reading[:, 5] = np.maximum(np.interp(k - 3, k, asked), 0.0 if e.index in empty else 30.0)
+        if e.index in stalled:
+            reading[150:200, 5] = 30.0
+        episodes.append(replace(e, command=command, reading=reading))
+    return replace(made, episodes=tuple(episodes))
+
+
+def test_a_gripper_that_holds_is_no_fault() -> None:
+    assert not report(grips()).findings
+
+
+def test_a_gripper_that_is_told_to_open_and_does_not() -> None:
+    [found] = report(grips(stalled=(2, 6))).findings
+    assert (found.kind, found.episodes) == ("stalled_gripper", (2, 6))
+    assert found.estimate.value == pytest.approx(1.3, abs=0.4)
+
+
+def test_episodes_that_teach_nothing_are_listed_for_an_edit_tool() -> None:
+    found = report(grips(empty=(4,)))
+    assert found.to_delete() == found.to_json()["delete"] == [4]
+    (line,) = (line for line in found.lines() if "lerobot-edit-dataset" in line)
+    assert "--operation.episode_indices='[4]'" in line

@@ -91,7 +91,7 @@ def test_hours_are_a_budget_too(tmp_path: Path, capsys: pytest.CaptureFixture[st
         for s in (10, 100)
     )
     assert quick["items"][0]["takes"] > slow["items"][0]["takes"] > 0
-    assert quick["hours"]["mean"] < 0.25
+    assert quick["hours"]["value"] < 0.25
 
 
 def test_results_of_a_campaign_change_the_next_plan_and_are_kept(
@@ -103,7 +103,7 @@ def test_results_of_a_campaign_change_the_next_plan_and_are_kept(
     an_evaluation(tmp_path / "c1" / "after.json", 4, policy="adapted")
     out = f"--output_dir={tmp_path / 'p2'}"
     second = run([str(folder), "--budget.takes=20", f"--results={tmp_path / 'c1'}", out], capsys)
-    assert second["gain_points"]["mean"] < first["gain_points"]["mean"]
+    assert second["gain_points"]["value"] < first["gain_points"]["value"]
     kept = tmp_path / "p2" / "curves.json"
     again = ["--budget.takes=20", f"--results={kept}", f"--output_dir={tmp_path / 'p3'}"]
     third = run([str(folder), *again], capsys)

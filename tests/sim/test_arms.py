@@ -144,7 +144,7 @@ def test_units_go_there_and_back_and_the_gripper_from_0_to_100(arm: CellArm) -> 
 
 @BOTH
 def test_the_tool_is_where_the_model_has_it(arm: CellArm) -> None:
-    ik = ArmIk(nominal_arm(arm), arm)
+    ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
     q_rad = np.random.default_rng(2).uniform(-1.5, 1.5, (20, len(arm.joint_names)))
     places = [ik.tcp(row)[0] for row in q_rad]
     np.testing.assert_allclose(arm.tool_centre_m(q_rad), places, atol=1e-9)
@@ -153,7 +153,7 @@ def test_the_tool_is_where_the_model_has_it(arm: CellArm) -> None:
 
 @BOTH
 def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
-    ik = ArmIk(nominal_arm(arm), arm)
+    ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
     rng = np.random.default_rng(1)
     for _ in range(10):
         angle, radius = rng.uniform(-1.3, 1.3), rng.uniform(0.05, 0.13)

@@ -46,7 +46,10 @@ def test_both_grippers_go_from_0_to_100() -> None:
 
 def miss_m(side: Mounted, place_m: FloatArray) -> float:
     """How far from a place on the table this arm's hand stays, pointing down [m]."""
-    ik, q = ArmIk(nominal_arm(side.arm), side.arm), np.array(side.arm.home_q_rad)[:5]
+    ik, q = (
+        ArmIk(nominal_arm(side.arm), side.arm.joint_names[:-1]),
+        np.array(side.arm.home_q_rad)[:5],
+    )
     target = np.array([*(place_m - side.at_m), 0.0125])
     for _ in range(40):
         q = ik.solve(target, float(np.arctan2(target[1], target[0])) + np.pi, q)

@@ -1,0 +1,250 @@
+"""Worlds of others: what is found in them, gaps in them, and nothing of those left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps import MECHANISMS
+from gaploop.sim.gym_world import GymWorld, WorldSpec
+from gaploop.sim.roles import find_roles
+from gaploop.sim.world import World
+
+MJCF = """
+<mujoco>
+  <option timestep="0.004" noslip_iterations="2"/>
+  <worldbody>
+    <light name="sun" pos="0 0 2" dir="0 0 -1"/>
+    <camera name="side" pos="0.8 0 0.6" xyaxes="0 1 0 -0.6 0 0.8"/>
+    <body name="bench"><geom type="box" size="0.5 0.5 0.02" pos="0 0 -0.02"/></body>
+    <body name="brick" pos="0.3 0 0.02">
+      <freejoint/>
+      <geom type="box" size="0.02 0.02 0.02" mass="0.05" rgba="0.2 0.6 0.2 1"/>
+    </body>
+    <body name="post" pos="0 0 0.2">
+      <joint name="turn" axis="0 0 1" range="-2 2" limited="true" damping="1"/>
+      <geom type="capsule" size="0.02" fromto="0 0 0 0.15 0 0" mass="0.3"/>
+      <body name="elbow" pos="0.15 0 0">
+        <joint name="bend" axis="0 1 0" range="-2 2" limited="true" damping="1"/>
+        <geom type="capsule" size="0.02" fromto="0.03 0 0 0.13 0 0" mass="0.2"/>
+        <body name="left" pos="0.15 0.02 0">
+          <joint name="left_finger" type="slide" axis="0 1 0" range="0 0.02" limited="true"/>
+          <geom name="left_pad" type="box" size="0.02 0.005 0.01" mass="0.02"/>
+        </body>
+        <body name="right" pos="0.15 -0.02 0">
+          <joint name="right_finger" type="slide" axis="0 -1 0" range="0 0.02" limited="true"/>
+          <geom name="right_pad" type="box" size="0.02 0.005 0.01" mass="0.02"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <position joint="turn" kp="30"/><position joint="bend" kp="30"/>
+    <position joint="left_finger" kp="50"/><position joint="right_finger" kp="50"/>
+  </actuator>
+</mujoco>
+"""
+
+
+class Bench(gym.Env[dict[str, Any], NDArray[Any]]):
+    """An environment as others write them: servo goals in, joint angles and a picture out."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+    camera_name = "side"
+    motors = True
+
+    def __init__(self) -> None:
+        text = MJCF if self.motors else MJCF.replace("<position", "<motor").replace("kp=", "gear=")
+        self.model = mujoco.MjModel.from_xml_string(text)
+        self.data = mujoco.MjData(self.model)
+        self.dt = 0.04
+        self.render_mode = "rgb_array"
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self.observation_space = gym.spaces.Dict({})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        del options
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:2] += self.np_random.uniform(-0.05, 0.05, 2)
+        mujoco.mj_forward(self.model, self.data)
+        return self._get_obs(), {}
+
+    def step(self, action: NDArray[Any]) -> Any:
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data, nstep=10)
+        won = bool(self.data.body("brick").xpos[2] > 0.1)
+        return self._get_obs(), 0.0, False, False, {"success": won}
+
+    def _get_obs(self) -> dict[str, Any]:
+        # What a camera shows of the model, without the time that drawing takes.
+        model = self.model
+        shown = np.concatenate([model.light_diffuse.ravel(), model.cam_pos.ravel()])
+        picture = np.zeros((6, 8, 3), np.uint8)
+        picture[:, :4] = 200
+        picture[0, 0] = np.clip(shown[:3] * 255, 0, 255)
+        picture[0, 1] = np.clip(np.abs(shown[-3:]) * 100, 0, 255)
+        picture[0, 2, 0] = model.nbody
+        joints = self.data.qpos[-4:].astype(np.float64)
+        return {"state": np.concatenate([joints, self.data.qpos[:3]]), "pixels": picture}
+
+    def render(self) -> Any:
+        return self._get_obs()["pixels"]
+
+
+class TorqueBench(Bench):
+    motors = False
+
+
+def episode(env: gym.Env[Any, Any], seed: int = 3) -> list[bytes]:
+    """Return all that an episode shows."""
+    rng, seen = np.random.default_rng(1), []
+    observation, _ = env.reset(seed=seed)
+    for _ in range(15):
+        seen.append(observation["state"].tobytes() + observation["pixels"].tobytes())
+        action = rng.uniform(-1, 1, 4).astype(np.float32)
+        observation, *_ = env.step(action)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[bytes]:
+    return episode(Bench())
+
+
+@pytest.fixture(scope="module")
+def can() -> dict[str, str]:
+    return dict(GymWorld(Bench).parameters())
+
+
+def test_the_cell_is_a_world(nominal: SimCell) -> None:
+    assert isinstance(nominal, World)
+    nominal.reset(0)
+    nominal.step(nominal.read().position_rad)
+    assert nominal.now_s == pytest.approx(nominal.period_s)
+
+
+def test_a_wrapped_environment_is_a_world() -> None:
+    world = GymWorld(Bench)
+    assert isinstance(world, World)
+    assert len(world.joints) == 4
+    world.reset(0)
+    world.step(np.zeros(4))
+    assert not world.success()
+
+
+def test_roles_are_found_without_a_file() -> None:
+    env = Bench()
+    env.reset(seed=0)
+    words = find_roles(env.model, env.data).words(env.model)
+    assert words == {
+        "arm": "turn, bend",
+        "gripper": "right_finger, left_finger",
+        "object": "brick",
+        "table": "bench",
+        "cameras": "side",
+    }
+
+
+def test_roles_in_doubt_are_asked_for_and_taken_from_a_file(tmp_path: Path) -> None:
+    model = mujoco.MjModel.from_xml_string(
+        MJCF.replace("</worldbody>", "<body name='other' pos='0 .3 .02'><freejoint/>"
+                     "<geom size='.02'/></body></worldbody>")
+    )  # fmt: skip
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    assert find_roles(model, data).doubts["object"] == "one of brick, other"
+    file = tmp_path / "roles.yaml"
+    file.write_text("object: other\n")
+    assert find_roles(model, data, file=file).words(model)["object"] == "other"
+    file.write_text("object: bric\n")
+    with pytest.raises(UnusableInputError, match="Did you mean 'brick'"):
+        find_roles(model, data, file=file)
+
+
+def test_severity_zero_is_the_environment_to_the_bit(plain: list[bytes]) -> None:
+    spec = WorldSpec(gaps={m.key: 0.0 for m in MECHANISMS})
+    world = GymWorld(Bench, spec)
+    assert episode(world) == plain
+    world.parameters()  # looks inside, and moves the arm
+    assert episode(world) == plain
+    assert mujoco.get_mjcb_control() is None
+
+
+@pytest.mark.parametrize("key", [m.key for m in MECHANISMS])
+def test_every_gap_acts_repeats_and_leaves_nothing_behind(
+    key: str, plain: list[bytes], can: dict[str, str]
+) -> None:
+    """A gap that isn't possible here is refused with what is missing."""
+    if can[key]:
+        with pytest.raises(UnusableInputError, match="can't be set here"):
+            GymWorld(Bench, WorldSpec(gaps={key: 1.0}))
+        return
+    world = GymWorld(Bench, WorldSpec(gaps={key: 1.0}, gap_seed=1))
+    first = episode(world)
+    assert episode(world) == first
+    quiet = ("slippery", "soft", "sticky", "similar", "nudge", "reach_in", "take", "occluder")
+    if not key.endswith(quiet):  # those need a touch, or a real picture, to show
+        assert first != plain
+    assert mujoco.get_mjcb_control() is None
+    added = world.model.nbody > Bench().model.nbody
+    world.take_out()
+    if not added:  # the picture counts bodies
+        assert episode(world) == plain
+
+
+def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
+    assert {key for key, why in can.items() if why} == {
+        "contact_dynamics.sticky",
+        *(f"task_specification.{name}" for name in ("tolerance", "goal_offset", "alignment")),
+    }
+    torque = GymWorld(TorqueBench).parameters()
+    assert torque["actuator_response.backlash"] == "no position servos drive its arm"
+    assert torque["actuator_response.latency"] == torque["actuator_response.weak"] == ""
+
+
+def test_dead_time_is_a_share_of_the_period() -> None:
+    """A command of the last period arrives in the next where the dead time is one period."""
+    for make in (Bench, TorqueBench):
+        world = GymWorld(make, WorldSpec(gaps={"actuator_response.latency": 1.0}))
+        assert world.injected[0].parameters["latency_s"] == pytest.approx(0.26, rel=0.1)
+        world.reset(seed=0)
+        start = world.data.qpos[-4:-2].copy()
+        moved = []
+        for _ in range(20):
+            world.step(np.array([1.0, 0.0, 0.0, 0.0], np.float32))
+            moved.append(abs(world.data.qpos[-4] - start[0]))
+        # 0.26 s of the cell, whose period is half as long: 13 periods.
+        assert np.flatnonzero(np.array(moved) > 0.02)[0] in (12, 13, 14)
+
+
+def test_a_larger_object_stands_on_the_table_and_is_touched() -> None:
+    """The compiler's boxes about a body's geoms are stale after a change: touches were missed."""
+    world = GymWorld(Bench, WorldSpec(conditions={"object": "huge_cube"}))
+    world.reset(seed=0)
+    for _ in range(10):
+        world.step(np.zeros(4, np.float32))
+    low, high = (0.0, 2 * 0.02 * 0.0195 / 0.0125)
+    geom = world.model.body("brick").geomadr[0]
+    centre = world.data.geom_xpos[geom][2]
+    assert centre == pytest.approx((low + high) / 2, abs=1e-3)
+
+
+def test_conditions_of_the_cell_alone_are_refused() -> None:
+    with pytest.raises(UnusableInputError, match="background belongs to the embedded cell"):
+        GymWorld(Bench, WorldSpec(conditions={"background": "grey"}))
+
+
+@pytest.fixture(autouse=True)
+def no_callback_left() -> Iterator[None]:
+    yield
+    assert mujoco.get_mjcb_control() is None
