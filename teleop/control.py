@@ -115,7 +115,7 @@ class ControlThread:
         follower: the arm; closed at the end, like `leader` and `cameras`.
         safety: the arm's filter, for the period of `rates`.
         cameras: looked at on policy frames; the first one's pictures are tracked.
-        sinks: subscribers, each behind a mailbox; more can come and go with `attach`.
+        sinks: subscribers, each behind a mailbox; more can come with `attach`.
         on_frame: called in the loop's own thread with every policy frame's observation.
         until_done: end when the leader is done; False for a session of several takes.
     """
@@ -462,13 +462,6 @@ class ControlThread:
         self._boxes = (*self._boxes, box)
         self._inboxes = (*self._inboxes, box)
         return box
-
-    def detach(self, box: Mailbox) -> tuple[str, ...]:
-        """End a subscription once it has taken what was delivered; return what went wrong."""
-        self._boxes = _without(self._boxes, box)
-        self._inboxes = _without(self._inboxes, box)
-        box.close()
-        return box.faults()
 
     def span(self, *, max_s: float, on_frame: Iterable[OnFrame] = ()) -> Turns:
         """Return the turns of a stretch of the running loop, as if it ran for them: a take.
