@@ -252,7 +252,7 @@ def record(config: Any) -> RecordResult:
                 "the station up."
             )
     suggest: Suggest | None = None
-    if not runs_by_itself(config, leads):
+    if interface != "none" and not runs_by_itself(config, leads):
         # Now: later it would hold up the control loop.
         from gaploop.failure_analysis.diagnosis import labels_if_failed
 

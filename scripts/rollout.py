@@ -189,9 +189,10 @@ def run(config: Any) -> int:
                 journal,
             )
     suggest: Suggest | None = None
+    interface = chosen_interface(config.display, leads)
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
-    else:
+    elif interface != "none":
         # Now: later it would hold up the control loop.
         from gaploop.failure_analysis.diagnosis import labels_if_failed
 
@@ -201,7 +202,7 @@ def run(config: Any) -> int:
         station,
         leads=leads,
         rates=Rates.near(config.dataset.fps or policy.fps),
-        interface=chosen_interface(config.display, leads),
+        interface=interface,
         driver=driver,
     )
     about = about_takes(config, TakeKind.ROLLOUT, id_)
