@@ -218,7 +218,7 @@ def test_a_publication_that_breaks_off_is_said_and_tried_again(
     """An exception in the publishing process exits 1, as a refused take does, and says nothing."""
     journal = tmp_path / "journal"
     folder = _sealed(journal)
-    publisher = Publisher(journal, tmp_path / "data", "me/x", None)
+    publisher = Publisher(journal, tmp_path / "data", "me/x")
     with (journal / "publish.json").open("wb") as out, (journal / "publish.log").open("wb") as log:
         command = [sys.executable, "-c", "raise MemoryError('no memory')"]
         publisher._child = subprocess.Popen(command, stdout=out, stderr=log)
@@ -237,7 +237,7 @@ def test_a_publication_that_can_not_begin_is_said_and_tried_again(
     journal = tmp_path / "journal"
     _sealed(journal)
     (journal / "publish.json").mkdir()
-    with Publisher(journal, tmp_path / "data", "me/x", None) as publisher:
+    with Publisher(journal, tmp_path / "data", "me/x") as publisher:
         publisher.behind()
         assert "Publishing can't begin (" in caplog.text
     assert publisher.reports
@@ -249,7 +249,7 @@ def test_what_ended_the_session_is_told_before_what_publishing_says(
     journal, root = tmp_path / "journal", tmp_path / "data"
     _sealed(journal)
     root.write_text("not a dataset")
-    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x", None):
+    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x"):
         raise DeviceError("the arm")
     assert "gaploop publish --journal=" in caplog.text
 
@@ -261,7 +261,7 @@ def test_a_publication_that_fails_is_said_and_loses_no_take(
     journal, root = tmp_path / "journal", tmp_path / "data"
     folder = _sealed(journal)
     root.write_text("not a dataset")
-    publisher = Publisher(journal, root, "me/x", None)
+    publisher = Publisher(journal, root, "me/x")
     publisher.behind()
     with pytest.raises(UnusableInputError, match=r"safe in .*journal.* gaploop publish --journal="):
         publisher.finish()
