@@ -6,6 +6,7 @@ they normalise by, and, by lerobot-train, `train_config.json`: the dataset that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -32,7 +33,6 @@ HUGE: Final = 50.0
 """Spreads: a normalised input beyond lies far outside all that a policy has seen."""
 SAME_STATS: Final = 0.05
 """Spreads by which statistics of one dataset may differ: it may have been trained on a part."""
-IMAGE_KINDS: Final = "VISUAL"
 _CENTRES: Final[Mapping[str, tuple[str, str]]] = {
     "MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90"),
 }  # fmt: skip
@@ -61,7 +61,6 @@ class Checkpoint:
     """
 
     folder: Path
-    kind: str
     inputs: Mapping[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...]]
     modes: Mapping[str, str]
@@ -107,6 +106,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         UnusableInputError: no config.json, or a file in it is damaged.
     """
+    with layout.reraise_as_damaged(f"{folder} can't be read", "Fetch or train the policy again."):
+        return _read(folder)
+
+
+def _read(folder: Path) -> Checkpoint:
     config = _object(folder / "config.json")
     before, after = (_steps(folder / f"policy_{n}.json") for n in ("preprocessor", "postprocessor"))
     stats = dict[str, dict[str, FloatArray]]()
@@ -114,32 +118,32 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     for step in before:
         options = step.get("config") or {}
         renamed |= options.get("rename_map") or {}
-        if "normalizer" in str(step.get("registry_name", "")):
+        if str(step.get("registry_name", "")).startswith("normalizer"):
             modes = options.get("norm_map") or modes
-        if "state_file" in step and "normalizer" in str(step.get("registry_name", "")):
-            name = plain_name(step["state_file"], "state_file", str(folder))
-            for key, value in read_tensors(folder / name).items():
-                feature, _, what = key.rpartition(".")
-                stats.setdefault(feature, {})[what] = value.ravel()
+            if "state_file" in step:
+                name = plain_name(step["state_file"], "state_file", str(folder))
+                for key, value in read_tensors(folder / name).items():
+                    feature, _, what = key.rpartition(".")
+                    stats.setdefault(feature, {})[what] = value.ravel()
     steps = [str(s.get("registry_name") or s.get("class") or "") for s in (*before, *after)]
     said = _object(folder / "gaploop.json") if (folder / "gaploop.json").exists() else {}
-    try:
+    root, episodes = None, None
+    with contextlib.suppress(UnusableInputError):  # it names none, or that isn't here
         trained = training_set(folder)
         root, episodes = trained.root, trained.only
-    except UnusableInputError:  # it names none, or that isn't here
-        root, episodes = None, None
     fps, names = float(said.get("fps") or 0.0), tuple(said.get("action_names") or ())
     if root is not None:
         info = layout.read_info(root)
         fps, names = fps or info.fps, names or info.names(ACTION)
     chunk = config.get("chunk_size") or config.get("horizon") or config.get("n_action_steps") or 1
-    shapes = [
+    inputs, outputs = (
         {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
         for key in ("input_features", "output_features")
-    ]
+    )
     return Checkpoint(
-        folder, str(config.get("type") or "policy"), *shapes, modes, stats,
-        any("unnormalizer" in s for s in steps) and any(s.startswith("normalizer") for s in steps),
+        folder, inputs, outputs, modes, stats,
+        any(s.startswith("unnormalizer") for s in steps)
+        and any(s.startswith("normalizer") for s in steps),
         any("tokenizer" in s for s in steps), renamed, int(chunk),
         int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
     )  # fmt: skip
