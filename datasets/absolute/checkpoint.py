@@ -24,6 +24,7 @@ from gaploop.core.statistics import Estimate
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.recording import GRIPS
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 
@@ -53,6 +54,7 @@ class Checkpoint:
             `normalises` is false.
         stats: by feature, what the preprocessor normalises by.
         renamed: camera or vector of the dataset to the policy's name.
+        is_relative: its processors turn positions into changes, and back.
         chunk: actions that it predicts at once; `observations`: how many it looks at.
         fps: rate that it was trained at [Hz]; 0 where nothing says.
         names: entries of the action in order; () where nothing says.
@@ -68,6 +70,7 @@ class Checkpoint:
     normalises: bool
     reads_text: bool
     renamed: Mapping[str, str] = field(default_factory=dict)
+    is_relative: bool = False
     chunk: int = 1
     observations: int = 1
     fps: float = 0.0
@@ -144,7 +147,9 @@ def _read(folder: Path) -> Checkpoint:
         folder, inputs, outputs, modes, stats,
         any(s.startswith("unnormalizer") for s in steps)
         and any(s.startswith("normalizer") for s in steps),
-        any("tokenizer" in s for s in steps), renamed, int(chunk),
+        any("tokenizer" in s for s in steps), renamed,
+        any("relative" in str(s.get("registry_name")) and (s.get("config") or {}).get("enabled")
+            for s in before), int(chunk),
         int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
     )  # fmt: skip
 
@@ -207,6 +212,7 @@ class CheckpointTests:
         self._rate()
         self._normaliser()
         self._statistics()
+        self._action_kind()
         self._constant()
         self._task()
 
@@ -336,6 +342,35 @@ class CheckpointTests:
             )  # fmt: skip
         elif far:
             self.report.good["statistics"] = "the policy normalises by this dataset's statistics"
+
+    def _action_kind(self) -> None:
+        """Tell positions from changes by how far actions spread beside readings."""
+        words = {True: "changes", False: "positions"}
+        own, here = (self._are_changes(s) for s in (self.checkpoint.stats, self.stats))
+        if own is not None and here is not None and own != here and not self.checkpoint.is_relative:
+            self.say(
+                "action_kind", "", f"The policy's actions are {words[own]} of the joints, this "
+                f"dataset's are {words[here]}",
+                "Give both one kind of action: convert this data, or train the policy anew on it",
+                115.0,
+            )  # fmt: skip
+
+    def _are_changes(self, stats: Stats) -> bool | None:
+        """Say whether actions are changes, not positions; None where that can't be told."""
+        state, action = (stats.get(feature, {}) for feature in (STATE, ACTION))
+        if not {"mean", "std"} <= state.keys() & action.keys():
+            return None
+        if len(state["mean"]) != len(action["mean"]):
+            return None
+        names = self.info.names(ACTION)
+        arm = [k for k, n in enumerate(names) if not any(word in n.lower() for word in GRIPS)]
+        if not arm or len(names) != len(action["mean"]):
+            return None
+        wide = float(np.median(action["std"][arm] / np.maximum(state["std"][arm], 1e-9)))
+        off = np.abs(action["mean"] - state["mean"])[arm] / np.maximum(state["std"][arm], 1e-9)
+        if wide < 0.4:
+            return True
+        return False if 0.5 < wide < 2.0 and np.median(off) < 0.5 else None
 
     def _constant(self) -> None:
         for feature in (STATE, ACTION):

@@ -549,6 +549,9 @@ class OpenLoop:
             return
         here = by_episode(usual, sample.episode)
         size = interval(here)
+        accused = {f.kind for f in self.tests.report.findings} & set(PREFERRED)
+        if accused:  # one of these it may be; another reason isn't looked for
+            return
         if size.low > max(1.5 * spread.mean(), still.mean()) and demonstrations:
             worst = _worst_phase(usual, sample)
             is_its_own = self.checkpoint.is_of(self.table.info.root)
