@@ -1,22 +1,24 @@
 """The camera check on real pictures: what it says of unaltered takes, and of altered ones.
 
-`folder` holds LeRobot v3 datasets; nothing of them is kept. The first half of a dataset's episodes
+`--data` holds LeRobot v3 datasets; nothing of them is kept. The first half of a dataset's episodes
 is the reference, the second is judged: as it is, and altered (16 alterations of 3 strengths).
-Folders of single pictures, one for each light (`LIGHTS`), tell what real light does.
+Folders of single pictures, one for each light, tell what real light does.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import cv2
 import numpy as np
 
+from benchmarks.bench import BenchConfig
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.core.statistics import rate
 from gaploop.core.take import Take
@@ -25,23 +27,13 @@ from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.camera_check import Answer, CameraCheck, KnownCamera
 from gaploop.failure_analysis.views.camera_samples import CameraSamples, of_pictures, sample
 
+log = logging.getLogger(__name__)
 BLACK: Final = 8.0
 """Mean grey below which a whole take is black: it was never a picture."""
 
 
-@dataclass
-class RealPicturesConfig:
-    """What is measured.
-
-    Attributes:
-        folder: of LeRobot v3 datasets, and of folders of pictures by light.
-        altered: episodes of each dataset that are altered.
-        strengths: of each alteration.
-    """
-
-    folder: Path = Path("../shared/data/real")
-    altered: int = 4
-    strengths: int = 3
+ALTERED: Final = 3
+"""Takes of each dataset that are altered, unless `--n` says otherwise."""
 
 
 def _pixels(picture: Image) -> Any:
@@ -54,9 +46,8 @@ def _done(values: Any) -> Image:
 
 def _gained(picture: Image, stops: float) -> Image:
     """Return a picture as another exposure gives it: linear light times 2^stops (gamma 2.2)."""
-    return _done(
-        255.0 * (np.minimum((_pixels(picture) / 255.0) ** 2.2 * 2.0**stops, 1.0)) ** (1 / 2.2)
-    )
+    light = (_pixels(picture) / 255.0) ** 2.2 * 2.0**stops
+    return _done(255.0 * np.minimum(light, 1.0) ** (1 / 2.2))
 
 
 def _warped(picture: Image, right: float = 0.0, turn_deg: float = 0.0, scale: float = 1.0) -> Image:
@@ -114,7 +105,9 @@ ALTERATIONS: Final[dict[str, tuple[str, tuple[float, float, float], Alteration]]
         "white_balance", (0.1, 0.25, 0.4),
         lambda p, _, s: _done(_pixels(p) * np.array([1 - s / 2, 1, 1 + s / 2])),
     ),
-    "haze [share]": ("haze", (0.1, 0.25, 0.4), lambda p, _, s: _done(_pixels(p) * (1 - s) + 200 * s)),
+    "haze [share]": (
+        "haze", (0.1, 0.25, 0.4), lambda p, _, s: _done(_pixels(p) * (1 - s) + 200 * s)
+    ),
     "vignette [loss]": ("vignette", (0.3, 0.5, 0.7), lambda p, _, s: _vignette(p, s)),
     "side light [stops]": ("local_light", (0.5, 1.0, 2.0), lambda p, _, s: _shade(p, s)),
     "flicker [share]": (
@@ -155,16 +148,18 @@ def looked_at(take: Take, camera: str | None = None, **how: Any) -> dict[str, Ca
     return {name: s for name, s in found.items() if s is not None and s.pictures.mean() > BLACK}
 
 
-def measure(config: RealPicturesConfig, folder: Path) -> dict[str, Any]:
+def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
     """Judge takes of every dataset in the folder, and pictures by light."""
+    if config.data is None:
+        raise UnusableInputError("Which pictures? Name a folder of datasets: --data=FOLDER")
     cv2.setNumThreads(1)
-    roots = sorted(p.parent.parent for p in config.folder.glob("*/meta/info.json"))
-    sets = [_dataset(root, config) for root in roots if is_dataset(root)]
-    lights = [_lights(p) for p in sorted(config.folder.iterdir()) if _by_light(p)]
+    roots = sorted(p.parent.parent for p in config.data.glob("*/meta/info.json"))
+    sets = [_dataset(root, config.n or ALTERED) for root in roots if is_dataset(root)]
+    lights = [_lights(p) for p in sorted(config.data.iterdir()) if _by_light(p)]
     return {"sets": sets, "lights": lights}
 
 
-def _dataset(root: Path, config: RealPicturesConfig) -> dict[str, Any]:
+def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
     takes = list(load_takes(root))
     began = time.process_time()
     looks = [looked_at(take) for take in takes]
@@ -183,10 +178,15 @@ def _dataset(root: Path, config: RealPicturesConfig) -> dict[str, Any]:
         altered = {}
         for about, (question, strengths, change) in ALTERATIONS.items():
             rows = []
-            for strength in strengths[: config.strengths]:
+            for strength in strengths:
                 found = unknown = false = n = 0
-                for take in takes[half : half + config.altered]:
-                    alter = lambda p, r, c=change, s=strength: c(p, r, s)
+                for take in takes[half : half + altered_takes]:
+
+                    def alter(
+                        picture: Image, row: int, c: Alteration = change, s: float = strength
+                    ) -> Image:
+                        return c(picture, row, s)
+
                     seen = looked_at(take, name, alter=alter)
                     if name not in seen:
                         continue
@@ -198,6 +198,7 @@ def _dataset(root: Path, config: RealPicturesConfig) -> dict[str, Any]:
                         a.question == question and a.answer is Answer.UNKNOWN for a in answers
                     )
                     false += bool(yes - {question} - BESIDE.get(question, frozenset()))
+                log.debug("%s %s %g: %d of %d", name, about, strength, found, n)
                 rows.append({"strength": strength, "n": n, "found": found, "unknown": unknown,
                              "false": false})  # fmt: skip
             altered[about] = rows
@@ -290,6 +291,7 @@ def table(result: dict[str, Any]) -> str:
         for row in data["rows"]:
             said = ", ".join(f"{q} {n}" for q, n in row["yes"].items()) or "–"
             lines.append(
-                f"| {row['camera']}, {row['light']} ({row['reference']}) | {row['judged']} | {said} |"
+                f"| {row['camera']}, {row['light']} ({row['reference']}) | {row['judged']} | "
+                f"{said} |"
             )
     return "\n".join(lines)

@@ -81,7 +81,7 @@ def spec_of(
         config.dataset.single_task or getattr(config.robot, "task", kind.value).replace("_", " "),
         kind,
         max_s=config.dataset.episode_time_s,
-        seed=config.seed,
+        seed=getattr(config.robot, "seed", 0),
         operator=config.operator,
         policy=policy,
         resume=resume,

@@ -51,8 +51,6 @@ class SessionOptions(DriveOptions):
     asked whether a plan's set-up is there."""
     consent: str = ""
     """Consent ids of the people who take part, such as c-k3v7q2mzna,c-p5xw7akq3d."""
-    seed: int = 0
-    """Draws the scenes."""
     operator: str = ""
     """Who records, or takes over."""
 

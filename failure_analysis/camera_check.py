@@ -4,18 +4,19 @@ Reference takes, such as a policy's training or a set's own successes, are each 
 others; a take to judge is compared with all. Every question is answered by one or more numbers,
 each set against what the reference takes, left out in blocks of neighbours, give (so that slow
 drift counts as usual). Pictures are compared with those of the reference in which the joints stood
-nearest, so that a camera on a wrist or head can be judged, too. Nothing here was fitted to pictures
-of any place: limits follow from the reference, `ERROR_RATE` and how finely pictures can be measured.
+nearest, so that a camera on a wrist or head can be judged, too. Nothing was fitted to pictures of
+any place: limits follow from the reference, `ERROR_RATE` and how finely pictures can be measured.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -24,12 +25,14 @@ from scipy.optimize import nnls
 from scipy.special import stdtrit
 
 from gaploop.core.messages import FloatArray, Image
+from gaploop.core.take import Take
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
     WIDTH,
     CameraSamples,
     brightness,
+    sample,
 )
 from gaploop.failure_analysis.views.pictures import Grey, Similarity, register
 
@@ -37,10 +40,14 @@ ERROR_RATE: Final = 0.05
 """Of an unaltered take, how often any question about one of its cameras may be answered by yes."""
 LEAST: Final = 3
 """Reference takes below which nothing is told."""
+MOST: Final = 40
+"""Takes that are looked at, of a reference and of those judged, evenly spread."""
 BLOCKS: Final = 6
 """Reference takes are left out in so many blocks of neighbours."""
 NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
+BLACK: Final = 8.0
+"""Mean grey level of a take below which it shows nothing."""
 CELL: Final = 8
 """Side of a cell, of a kept picture [pixels]."""
 STILL: Final = 0.06
@@ -53,6 +60,10 @@ LEAST_STILL: Final = 0.04
 """Share of a picture near such edges below which there is nothing to lay it on."""
 ALIKE: Final = 0.5
 """Correlation there from which on one picture lies on another."""
+MOSTLY: Final = 0.6
+"""The same of the middle one of all cells from which on the camera stands about where it stood."""
+NO_OTHER: Final = 3.0
+"""Spreads of brightness below which soft cells still show the same."""
 ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
 
@@ -195,8 +206,12 @@ class CameraAnswer:
 class KnownCamera:
     """What one camera shows in reference takes, and how much that varies."""
 
-    def __init__(self, name: str, takes: Sequence[CameraSamples]) -> None:
-        self.name, self.takes = name, tuple(takes)
+    def __init__(self, name: str, takes: Sequence[CameraSamples | None]) -> None:
+        usable = {n: t for n, t in enumerate(takes) if t is not None and t.pictures.mean() > BLACK}
+        self.name, self.takes, self.numbers = name, tuple(usable.values()), tuple(usable)
+        takes = self.takes
+        if not takes:
+            return
         self.owner = np.repeat(np.arange(len(takes)), [len(t.pictures) for t in takes])
         self.pose = np.concatenate([t.pose for t in takes])
         self.pose_scale = np.maximum(self.pose.std(axis=0), 1e-3 * (1 + np.abs(self.pose).max()))
@@ -243,6 +258,17 @@ class KnownCamera:
         edges = self._still(tuple(self._others(left_out)))[2]
         return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
 
+    @cached_property
+    def usual(self) -> Image:
+        """The median of all pictures, RGB, shape (HEIGHT, WIDTH, 3): what stays is sharp."""
+        firsts = [np.median(take.pictures, axis=0) for take in self.takes]
+        return np.asarray(np.median(firsts, axis=0), dtype=np.uint8)
+
+    @property
+    def edges(self) -> Grey:
+        """Edges that stay where they are in all takes, 0 to 1, shape (HEIGHT, WIDTH)."""
+        return self._still(tuple(self._others(None)))[2]
+
     def _others(self, left_out: int | None) -> list[int]:
         takes = range(len(self.takes))
         return [k for k in takes if left_out is None or self.block[k] != left_out]
@@ -261,26 +287,24 @@ class KnownCamera:
             numbers[key] = float(np.median(values - usual))
         # Light by cells, less that of the whole picture, and its even slopes and fall to corners.
         levels = look.levels - np.median(self.levels[rows][near], axis=1)
+        numbers["light"] = float(np.median(np.median(levels, axis=(1, 2))))
         levels = np.median(levels - np.median(levels, axis=(1, 2), keepdims=True), axis=0)
         surface, shape = _surface(levels)
         numbers |= shape
-        flicker = (
-            np.nanmedian(np.abs(samples.steps), axis=0) if len(samples.steps) else [np.nan] * 2
-        )
-        for key, value, column in zip(("flicker", "bands"), flicker, (0, 1), strict=True):
-            usual = np.nanmedian(
-                [
-                    np.log(np.nanmedian(np.abs(self.takes[k].steps[:, column])) + 2e-3)
-                    for k in others
-                ]
-            )
-            numbers[key] = float(np.log(value + 2e-3) - usual)
+        for column, key in enumerate(("flicker", "bands")):
+            of_others = [_flicker(self.takes[k].steps[:, column]) for k in others]
+            numbers[key] = _flicker(samples.steps[:, column]) - float(np.median(of_others))
         # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
         base, mask, edges, counts = self._still(tuple(others))
-        move = None
+        move, everywhere = None, np.ones_like(edges)
         if counts.mean() >= LEAST_STILL:
-            everywhere = np.ones_like(edges)
             move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
+        lies = _texture(look.even, base, mask)
+        if np.isfinite(lies).sum() > 10 and np.nanmedian(lies) > MOSTLY:
+            # Most cells lie where they lay: something new in others mustn't drag the rest along.
+            agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
+            still = register(_spread(edges), _spread(look.edges), everywhere, counts & agrees, 0.0)
+            move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
             numbers |= {
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
@@ -333,22 +357,18 @@ class KnownCamera:
             found[key] = middle, np.maximum(spread, floor)
         return found
 
-    def spots(
-        self, maps: Mapping[str, FloatArray], even_light: bool = True
-    ) -> dict[str, tuple[float, FloatArray]]:
+    def spots(self, maps: Mapping[str, FloatArray]) -> dict[str, tuple[float, FloatArray]]:
         """Return how far the oddest patch of cells lies from usual, and which: cover and dirt."""
         z = {key: (maps[key] - m) / s for key, (m, s) in self._cells.items()}
-        shown = [-np.nan_to_num(z["texture"])]
-        if even_light:
-            shown.append(np.abs(z["level"]))
-        if self.kind is not Kind.FIXED:
-            shown = [-(z["motion"] - np.median(z["motion"]))]
+        shown = np.maximum(-np.nan_to_num(z["texture"]), np.abs(z["level"]))
+        if self.kind is not Kind.FIXED:  # what moves along is no scene
+            shown = np.median(z["motion"]) - z["motion"]
         soft = -(z["detail"] - np.median(z["detail"]))
         found = {}
-        for key, parts in (("cover", np.max(shown, axis=0)), ("dirt", soft)):
+        for key, parts in (("cover", shown), ("dirt", soft)):
             patch = cv2.blur(parts.astype(np.float32), (2, 2), borderType=cv2.BORDER_REPLICATE)
             worst = float(patch.max())
-            found[key] = float(np.log(max(worst, 1.0))), parts > max(0.5 * worst, 3.0)
+            found[key] = float(np.log(max(worst, 1.0))), parts > 0.5 * worst
         return {k: (v, w.astype(np.float64)) for k, (v, w) in found.items()}
 
     @cached_property
@@ -387,25 +407,31 @@ class KnownCamera:
             answers.append(
                 CameraAnswer(self.name, "size", Answer.YES, "size", h * w / (uh * uw), 1.0, why=why)
             )
-        place = ""
-        if self.kind is not Kind.WRIST:
-            told = {self._answer(q, QUESTIONS[q], numbers, share).answer for q in ("moved", "crop")}
-            if Answer.YES in told:
-                place = "it has moved, so that its cells show other places"
-            elif Answer.UNKNOWN in told:
-                place = "where it looks varies too much between the takes to compare with"
-        for asked, question in QUESTIONS.items():
-            if asked == "cover":  # by here all about light is answered
-                lit = ("exposure", "white_balance", "local_light", "vignette", "haze")
-                same = not any(a.answer is Answer.YES and a.question in lit for a in answers)
-                spots = self.spots(maps, same)
-                numbers |= {key: value for key, (value, _) in spots.items()}
-            answers.append(self._answer(asked, question, numbers, share))
-            if asked in BY_PLACE and place and answers[-1].answer is not Answer.NO:
-                answers[-1] = replace(answers[-1], answer=Answer.UNKNOWN, why=place)
-            if asked in ("cover", "dirt") and answers[-1].answer is Answer.YES:
-                answers[-1] = replace(answers[-1], where=spots[asked][1])
-        return answers
+        spots = self.spots(maps)
+        numbers |= {key: value for key, (value, _) in spots.items()}
+        told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
+        still = self.kind is not Kind.WRIST
+        lit = ("exposure", "white_balance", "local_light")
+        for asked in BY_PLACE:
+            if told[asked].answer is not Answer.YES:
+                continue
+            why = _unsure(
+                told, ("moved", "crop"), "it has moved", "where it looks" if still else ""
+            )
+            if not why and still and asked != "local_light":
+                why = _unsure(told, lit, "the light has changed", "light")
+            if why:
+                told[asked] = replace(told[asked], answer=Answer.UNKNOWN, why=why)
+            elif asked in spots:
+                told[asked] = replace(told[asked], where=spots[asked][1])
+        if {told[q].answer for q in ("cover", "dirt")} == {Answer.YES}:
+            # A cover is another picture; dirt leaves the picture's brightness about as it is.
+            middle, spread = self._cells["level"]
+            other = np.abs(maps["level"] - middle) / spread
+            is_dirt = still and np.median(other[told["dirt"].where > 0]) < NO_OTHER
+            less = "cover" if is_dirt else "dirt"
+            told[less] = replace(told[less], answer=Answer.NO)
+        return [*answers, *told.values()]
 
     def _answer(
         self, asked: str, question: Question, numbers: Mapping[str, float], share: float
@@ -434,16 +460,28 @@ class KnownCamera:
         return CameraAnswer(self.name, asked, Answer.NO, key, away, reach)
 
 
+def _unsure(
+    told: Mapping[str, CameraAnswer], asked: Sequence[str], changed: str, varies: str
+) -> str:
+    """Return why another answer can't be trusted: one of these isn't answered by no.
+
+    Where what `varies` is not named, only a yes counts.
+    """
+    answers = {told[q].answer for q in asked}
+    if Answer.YES in answers:
+        return changed
+    unknown = varies and Answer.UNKNOWN in answers
+    return f"{varies} varies too much between the reference takes" if unknown else ""
+
+
 class CameraCheck:
     """All cameras of reference takes; `judge` answers for those of another take."""
 
     def __init__(self, takes: Sequence[Mapping[str, CameraSamples]], reference: str = "") -> None:
         self.reference, self.takes = reference, len(takes)
         names = sorted({name for take in takes for name in take})
-        self.cameras = {
-            name: KnownCamera(name, [take[name] for take in takes if name in take])
-            for name in names
-        }
+        known = [KnownCamera(name, [take.get(name) for take in takes]) for name in names]
+        self.cameras = {camera.name: camera for camera in known if camera.takes}
 
     def judge(self, take: Mapping[str, CameraSamples]) -> list[CameraAnswer]:
         """Answer every question about every camera of a take that the reference has, too."""
@@ -461,8 +499,10 @@ class CameraCheck:
         By lasting edges, such as those of grippers, and by which joints the pictures move with.
         """
         a, b = self.cameras[one], self.cameras[other]
-        n = min(len(a.takes), len(b.takes))
-        if n < LEAST or len(a.takes) != len(b.takes):
+        both = [
+            (a.numbers.index(n), b.numbers.index(n)) for n in a.numbers if n in b.numbers
+        ]  # fmt: skip
+        if len(both) < LEAST:
             return []
 
         def crossed(
@@ -479,8 +519,8 @@ class CameraCheck:
             return moves, edges
 
         usual = np.array([
-            crossed(a.takes[k], b.takes[k], (a.looks[k], b.looks[k]), int(a.block[k]))
-            for k in range(n)
+            crossed(a.takes[k], b.takes[j], (a.looks[k], b.looks[j]), int(a.block[k]))
+            for k, j in both
         ])  # fmt: skip
         now = crossed(shown[one], shown[other], (Look.of(shown[one]), Look.of(shown[other])), None)
         best, said = Answer.UNKNOWN, (float("nan"), float("nan"))
@@ -503,6 +543,142 @@ class CameraCheck:
             "" if best is not Answer.UNKNOWN else f"{one} and {other} look and move too much alike"
         )
         return [CameraAnswer(one, "swapped", best, other, *said, why=why)]
+
+
+@dataclass(frozen=True)
+class CameraReport:
+    """What is answered of several takes together.
+
+    Attributes:
+        kinds: camera to how it moves.
+        takes: take to its answers.
+        shown: camera and question to what shows a yes best, RGB, and its take.
+    """
+
+    reference: str
+    n_reference: int
+    kinds: Mapping[str, Kind]
+    takes: Mapping[str, tuple[CameraAnswer, ...]]
+    shown: Mapping[tuple[str, str], tuple[str, Image]]
+
+    def answers(self, camera: str, question: str) -> list[CameraAnswer]:
+        """Return the answers to one question about one camera, take by take."""
+        every = [a for answers in self.takes.values() for a in answers]
+        return [a for a in every if (a.camera, a.question) == (camera, question)]
+
+    @property
+    def found(self) -> dict[tuple[str, str], list[CameraAnswer]]:
+        """Camera and question to the takes' yes, where more take part than chance would have."""
+        asked = {(a.camera, a.question) for answers in self.takes.values() for a in answers}
+        result = {}
+        for key in sorted(asked):
+            every = self.answers(*key)
+            yes = [a for a in every if a.answer is Answer.YES]
+            n, k = len(every), len(yes)
+            by_chance = sum(
+                math.comb(n, j) * ERROR_RATE**j * (1 - ERROR_RATE) ** (n - j)
+                for j in range(k, n + 1)
+            )
+            if yes and by_chance <= ERROR_RATE:
+                result[key] = sorted(yes, key=lambda a: abs(a.value) / max(a.reach, 1e-9))
+        return result
+
+    def lines(self) -> list[str]:
+        """Return what people read: what is found, then what couldn't be told."""
+        if not self.takes or not self.kinds:
+            return []
+        lines = [f"Cameras, against {self.n_reference} takes ({self.reference}):"]
+        for (camera, question), yes in self.found.items():
+            n = len(self.answers(camera, question))
+            lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} takes")
+        if len(lines) == 1:
+            lines.append("  nothing has changed beyond how these vary by themselves")
+        for camera, kind in self.kinds.items():
+            open_to = [
+                q.replace("_", " ") for q in QUESTIONS
+                if any(a.answer is Answer.UNKNOWN for a in self.answers(camera, q))
+            ]  # fmt: skip
+            if open_to:
+                lines.append(f"  {camera} ({kind}): can't tell {', '.join(open_to)}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `summary.camera_check` of a diagnosis."""
+        found = self.found
+        return {
+            "reference": self.reference,
+            "reference_takes": self.n_reference,
+            "kinds": {name: kind.value for name, kind in self.kinds.items()},
+            "found": [
+                {"camera": camera, "question": question, "takes": len(yes),
+                 "dimension": dimension_of(question).value, "says": yes[len(yes) // 2].line}
+                for (camera, question), yes in found.items()
+            ],
+            "takes": {
+                uid: {f"{a.camera}.{a.question}": a.answer.value for a in answers}
+                for uid, answers in self.takes.items()
+            },
+        }  # fmt: skip
+
+
+def dimension_of(question: str) -> GapDimension:
+    """Return the gap dimension that a yes to a question speaks for."""
+    asked = QUESTIONS.get(question)
+    return asked.dimension if asked else GapDimension.VISUAL_DOMAIN
+
+
+def check_takes(
+    reference: Sequence[Take], judged: Sequence[Take], name: str
+) -> CameraReport | None:
+    """Judge takes' cameras by what they showed in the takes of a reference, called `name`.
+
+    Of many takes `MOST`, evenly spread, are looked at. None where nothing can be looked at.
+    """
+    samples = [
+        {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
+        for take in _spread_out(reference)
+    ]
+    check = CameraCheck([held for held in samples if held])
+    takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
+    for take in _spread_out(judged):
+        seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
+        takes[take.info.uid] = tuple(check.judge(seen))
+        for answer in takes[take.info.uid]:
+            key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
+            if answer.answer is Answer.YES and size > shown.get(key, (0.0,))[0]:
+                usual = check.cameras[answer.camera]
+                shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
+    if not any(takes.values()):
+        return None
+    return CameraReport(
+        name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
+        {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
+    )  # fmt: skip
+
+
+def _spread_out(takes: Sequence[Take]) -> list[Take]:
+    if len(takes) <= MOST:
+        return list(takes)
+    return [takes[int(k)] for k in np.linspace(0, len(takes) - 1, MOST)]
+
+
+def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -> Image:
+    """Return the usual picture beside the take's, with what shows an answer marked, RGB.
+
+    Cells that show it lie under red; where it has moved, its lasting edges lie in green over the
+    usual ones in red.
+    """
+    picture = np.asarray(np.median(samples.pictures, axis=0), dtype=np.uint8)
+    marked = picture.copy()
+    if answer.where.size:
+        size = (WIDTH, HEIGHT)
+        where = cv2.resize(answer.where.astype(np.float32), size, interpolation=cv2.INTER_NEAREST)
+        marked[where > 0.5] = (0.5 * marked[where > 0.5] + [127, 10, 10]).astype(np.uint8)
+    elif answer.question in ("moved", "crop"):
+        marked = np.zeros_like(picture)
+        marked[..., 0] = 255 * camera.edges
+        marked[..., 1] = 255 * _edges(samples.pictures)
+    return np.hstack([camera.usual, picture, marked])
 
 
 @dataclass(frozen=True)
@@ -573,6 +749,12 @@ def _even(picture: FloatArray) -> Grey:
     """Return a picture's structure with slow changes of light taken out."""
     sharp = picture.astype(np.float32)
     return np.asarray(sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16), dtype=np.float32)
+
+
+def _flicker(steps: FloatArray) -> float:
+    """Return how far brightness typically steps between pictures [log]; NaN where not known."""
+    known = steps[np.isfinite(steps)]
+    return float(np.log(np.median(np.abs(known)) + 2e-3)) if len(known) else float("nan")
 
 
 def _surface(levels: FloatArray) -> tuple[FloatArray, dict[str, float]]:

@@ -124,15 +124,15 @@ def run(config: CheckConfig) -> int:
         from gaploop.datasets.survey.sources import is_hub_address
 
         if len(config.roots) == 1 and is_hub_address(config.roots[0]):
-            report = _examined_on_hub(config)
+            shown = _examined_on_hub(config)
             name = config.roots[0].rpartition("/")[2]  # commands are for a copy in a folder
-            lines = [line.replace(str(report.root), name) for line in report.lines()]
-            if report.findings:
+            lines = [line.replace(str(shown.root), name) for line in shown.lines()]
+            if shown.findings:
                 repo_id = config.roots[0].removeprefix("hf://datasets/")
                 fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={name}"
                 lines.append(f"The commands are for a copy of it: {fetch}")
             emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
-            return max(_overview(config, report.to_json()), bool(report.failing(config.fail_on)))
+            return max(_overview(config, shown.to_json()), bool(shown.failing(config.fail_on)))
         if config.fix or config.deep or config.policy.path:
             raise UnusableInputError(
                 "--fix, --deep and --policy.path are for the data and videos of one dataset: "

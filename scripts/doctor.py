@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, unknown_choice
-from gaploop.core.files import writable_folder
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
 from gaploop.scripts._world_check import WorldOptions, check_world, wanted
@@ -26,13 +25,13 @@ gaploop doctor
 gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "fail")'
 gaploop doctor --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
     --robot.id=white --station=station.yaml --journal=runs_journal
-gaploop doctor --env.scene=scene.yaml --output_dir=looked_at
+gaploop doctor --env.scene=scene.yaml --env.pictures=looked_at
 gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 """
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n", "env.*", "roles")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -83,8 +82,6 @@ class DoctorConfig:
     journal: Path | None = None
     """Folder that takes would be written to, for the space left there. With --policy.path and
     --robot the result goes there, into preflight.json, which gaploop rollout looks for."""
-    output_dir: Path | None = None
-    """Where doctor.json and a scene's pictures go, if they are to be kept."""
     json: bool = False
     """Print {"ok", "findings": [{"area", "name", "level", "by", "found", "mend", "data"}],
     "timing"}."""
@@ -178,8 +175,7 @@ def _look(
     from gaploop.teleop.servos.calibration_files import arm_folder
 
     if wanted(config.env):
-        folder = writable_folder(config.output_dir) if config.output_dir else None
-        yield from check_world(config.env, config.roles, folder)
+        yield from check_world(config.env, config.roles)
         return
     yield from machine.check_machine(config.journal or Path("recordings"), CODEC)
     if config.robot is not None:

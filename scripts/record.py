@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
-    "cartesian.*", "force.*", "seed", "display", "operator", "consent", "dataset.push_to_hub",
+    "cartesian.*", "force.*", "display", "operator", "consent", "dataset.push_to_hub",
     "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -186,7 +186,7 @@ def _request(
     plan = load_plan(config.plan, names) if config.plan is not None else None
     if plan is None:
         return (Quota(config.dataset.num_episodes),), None, root, journal
-    quotas = tuple(in_order(plan, config.seed))
+    quotas = tuple(in_order(plan))
     return quotas, Campaign(plan, quotas, journal, station), root, journal
 
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
-    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "seed", "display",
+    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
     "factors", "watch", "policy.fps", "dataset.episode_time_s",
 )  # fmt: skip
@@ -182,7 +182,7 @@ def run(config: Any) -> int:
         levels = [
             replace(quotas[0], conditions=c) for c in settings(config.factors, station=station)
         ]
-        quotas = tuple(in_blocks(levels, f"factors {config.seed}"))
+        quotas = tuple(in_blocks(levels, "factors"))
     require_consents(quotas, station, config.consent)
     if station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing

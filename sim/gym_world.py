@@ -130,7 +130,14 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             )
         if isinstance(on.model, WorldModel):
             self._change(on.model)
-        self._on = on
+        self._on, known = on, all_mechanisms()
+        self.injected = tuple(  # as it acts in this scene
+            replace(
+                gap,
+                parameters=known[f"{gap.dimension}.{gap.mechanism}"].relative(gap.parameters, on),
+            )
+            for gap in self.injected
+        )
 
     def _change(self, on: WorldModel) -> None:
         """Change the model that the environment holds now."""
@@ -300,8 +307,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not late or not on.commands.latency_s:
             return action
         steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
-        # A pull starts from rest; a goal that nothing was sent before is that of the first action.
-        before = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        # A pull starts from rest; where goals are sent, the first one stands for those before.
+        rest = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        before = getattr(self.unwrapped, "rest_action", rest)
         if not self._late:
             self._late.extend([before] * (int(steps) + 2))
         self._late.append(action)
@@ -386,7 +394,7 @@ def _check(on: Appliers, known: Survey | None) -> None:
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
-    """Set up what an experimenter changes, in proportion to the scene.
+    """Set up what an experimenter changes; objects are in proportion to the scene's own.
 
     Raises:
         UnavailableError: the scene hasn't got it.
@@ -399,11 +407,9 @@ def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
         model.light(look.LIGHTINGS[wanted.lighting])
     for _ in range(wanted.distractors):
         model.add_box((CUBE_HALF_SIZE_M,) * 3)
-    if any(wanted.camera_pose):
-        far = model.scale("camera")
-        model.move_camera([*(v * far for v in wanted.camera_pose[:3]), *wanted.camera_pose[3:]])
+    model.move_camera(wanted.camera_pose)
     if wanted.table_height:
-        model.move_table(wanted.table_height * model.scale("object"))
+        model.move_table(wanted.table_height)
     if (thing := OBJECTS[wanted.object]) is not CUBE:
         factors = [a / b for a, b in zip(thing.half_size_m, CUBE.half_size_m, strict=True)]
         if thing.shape == "cylinder":

@@ -419,7 +419,13 @@ class ControlThread:
             self._clearing = self._safety.tripped
 
     def leave(self) -> None:
-        """Take a person's word to end, such as Ctrl-C: `stop`; given again, let go of the arm."""
+        """Take a person's word to end, such as Ctrl-C: `stop`; given again, let go of the arm.
+
+        While an e-stop holds an arm that was on its way down, the word has it lowered on.
+        """
+        if self._holds_end:
+            self._holds_end = False
+            self._leaves.forget()
         self._leaves.press()
         self.stop()
 

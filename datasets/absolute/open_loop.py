@@ -647,7 +647,7 @@ class OpenLoop:
                 "overfitted", "", "On episodes that it learned from the policy is off by "
                 f"{a.value:.0%} of the joints' spread, on the others by",
                 "Train shorter, or on more episodes; keep the weights that are best on held-out "
-                "episodes: gaploop finetune --held_out_share=0.2", 70.0, "episodes that differ",
+                "episodes: gaploop finetune --held_out=0.2", 70.0, "episodes that differ",
                 _percent(b), "%",
             )  # fmt: skip
 

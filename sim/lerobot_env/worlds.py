@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -220,8 +220,10 @@ def vectors(
         return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
-        made: gym.Env[Any, Any] = make_env(config, n_envs=1)[suite][task].envs[0]
-        return made
+        vector: Any = make_env(config, n_envs=1)[suite][task]
+        made: Any = vector.envs[0]
+        made.vector = vector  # once nobody holds it, it closes what it made
+        return cast(gym.Env[Any, Any], made)
 
     tasks = [(suite, task) for suite, made in make_env(config, n_envs=1).items() for task in made]
     return {

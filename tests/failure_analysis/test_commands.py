@@ -159,7 +159,9 @@ def test_diagnose_and_plan_are_functions_too(
     from gaploop.scripts.plan import PlanConfig, plan
 
     folder = tmp_path / "d"
-    config = DiagnoseConfig(dataset=DatasetEpisodes(root=journal), images=False, output_dir=folder)
+    config = DiagnoseConfig(
+        dataset=DatasetEpisodes(root=journal), pictures=False, output_dir=folder
+    )
     found = diagnose_folder(config)
     written = load_diagnosis(folder / "diagnosis.json")
     assert (written.id, len(written.takes)) == (found.id, len(found.takes))

@@ -69,7 +69,7 @@ def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_o
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "data"
-    command = [*BASE, *STALLS, "--take_over=auto", "--seed=1", f"--dataset.root={root}"]
+    command = [*BASE, *STALLS, "--take_over=auto", "--robot.seed=1", f"--dataset.root={root}"]
     command += ["--dataset.num_episodes=1", "--json"]
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)

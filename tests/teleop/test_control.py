@@ -446,11 +446,10 @@ def test_pressed_again_the_arm_is_let_go_of_but_not_by_a_key_that_is_held(
         control.close()
 
 
-def test_an_e_stop_while_the_arm_is_lowered_holds_it() -> None:
-    arm, clock = Arm(), UnhurriedClock()
-    safety = SafetyFilter(
-        SafetyLimits(), arm.joint_limits_rad, RATES.period_s, park_rad=np.array([-1.0, 1.0])
-    )
+def test_an_e_stop_while_the_arm_is_lowered_holds_it_and_to_leave_lowers_it_on() -> None:
+    """The second word to leave dropped an arm that the e-stop held; nothing could lower it."""
+    arm, clock, park = Arm(), UnhurriedClock(), np.array([-0.5, 0.5])
+    safety = SafetyFilter(SafetyLimits(), arm.joint_limits_rad, RATES.period_s, park_rad=park)
     with ControlThread(arm, Driver(), safety, RATES, clock=clock) as control:
         control.start()
         until(lambda: arm.reads > 3)
@@ -460,8 +459,10 @@ def test_an_e_stop_while_the_arm_is_lowered_holds_it() -> None:
         until(lambda: control.snapshot().mode is LoopMode.HELD)
         clock.skip(60.0)
         assert arm.torque
+        assert np.abs(arm.q - park).max() > 0.2
         control.leave()
         until(lambda: not arm.torque)
+        assert np.abs(arm.q - park).max() < 0.15
         control.close()
 
 
