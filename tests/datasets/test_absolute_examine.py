@@ -133,7 +133,7 @@ def test_every_kind_is_documented_and_belongs_somewhere() -> None:
     page = Path(__file__).parents[2].joinpath("docs/start/my_policy_fails.md").read_text()
     assert set(KINDS) == set(BELONGS)
     assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
-    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the data"}
+    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the policy", "the data"}
 
 
 @pytest.mark.parametrize("damage", ["no rows", "cut", "no info", "text"])
