@@ -401,8 +401,9 @@ def compare(
     for k, name in enumerate(names):
         column, floor = columns[name], figure_of(name).floor
         ours, theirs = (column[mask & np.isfinite(column)] for mask in (bad, ~bad))
-        middle = np.mean if name.startswith("mode:") else np.median
-        here, there = float(middle(ours)), float(middle(theirs))
+        here, there = float(np.median(ours)), float(np.median(theirs))
+        if name.startswith("mode:"):
+            here, there = float(ours.mean()), float(theirs.mean())
         spread = max(1.4826 * float(np.median(np.abs(x - np.median(x)))) for x in (ours, theirs))
         found = Separation(name, float(p[k]), here, there, abs(here - there) / max(spread, floor))
         if nearest is None or (found.p, -found.size) < (nearest.p, -nearest.size):
@@ -449,7 +450,7 @@ def _separates(
     """Return how well each deal of labels, (deals, n), is told by columns, (n, k): (deals, k)."""
     left = _unit((labels - (labels @ trend) @ trend.T).T)
     both = [np.where(sides == 0, np.abs(r), r * sides) for r in (left.T @ x for x in told_by)]
-    return np.asarray(np.maximum(*both))
+    return np.asarray(np.maximum(both[0], both[1]))
 
 
 def _deals(n: int, failures: int) -> FloatArray:
