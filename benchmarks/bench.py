@@ -14,6 +14,7 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 python -m benchmarks absolute --data=FOLDER_WITH_DATASETS --output_dir=outputs/absolute
 python -m benchmarks cell
+python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
 python -m benchmarks loop --json
 python -m benchmarks link --seconds=20
@@ -65,6 +66,7 @@ POSITIONAL: Final = "name"
 BENCHES: Final = {
     "absolute": "faults that commands and readings show by themselves: sizes named, false alarms",
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "checkpoint": "deployment mistakes between a policy and a dataset: which check names",
     "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
@@ -129,7 +131,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
-    absolute, real_pictures: a folder with LeRobot datasets of real arms.
+    absolute, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.

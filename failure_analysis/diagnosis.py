@@ -264,7 +264,8 @@ def diagnose(
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
     for take in every:
         if needs_diagnosis(take):
-            view = prepared(take, usual, images and ground is not Ground.ELSEWHERE)
+            # A real bench looks unlike the simulated one, whether that matters or not.
+            view = prepared(take, usual, images and ground is Ground.CELL)
             trace = ask_policy(take) if ask_policy is not None else None
             if trace is not None and cameras is not None:
                 trace = replace(trace, measures=cameras.measured(trace.cameras))

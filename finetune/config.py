@@ -138,7 +138,7 @@ class FinetuneConfig:
     """Only these episodes of the real datasets, such as '[0, 3]'."""
     station: str = ""
     """Only real takes of this station."""
-    held_out: float | tuple[int | str, ...] = 0.0
+    held_out: float | tuple[int | str, ...] = ()
     """What to keep aside of the real takes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""
     patience: int = 0

@@ -90,6 +90,7 @@ def evaluate_gym(
     held = log.held if log else {}
     rollouts = list[Rollout]()
     side: Mapping[str, Any] | None = None
+    left_out = dict[tuple[str, str], list[Mapping[str, Any]]]()
     for setting in conditions:
         here = replace(spec, conditions={**spec.conditions, **setting})
         alone = script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
@@ -100,7 +101,8 @@ def evaluate_gym(
             except UnavailableError as error:
                 if not setting:
                     raise
-                logger.warning("Left out: %s", error)
+                why = str(error.__cause__ or error)
+                left_out.setdefault((", ".join(setting), why), []).append(setting)
                 continue
             for task, vector in tasks.items():
                 names = [f"task={task}"] if task else []
@@ -130,13 +132,15 @@ def evaluate_gym(
                             "what this environment shows?"
                         ) from error
                     done = [
-                        Rollout(scene, condition, won, steps * _period_s(env, vector), reason)
+                        Rollout(scene, condition, won, steps / _rate_hz(env, vector), reason)
                         for scene, (won, steps, reason) in zip(seeds, found, strict=True)
                     ]
                     rollouts += done
                     if log:
                         log.add(done)
                     on_rollouts(done)
+    for (names, why), settings_left in left_out.items():
+        logger.warning("Left out: %s, %d settings: %s.", names, len(settings_left), why)
     if isinstance(env, GymEnvConfig):
         where = env.called
     else:
@@ -221,10 +225,10 @@ def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
     return env
 
 
-def _period_s(env: EnvConfig, vector: Any) -> float:
+def _rate_hz(env: EnvConfig, vector: Any) -> float:
     if isinstance(env, GymEnvConfig):
-        return float(vector.envs[0].world.period_s)
-    return 1.0 / float(env.fps)
+        return 1.0 / float(vector.envs[0].world.period_s)
+    return float(env.fps)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder
 from gaploop.teleop.checks.result import CheckResult, Level
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ class WorldOptions:
     """Id of a gymnasium environment, such as FetchPickAndPlace-v4, or package:ID."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """What gymnasium.make is given beside the id."""
+    pictures: Path | None = None
+    """Save a picture of each camera in this folder."""
 
 
-def check_world(
-    env: WorldOptions, roles: Path | None, folder: Path | None
-) -> Iterator[CheckResult]:
-    """Look at a scene or an environment; pictures of its cameras go into `folder`."""
+def check_world(env: WorldOptions, roles: Path | None) -> Iterator[CheckResult]:
+    """Look at a scene or an environment."""
     from gaploop.sim.gym_world import GymWorld, WorldSpec
     from gaploop.sim.lerobot_env.worlds import GymEnvConfig, SceneEnvConfig
     from gaploop.sim.scene_file import SceneWorld
@@ -52,7 +53,7 @@ def check_world(
     try:
         if isinstance(inner, SceneWorld):
             yield from _scene(inner)
-        yield from _pictures(world, folder)
+        yield from _pictures(world, writable_folder(env.pictures) if env.pictures else None)
         yield from _inside(world)
     finally:
         world.close()

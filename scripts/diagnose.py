@@ -139,7 +139,16 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     if not is_dataset(root):
         return None
     with options.progress("Looking at motion and pictures"):
-        return examine(root, pictures=config.pictures)
+        report = examine(root, pictures=config.pictures)
+    if config.policy.path:
+        from gaploop.finetune.lerobot_open_loop import examine_policy
+
+        trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
+        with options.progress("Asking the policy about these rows"):
+            examine_policy(
+                config.policy.path, root, report, demonstrations=False, trained_on=trained
+            )
+    return report
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -451,7 +460,9 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
 
 
 def _text(found: Diagnosis, folder: Path) -> str:
+    from gaploop.datasets.check.findings import numbers
     from gaploop.failure_analysis.cohort.cohort import cohort_lines
+    from gaploop.failure_analysis.diagnosis import UNKNOWN_MODE
     from gaploop.failure_analysis.signals.registry import registry
 
     summary = found.summary
@@ -484,8 +495,12 @@ def _text(found: Diagnosis, folder: Path) -> str:
             lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
     lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
     lines += found.camera_check.lines() if found.camera_check else []
+    silent_about = list[str]()
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
+        if take.mode == UNKNOWN_MODE and take.abstained and not take.evidence:
+            silent_about.append(name.removeprefix("episode "))
+            continue
         why, cause = " and ".join(take.named), take.top or take.leaning
         if cause and not take.top and take.dimensions[cause] <= take.none:
             cause = ""  # that it is none of them is likelier
@@ -495,6 +510,9 @@ def _text(found: Diagnosis, folder: Path) -> str:
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
+    if silent_about:
+        name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
+        lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
     if found.cohort is not None:
         lines += ["", "All takes together:", *cohort_lines(found.cohort)]
     return "\n".join([*lines, f"{folder / 'report.html'}"])

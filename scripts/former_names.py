@@ -30,6 +30,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "diagnose": {"--images": "--pictures"},
     "edit": {"--by": "--splits"},
+    "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
     "finetune": {"--held_out_share": "--held_out"},
     "import": {"--format": "--from"},
@@ -47,6 +48,8 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.root": "--sim",
         "--dataset.episodes": "--episodes",
     },
+    "record": {"--seed": "--robot.seed"},
+    "rollout": {"--seed": "--robot.seed"},
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
     "repair": {"--yes": "--dry_run=false"},
@@ -54,6 +57,14 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
+    "browser": "A page opens only where the output is a terminal.",
+    "calibrate images": "20 pictures are taken.",
+    "doctor cameras": "Every camera is looked at.",
+    "edit author": "The login name sets the tags.",
+    "edit margin_s": "0.2 s of idle time stay at each end.",
+    "edit seed": "The same shares draw the same takes.",
+    "evaluate units": "They are noted in the takes: gaploop diagnose --units notes them.",
+    "output_dir": "Write it with --json > FILE.",
     "label confidence": "A CSV file has a column for it: --import=labels.csv.",
     "diagnose labels": "Labels are those of the folder.",
     "least_gain": "A take must be expected to bring 0.1 points.",
@@ -64,6 +75,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "label source": "A CSV file has a column for it: --import=labels.csv.",
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
+    "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",

@@ -7,7 +7,7 @@ and reports call results between the two sim-to-sim.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Self
 
@@ -23,13 +23,14 @@ from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
-from gaploop.sim.gaps import draw_gaps, put_into
+from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.placement import distractor_poses, place_task
 from gaploop.sim.randomise import draw, over
-from gaploop.sim.tasks import TASKS, TaskState, is_success
+from gaploop.sim.tasks import INSTRUCTIONS, TASKS, TaskState, is_success
+from gaploop.sim.world import Joint
 
 # What bus servos would report.
 ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
@@ -211,6 +212,36 @@ class SimCell:
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
+
+    @property
+    def joints(self) -> tuple[Joint, ...]:
+        """What a command sets, as of `World`."""
+        limits = zip(self.joint_names, self.joint_limits_rad.tolist(), strict=True)
+        return tuple(Joint(name, "rad", low, high) for name, (low, high) in limits)
+
+    @property
+    def period_s(self) -> float:
+        """Time that a step takes [s]."""
+        return 1.0 / self.fps
+
+    @property
+    def instruction(self) -> str:
+        """The task in words."""
+        return INSTRUCTIONS[self.task]
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return "dimension.mechanism" to "": all of them can be set here, as of `World`."""
+        return dict.fromkeys(all_mechanisms(), "")
+
+    def step(self, command: NDArray[np.float64]) -> None:
+        """Send goals [rad], shape (n_joints,), and let `period_s` pass."""
+        self.command(command)
+        self.advance(self.period_s)
+
+    def render(self, cameras: Sequence[str] = ()) -> dict[str, NDArray[np.uint8]]:
+        """Return the overhead camera's newest picture by its name, as of `World`."""
+        del cameras  # it has one
+        return {scene.CAMERA_NAME: self.frame().image}
 
     @property
     def now_s(self) -> float:

@@ -37,11 +37,10 @@ from gaploop.sim.gaps.mechanism import (
     CommandPath,
     ImagePath,
     SensorPath,
-    SpecEdit,
     Vector,
 )
 from gaploop.sim.gaps.world_model import NoModel, UnavailableError, WorldModel, put_back
-from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.scene import CUBE_HALF_SIZE_M, SpecEdit
 from gaploop.sim.survey import (
     Reading,
     Survey,
@@ -106,10 +105,18 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             UnusableInputError: unknown gaps, or ones that the environment can't have.
         """
         super().__init__(make())
-        self._spec, self._survey = spec, _NOT_YET
+        self._spec, self._looked = spec, False
+        self._survey: Survey | None = None
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
-        self._won, self._on = False, None
+        self._won = False
+        self._on: Appliers | None = None
+        self._t_s = self._start_s = 0.0
+        self._sent: NDArray[Any] | None = None
+        self._late: deque[NDArray[Any]] = deque()
+        self._hand: HandMotion | None = None
+        self.model: Any
+        self.data: Any
         self.model, self.data = find_model(self.env)
         if not spec.is_nominal:
             self._put_in(make)
@@ -130,7 +137,14 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             )
         if isinstance(on.model, WorldModel):
             self._change(on.model)
-        self._on = on
+        self._on, known = on, all_mechanisms()
+        self.injected = tuple(  # as it acts in this scene
+            replace(
+                gap,
+                parameters=known[f"{gap.dimension}.{gap.mechanism}"].relative(gap.parameters, on),
+            )
+            for gap in self.injected
+        )
 
     def _change(self, on: WorldModel) -> None:
         """Change the model that the environment holds now."""
@@ -166,8 +180,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     def surveyed(self) -> Survey | None:
         """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""
-        if isinstance(self._survey, str):
-            self._survey = survey(self.env, self._spec.roles)
+        if not self._looked:
+            self._survey, self._looked = survey(self.env, self._spec.roles), True
         return self._survey
 
     def parameters(self) -> Mapping[str, str]:
@@ -214,7 +228,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return on
 
     # What it does.
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._won = False
@@ -223,13 +237,13 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             return observation, info
         take = [self._spec.gap_seed, seed or 0]
         self._t_s, self._sent = 0.0, None
-        self._late: deque[NDArray[Any]] = deque()
+        self._late.clear()
         on.images.reset([*take, 23])
         self._noise = np.random.default_rng([*take, 25])
         on.sensors.reset([*take, 21])
         if isinstance(on.model, WorldModel):
             observation = self._reset_model(on.model, seed or 0, observation)
-        known = self._survey if isinstance(self._survey, Survey) else None
+        known = self._survey
         self._servos = np.array([s for s in (known.servos if known else ()) if s >= 0], dtype=int)
         columns = [k for k, s in enumerate(known.servos) if s >= 0] if known else []
         self._columns = np.array(columns, dtype=int)
@@ -239,11 +253,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return self._seen(observation), info
 
     def _reset_model(self, on: WorldModel, seed: int, observation: Any) -> Any:
-        model, data = find_model(self.env)
-        if model is not self.model:  # made anew
+        if find_model(self.env)[0] is not self.model:  # made anew
             self._change(on)
-            model, data = self.model, self.data
-        assert model is not None
+        model, data = self.model, find_model(self.env)[1]
         assert data is not None
         self.data, thing = data, on.roles.object
         if on.boxes:
@@ -300,8 +312,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if not late or not on.commands.latency_s:
             return action
         steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
-        # A pull starts from rest; a goal that nothing was sent before is that of the first action.
-        before = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        # A pull starts from rest; where goals are sent, the first one stands for those before.
+        rest = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        before = getattr(self.unwrapped, "rest_action", rest)
         if not self._late:
             self._late.extend([before] * (int(steps) + 2))
         self._late.append(action)
@@ -329,7 +342,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         data.ctrl[self._servos] = self._written
 
     def _angles(self) -> Vector:
-        assert isinstance(self._survey, Survey)
+        assert self._survey is not None
         return np.asarray(self.data.qpos[self._survey.qpos])
 
     def _seen(self, observation: Any) -> Any:
@@ -337,7 +350,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         on = self._on
         assert on is not None
         known = self._survey
-        if isinstance(known, Survey) and known.readings and _reads(on):
+        if known is not None and known.readings and _reads(on):
             true = self._angles()
             shift = on.sensors.position(self._t_s, true.copy()) - true
             observation = _shifted(observation, known.readings, shift)
@@ -363,9 +376,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return self._won
 
 
-_NOT_YET: Any = "not yet"
-
-
 def _reads(on: Appliers) -> bool:
     sensors = on.sensors
     shifts = sensors.noise_rad or sensors.step_rad or sensors.zero_rad.any()
@@ -386,7 +396,7 @@ def _check(on: Appliers, known: Survey | None) -> None:
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
-    """Set up what an experimenter changes, in proportion to the scene.
+    """Set up what an experimenter changes; objects are in proportion to the scene's own.
 
     Raises:
         UnavailableError: the scene hasn't got it.
@@ -399,11 +409,9 @@ def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
         model.light(look.LIGHTINGS[wanted.lighting])
     for _ in range(wanted.distractors):
         model.add_box((CUBE_HALF_SIZE_M,) * 3)
-    if any(wanted.camera_pose):
-        far = model.scale("camera")
-        model.move_camera([*(v * far for v in wanted.camera_pose[:3]), *wanted.camera_pose[3:]])
+    model.move_camera(wanted.camera_pose)
     if wanted.table_height:
-        model.move_table(wanted.table_height * model.scale("object"))
+        model.move_table(wanted.table_height)
     if (thing := OBJECTS[wanted.object]) is not CUBE:
         factors = [a / b for a, b in zip(thing.half_size_m, CUBE.half_size_m, strict=True)]
         if thing.shape == "cylinder":

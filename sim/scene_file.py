@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import util
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, number
 from gaploop.sim.camera import LayeredCamera
@@ -173,17 +173,11 @@ def load_scene(path: Path) -> Scene:
 
 def _model_file(said: Any, scene: Path) -> Path:
     """Return the path of a model: beside the scene, or of an installed package, package:path."""
-    package, colon, inside = str(said).partition(":")
+    name, colon, inside = str(said).partition(":")
     if colon:
-        found = util.find_spec(package)
-        places = found.submodule_search_locations if found else None
-        if not places:
-            raise UnusableInputError(
-                f"Scene {scene}: {said} is part of {package}, which isn't installed."
-            )
-        path = Path(places[0]).joinpath(*inside.split("/"))
+        path = ModelFile(name, inside, f"pip install {name}").find(f"scene {scene}")
     else:
-        path = scene.parent / package
+        path = scene.parent / name
     if not path.is_file():
         raise UnusableInputError(f"Scene {scene}: there is no model {path}.")
     return path
@@ -289,7 +283,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = scene.instruction
         low, high = (edge / self._units for edge in self.limits.T)
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-        pictures = {
+        pictures: dict[str, gym.Space[Any]] = {
             c.name: gym.spaces.Box(0, 255, (c.size_px[1], c.size_px[0], 3), np.uint8)
             for c in scene.cameras
         }
@@ -346,6 +340,11 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
     def angles(self) -> NDArray[np.float64]:
         """Return the joints [rad, m], shape (n_joints,)."""
         return np.asarray(self.data.qpos[self._qpos].copy())
+
+    @property
+    def rest_action(self) -> NDArray[np.float32]:
+        """The action that keeps the arm at home."""
+        return self.action_of(self.home)
 
     def velocities(self) -> NDArray[np.float64]:
         """Return the joints' speeds [rad/s, m/s], shape (n_joints,)."""

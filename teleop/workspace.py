@@ -109,9 +109,9 @@ class WorkspaceGuard:
                 return start_rad
             # Points go nearly straight in one step: this is where the first one meets its face.
             near, start_points = list(start_rad), self._points_m(start_rad)
-            ways, ends = points - start_points, np.clip(points, self._low, self._high)
+            way_m, ends = points - start_points, np.clip(points, self._low, self._high)
             left = np.divide(
-                ends - start_points, ways, out=np.ones_like(ways), where=ends != points
+                ends - start_points, way_m, out=np.ones_like(way_m), where=ends != points
             )
             part, points = ALMOST * float(left.min()), start_points
             for _ in range(HALVINGS):

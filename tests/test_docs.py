@@ -46,6 +46,8 @@ QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")")
 DEVICES = ("robot", "teleop", "camera")
 SOME_ARM = (("robot", "so101_follower"), ("teleop", "so101_leader"))
 """Brings out the options that a command has with an arm alone."""
+WORLD = re.compile(r"--env\.(gym|scene)\b")
+"""An environment that is named without its type."""
 TYPE = re.compile(r"(?:^|\s)--(\w+)\.type=([\w]+)")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -84,7 +86,7 @@ def unknown_options(command: str, text: str) -> Iterator[str]:
 
     A device's own are known where its type is given; where it isn't, any of that device may stand.
     """
-    given = tuple(sorted(set(TYPE.findall(text))))
+    given = tuple(sorted({*TYPE.findall(text), *(("env", kind) for kind in WORLD.findall(text))}))
     known = options_of(command, given) | options_of(command, SOME_ARM)
     for name in sorted(set(OPTION.findall(text)) - known):
         group = name.partition(".")[0]

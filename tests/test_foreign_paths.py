@@ -132,8 +132,6 @@ datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ou
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
-datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
@@ -311,6 +309,7 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
+scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
@@ -336,6 +335,8 @@ teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, a
 teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
+scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

@@ -37,6 +37,10 @@ PLAY_DEG: Final = 0.8
 PLAY_SHARE: Final = 0.8
 """Beyond the other joints' median, and as a share of it: OpenMANIPULATORs' reach 0.9 degrees, two
 thirds of it, by friction of unlike servos."""
+ONE_MAKE_S: Final = 0.025
+"""Joints that answer so alike have one make of servo: OpenMANIPULATORs' two are 50 ms apart."""
+ALIKE_DEG: Final = 1.05
+"""Joints of one make are within 0.86 degrees of each other there, raised by a fifth."""
 GAIN: Final = 0.08
 """Weight that grows with reach looks like a gain of 1.07 (OpenMANIPULATOR shoulder lift)."""
 OFFSET_DEG: Final = 1.5
@@ -255,13 +259,14 @@ class ArmTests:
     def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
         """Say where a reading moves by more than its own steps before and after, shape (n,).
 
-        On both sides: an arm that is about to move repeats its readings rightly.
+        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
+        over fewer, rows at which a slow bus has news would be left out more often than others.
         """
         step = arm.quantum(values)
-        least = max(6 * step, 0.3) if np.isfinite(step) else 0.3
+        least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
-        apart = np.abs(values[3:] - values[:-3]) > least
-        far[4:-3] = apart[:-4] & apart[4:]
+        apart = np.abs(values[6:] - values[:-6]) > least
+        far[6:-6] = apart[:-6] & apart[6:]
         return far
 
     def _repeats(self) -> None:
@@ -495,6 +500,14 @@ class ArmTests:
             others = [self.fits[o].play_deg.value for o in known if o != k]
             usual = float(np.median(others)) if len(others) >= 2 else 0.0
             limit = max(PLAY_DEG, PLAY_SHARE * usual)
+            delay_s = self.fits[k].delay_s.value
+            alike = [
+                self.fits[o].play_deg.value for o in known
+                if o != k and abs(self.fits[o].delay_s.value - delay_s) < ONE_MAKE_S
+            ]  # fmt: skip
+            if alike:
+                usual = float(np.median(alike))
+                limit = float(np.clip(usual, PLAY_DEG, ALIKE_DEG))
             if width.value - usual > limit and width.low - usual > 0.3 * limit:
                 self._say(
                     "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",

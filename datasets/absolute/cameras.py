@@ -23,7 +23,7 @@ from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
-from gaploop.datasets.absolute.recording import MotionRecording
+from gaploop.datasets.absolute.recording import MotionRecording, evenly
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
 
@@ -103,10 +103,10 @@ def look(
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
     whole = {e.index: e for e in recording.episodes}
     indices = sorted(set(rows) & set(recording.lengths))
-    starts = [indices[k] for k in _evenly(len(indices), STARTS)]
+    starts = [indices[k] for k in evenly(len(indices), STARTS)]
     span = max(8, round(RUN_S * info.fps))
     pauses: dict[int, int] = {}
-    for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
+    for index in [indices[k] for k in evenly(len(indices), RUNS)]:
         length = recording.lengths[index]
         if length < 8:
             continue
@@ -131,10 +131,6 @@ def look(
     cv2.setNumThreads(1)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, info.video_keys))
-
-
-def _evenly(n: int, count: int) -> list[int]:
-    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
 
 
 def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:

@@ -54,6 +54,26 @@ KINDS: Final[Mapping[str, str]] = {
     "blur": "blurred pictures",
     "moved_camera": "a camera that was moved",
     "swapped_cameras": "cameras that change places",
+    "wrong_features": "joints or cameras that a policy needs and the data lacks",
+    "no_normaliser": "a policy whose processors lack their statistics",
+    "wrong_statistics": "a policy that normalises by another dataset's statistics",
+    "wrong_units": "data in other units than a policy learned from",
+    "wrong_rate": "data at another rate than a policy learned from",
+    "joint_order": "joints in another order than a policy learned from",
+    "joint_sign": "a joint the other way round than a policy learned it",
+    "action_kind": "absolute actions and changes taken for each other",
+    "camera_order": "cameras exchanged since a policy learned from them",
+    "colour_order": "red and blue exchanged",
+    "wrong_crop": "pictures cropped or stretched otherwise",
+    "wrong_task": "a task in words that a policy never learned",
+    "observation_steps": "fewer observations than a policy looks back over",
+    "constant_input": "a joint that hardly moved in a policy's training",
+    "undertrained": "a policy that doesn't command what its demonstrations do",
+    "overfitted": "a policy that knows only the episodes it learned from",
+    "ignored_camera": "a camera that a policy hardly looks at",
+    "start_outside": "rollouts that begin where no demonstration did",
+    "left_demonstrations": "rollouts that go where no demonstration went",
+    "unfamiliar_view": "pictures unlike all of the demonstrations'",
 }
 """Every kind of finding, and what it looks for."""
 WITHOUT: Final = (
@@ -74,11 +94,21 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "visual_domain": ("exposure", "flicker", "blur"),
     "human_behavior": ("idle_start", "pause", "motionless", "empty_grasp", "start_change"),
     "task_specification": ("task_wording",),
-    "the deployment": ("reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras"),
-    "the data": ("short_episode", "noise_episode"),
+    "the deployment": (
+        "reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras", "wrong_features",
+        "no_normaliser", "wrong_statistics", "wrong_units", "wrong_rate", "joint_order",
+        "joint_sign", "action_kind", "camera_order", "colour_order", "wrong_crop", "wrong_task",
+        "observation_steps", "start_outside", "unfamiliar_view",
+    ),
+    "the policy": ("constant_input", "undertrained", "overfitted", "ignored_camera"),
+    "the data": ("short_episode", "noise_episode", "left_demonstrations"),
 }  # fmt: skip
 BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in kinds}
-"""Where a kind belongs: one of the nine dimensions, the deployment (settings), or the data."""
+"""Where a kind belongs: one of nine dimensions, the deployment (settings), policy, or data."""
+
+
+POLICY_KINDS: Final = tuple(KINDS)[list(KINDS).index("wrong_features") :]
+"""Kinds that are about a policy and this data; the others need none."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def contents(
     held = Contents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
     names = [j.name for j in recording.joints]
-    fps, unit = recording.info.fps, recording.unit
+    fps, unit = recording.info.fps, recording.unit or "units"
 
     def put(what: str, unit: str, episode: int, value: float) -> None:
         if np.isfinite(value):
@@ -160,30 +160,26 @@ def contents(
                 put(f"time {when}", "s", e.index, row / fps)
         speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
         if (speed > MOVES_DEG_S).any():
-            put(
-                "speed of the arm",
-                f"{unit}/s",
-                e.index,
-                float(np.median(speed[speed > MOVES_DEG_S])),
-            )
+            usual = float(np.median(speed[speed > MOVES_DEG_S]))
+            put("speed of the arm", f"{unit}/s", e.index, usual)
         put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
         held.pictures[look.name] = starts
-        for e, picture in starts.items():
+        for index, picture in starts.items():
             red, green, blue = (picture.reshape(-1, 3).mean(axis=0) + 1.0).tolist()
-            put(f"brightness of {look.name}", "of 255", e, float(picture.mean()))
-            put(f"contrast of {look.name}", "of 255", e, float(picture.mean(axis=2).std()))
-            put(f"red over green of {look.name}", "", e, red / green)
-            put(f"blue over green of {look.name}", "", e, blue / green)
-    for row in layout.episode_rows(recording.info.root):
-        e = int(row["episode_index"])
-        if e in held.keys:
-            told = {"task": (row.get("tasks") or [""])[0]}
-            told |= {word: row.get(f"gap_{word}") for word in WORDS if word != "task"}
+            put(f"brightness of {look.name}", "of 255", index, float(picture.mean()))
+            put(f"contrast of {look.name}", "of 255", index, float(picture.mean(axis=2).std()))
+            put(f"red over green of {look.name}", "", index, red / green)
+            put(f"blue over green of {look.name}", "", index, blue / green)
+    for entry in layout.episode_rows(recording.info.root):
+        index = int(entry["episode_index"])
+        if index in held.keys:
+            told = {"task": (entry.get("tasks") or [""])[0]}
+            told |= {word: entry.get(f"gap_{word}") for word in WORDS if word != "task"}
             for word, value in told.items():
                 if value:
-                    held.words.setdefault(word, {})[e] = str(value)
+                    held.words.setdefault(word, {})[index] = str(value)
     flags = report.flags()
     every = {flag for own in flags.values() for flag in own}
     for kind in sorted(flag for flag in every if flag.partition(":")[0] in OF_EPISODES):
@@ -241,9 +237,9 @@ def compare(before: Contents, after: Contents) -> Comparison:
         unit = after.units[what]
         least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
         found += _differs(what, unit, a, b, least, share, confidence)
-    for what, word, a, b in words:
-        p, q = (rate(sum(x), len(x), confidence) for x in (a, b))
-        mixed = (sum(a) + sum(b)) / (len(a) + len(b))
+    for what, word, had, have in words:
+        p, q = (rate(sum(x), len(x), confidence) for x in (had, have))
+        mixed = (sum(had) + sum(have)) / (len(had) + len(have))
         spread = max((mixed * (1 - mixed)) ** 0.5, 0.1)
         d, step = (q.value - p.value) / spread, q.value - p.value
         low = (step - np.hypot(q.value - q.low, p.high - p.value)) / spread

@@ -74,7 +74,6 @@ class PlanRequest:
         station: where it is recorded; its named conditions are varied where that helps.
         conditions: uid of a failed take to what was set up.
         image_policy: the policy sees pictures rather than tracked poses.
-        least_gain: percentage points of success that a take must be expected to bring.
         about: what remedies that are commands are filled in with; without, only takes are weighed.
     """
 
@@ -84,7 +83,6 @@ class PlanRequest:
     station: Station = field(default_factory=lambda: Station("any"))
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     image_policy: bool = False
-    least_gain: float = LEAST_GAIN
     about: PlanContext | None = None
 
 
@@ -154,7 +152,7 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         rollout_hours=round(rollout_h, 2),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain, diagnosis.summary),
+        stop=_stop_words(quotas, diagnosis.summary),
         notes=_notes(failures, diagnosis.summary, items, ask),
         measure=measure,
     )
@@ -290,7 +288,7 @@ def _by_gain(
             for d, n in takes.items()
         )
 
-    order = best_order(gains, price, ask.least_gain)
+    order = best_order(gains, price, LEAST_GAIN)
     allotted = affordable(order, ask.budget, expected_hours)
     quotas = {}
     for d in wanted:
@@ -300,7 +298,7 @@ def _by_gain(
         takes, line = allotted.get(d, 0), gains[d]
         left = float(line[takes]) if takes < len(line) else 0.0
         if not takes:
-            worth = left >= ask.least_gain and left > 0
+            worth = left >= LEAST_GAIN
             decision = Decision.NO_BUDGET if worth else Decision.NOT_WORTH
             quotas[d] = DimensionQuota(decision, next_gain=left)
             continue
@@ -414,9 +412,7 @@ def _verdict_words(
             return f"{quota.takes} takes are expected to fix {part}.{doubt}"
 
 
-def _stop_words(
-    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
-) -> str:
+def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[str, Any]) -> str:
     may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
@@ -436,9 +432,9 @@ def _stop_words(
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
     what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"
-    if gain >= least_gain > 0:
-        return f"The budget ends it: {what}, still worth its time (from {least_gain:g} points on)."
-    return f"Stop here: {what}, below {least_gain:g}. More demonstrations aren't worth their time."
+    if gain >= LEAST_GAIN:
+        return f"The budget ends it: {what}, still worth its time (from {LEAST_GAIN:g} points on)."
+    return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
 
 
 def _notes(

@@ -130,7 +130,8 @@ class ReviewSite:
         """Called with the uids of takes that have changed."""
         self.ahead: Callable[[], Sequence[str]] = lambda: ()
         """The takes that are looked at next, the open one first."""
-        self._report: AbsoluteReport | None = None
+        self.report: AbsoluteReport | None = None
+        """What episodes show by themselves, once that is known."""
         self._given_up: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -178,11 +179,11 @@ class ReviewSite:
     @property
     def examined(self) -> bool:
         """Whether it is known what episodes show by themselves."""
-        return self._report is not None
+        return self.report is not None
 
     def shows(self, episode: int) -> list[str]:
         """Return what an episode shows by itself, in sentences."""
-        found = self._report.findings if self._report is not None else []
+        found = self.report.findings if self.report is not None else []
         return [f.line() for f in found if episode in f.episodes]
 
     def waits_for(self, uid: str) -> bool:
@@ -212,7 +213,7 @@ class ReviewSite:
         if is_dataset(self.session.store.root):
             with contextlib.suppress(BrokenProcessPool, CancelledError):
                 examined = suggester.examine(self.session.store.root)
-                self._report = await asyncio.wrap_future(examined)
+                self.report = await asyncio.wrap_future(examined)
                 self.tell({take.uid for take in self.session.takes()})
         while True:
             uid = next((u for u in self.ahead() if self._wanted(u)), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,9 @@ SUCCESS_HELD_S: Final = 0.3
 USUAL_STEPS: Final = 400
 CAMERA: Final = "camera"
 """How a picture is called that the environment draws without naming it."""
+
+
+type Made = gym.Env[Any, Any]
 
 
 @EnvConfig.register_subclass("gym")
@@ -57,7 +60,7 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
         """Return after how many steps an attempt is over, as far as that is known by now."""
         return self.episode_length
 
-    def make(self) -> gym.Env[Any, Any]:
+    def make(self) -> Made:
         """Make one as it is.
 
         Raises:
@@ -220,8 +223,10 @@ def vectors(
         return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
-        made: gym.Env[Any, Any] = make_env(config, n_envs=1)[suite][task].envs[0]
-        return made
+        vector: Any = make_env(config, n_envs=1)[suite][task]
+        made: Any = vector.envs[0]
+        made.vector = vector  # once nobody holds it, it closes what it made
+        return cast(gym.Env[Any, Any], made)
 
     tasks = [(suite, task) for suite, made in make_env(config, n_envs=1).items() for task in made]
     return {

@@ -15,6 +15,8 @@ from lerobot.envs.configs import EnvConfig, PushtEnv
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.finetune.evaluation import ROLLOUTS
 from gaploop.finetune.lerobot_gym import evaluate_gym
+from gaploop.sim.gym_world import WorldSpec
+from gaploop.sim.lerobot_env.worlds import GymEnvConfig
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
 
@@ -107,3 +109,44 @@ def test_an_environment_that_does_not_exist_is_told_in_one_line() -> None:
     with pytest.raises(GaploopError) as caught:
         evaluate_gym("base", EvenConfig(task="Missing-v0"), 1)
     assert "\n" not in str(caught.value)
+
+
+class Stays:
+    """A script as somebody wrote it for the environment."""
+
+    def get_action(self, observation: dict[str, Any]) -> np.ndarray:
+        return np.asarray(observation["agent_pos"], dtype=np.float32)
+
+
+SCRIPT = f"{Stays.__module__}:Stays"
+
+
+def test_a_script_drives_any_environment_by_its_id_and_a_success_ends_once_it_has_held() -> None:
+    found = evaluate_gym(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), 4)
+    assert [r.success for r in found.outcomes] == [True, False, True, False]
+    assert {r.duration_s for r in found.outcomes} == {3 / FPS, STEPS / FPS}
+    assert found.policy == SCRIPT
+    assert found.evidence == "simulation (gym_even/Even-v0)"
+
+
+def test_a_lerobot_policy_drives_an_environment_by_its_id_with_gaps() -> None:
+    gaps = {"actuator_response.latency": 0.5}
+    found = evaluate_gym("base", GymEnvConfig(gym="gym_even/Even-v0"), 2, spec=WorldSpec(gaps=gaps))
+    assert [r.success for r in found.outcomes] == [True, False]
+    assert found.gaps == gaps
+
+
+def test_gaps_and_settings_that_an_environment_cannot_have_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env, gap = GymEnvConfig(gym="gym_even/Even-v0"), {"object_property.size": 0.5}
+    with pytest.raises(UnusableInputError, match="MuJoCo doesn't simulate it"):
+        evaluate_gym(SCRIPT, env, 1, spec=WorldSpec(gaps=gap))
+    found = evaluate_gym(SCRIPT, env, 1, conditions=[{}, {"table_height": 0.01}])
+    assert list(found.by_condition) == ["nominal"]
+    assert "table_height" in caplog.text
+
+
+def test_a_script_that_does_not_exist_is_told_in_one_line() -> None:
+    with pytest.raises(UnusableInputError, match="Name a function or class of a module"):
+        evaluate_gym("no_such_module:act", GymEnvConfig(gym="gym_even/Even-v0"), 1)

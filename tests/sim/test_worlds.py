@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS
 from gaploop.sim.gym_world import GymWorld, WorldSpec
 from gaploop.sim.roles import find_roles
@@ -125,6 +126,13 @@ def can() -> dict[str, str]:
     return dict(GymWorld(Bench).parameters())
 
 
+def test_the_cell_is_a_world(nominal: SimCell) -> None:
+    assert isinstance(nominal, World)
+    nominal.reset(0)
+    nominal.step(nominal.read().position_rad)
+    assert nominal.now_s == pytest.approx(nominal.period_s)
+
+
 def test_a_wrapped_environment_is_a_world() -> None:
     world = GymWorld(Bench)
     assert isinstance(world, World)
@@ -208,7 +216,7 @@ def test_dead_time_is_a_share_of_the_period() -> None:
     """A command of the last period arrives in the next where the dead time is one period."""
     for make in (Bench, TorqueBench):
         world = GymWorld(make, WorldSpec(gaps={"actuator_response.latency": 1.0}))
-        assert world.injected[0].parameters["latency_s"] == pytest.approx(0.26, rel=0.1)
+        assert world.injected[0].parameters["latency_s"] == pytest.approx(0.52, rel=0.1)
         world.reset(seed=0)
         start = world.data.qpos[-4:-2].copy()
         moved = []

@@ -1,0 +1,175 @@
+"""A scene as a file: what it says is what is built, reset, judged and demonstrated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.sim.gym_world import GymWorld, WorldSpec
+from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.waypoints import Demonstrator
+
+BENCH = """
+<mujoco>
+  <option timestep="0.004"/>
+  <worldbody>
+    <geom name="table" type="plane" size="1 1 .1"/>
+    <body name="ball" pos="0.3 0 0.03"><freejoint/><geom size="0.03" mass="0.05"/></body>
+    <body name="goal" pos="0.3 0.2 0.001"><geom type="cylinder" size=".05 .001" contype="0" conaffinity="0"/></body>
+    <site name="zone" type="box" size="0.1 0.1 0.1" pos="0.3 0.2 0.05"/>
+    <body name="rail" pos="0 0 0.15">
+      <joint name="x" type="slide" axis="1 0 0" range="0 0.6" limited="true" damping="5"/>
+      <geom size="0.02" mass="0.2" contype="0" conaffinity="0"/>
+      <body name="arm"><joint name="y" type="slide" axis="0 1 0" range="-0.4 0.4" limited="true" damping="5"/>
+        <geom size="0.02" mass="0.2" contype="0" conaffinity="0"/>
+        <body name="hand"><joint name="z" type="slide" axis="0 0 1" range="-0.15 0.1" limited="true" damping="5"/>
+          <geom size="0.02" mass="0.1"/>
+          <site name="tip" quat="0 1 0 0"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <position joint="x" kp="200"/><position joint="y" kp="200"/><position joint="z" kp="200"/>
+  </actuator>
+</mujoco>
+"""  # noqa: E501
+SCENE = """
+mjcf: bench.xml
+tool: tip
+home_deg: {x: 0.1, z: 0.05}
+fps: 25
+reset:
+  ball: {x_m: [0.25, 0.35], y_m: -0.1}
+instruction: Push the ball to the goal
+success: {all: [{near: {object: ball, to: goal, within_m: 0.08}}, {not: {lifted: ball}}]}
+demonstrator:
+  - {to: ball, offset_m: [0, -0.09, 0.0]}
+  - {to: goal, offset_m: [0, -0.02, 0.03], speed_m_s: 0.1}
+max_s: 6
+"""
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    (tmp_path / "bench.xml").write_text(BENCH)
+    path = tmp_path / "scene.yaml"
+    path.write_text(SCENE)
+    return path
+
+
+def said(path: Path, old: str, new: str) -> Path:
+    path.write_text(SCENE.replace(old, new))
+    return path
+
+
+def test_things_start_where_the_file_says_and_equal_seeds_give_equal_scenes(scene: Path) -> None:
+    world = SceneWorld(load_scene(scene))
+    places = []
+    for seed in (1, 2, 1):
+        world.reset(seed=seed)
+        places.append(world.data.body("ball").xpos.copy())
+        assert world.angles() == pytest.approx([0.1, 0.0, 0.05])
+    assert (places[0] == places[2]).all()
+    assert places[0][0] != places[1][0]
+    assert all(0.25 <= p[0] <= 0.35 and p[1] == pytest.approx(-0.1) for p in places)
+
+
+def test_an_action_moves_the_arm_and_is_read_in_the_same_units(scene: Path) -> None:
+    world = SceneWorld(load_scene(scene))
+    world.reset(seed=0)
+    for _ in range(25):
+        observation, *_ = world.step(np.array([0.2, 0.1, 0.0], np.float32))
+    assert observation["agent_pos"] == pytest.approx([0.2, 0.1, 0.0], abs=0.02)
+
+
+def test_the_demonstrator_follows_its_waypoints_to_success(scene: Path) -> None:
+    world = SceneWorld(load_scene(scene))
+    observation, _ = world.reset(seed=0)
+    driver = Demonstrator(world)
+    tips = []
+    for _ in range(180):
+        observation, *_ = world.step(driver(observation))
+        tips.append(world.data.site("tip").xpos.copy())
+    assert driver.done
+    beside = world.scene.reset[0]
+    assert min(abs(t[1] - (beside.y_m[0] - 0.09)) for t in tips) < 0.02
+    assert tips[-1][:2] == pytest.approx([0.3, 0.18], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "holds"),
+    [
+        ("{near: {object: ball, to: goal, within_m: 0.25}}", False),
+        ("{near: {object: ball, to: goal, within_m: 0.35}}", True),
+        ("{inside: {object: ball, of: zone}}", False),
+        ("{not: {inside: {object: ball, of: zone}}}", True),
+        ("{lifted: {object: ball, by_m: 0.01}}", False),
+        ("{upright: ball}", True),
+        ("{open: {joint: x, beyond: 0.05}}", True),
+        ("{open: {joint: x, beyond: 0.2}}", False),
+        ("{still: ball}", True),
+        ("{released: ball}", True),
+        ("{any: [{lifted: ball}, {still: ball}]}", True),
+        ("{all: [{lifted: ball}, {still: ball}]}", False),
+    ],
+)
+def test_predicates(scene: Path, predicate: str, holds: bool) -> None:
+    line = next(line for line in SCENE.splitlines() if line.startswith("success"))
+    world = SceneWorld(load_scene(said(scene, line, f"success: {predicate}")))
+    world.reset(seed=0)
+    assert world.success() is holds
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("mjcf: bench.xml", "mjcf: bank.xml", "there is no model"),
+        ("mjcf: bench.xml", "mjcf: no_such_package:x.xml", "isn't installed"),
+        ("  ball: {x_m", "  bal: {x_m", "Did you mean 'ball'"),
+        ("to: goal, within_m: 0.08", "to: gaol, within_m: 0.08", "Did you mean 'goal'"),
+        ("{lifted: ball}", "{raised: ball}", "Unknown predicate 'raised'"),
+        ("home_deg: {x: 0.1", "home_deg: {xx: 0.1", "Unknown joint 'xx'"),
+        ("fps: 25", "fsp: 25", "Did you mean 'fps'"),
+        ("y_m: -0.1", "y_m: [0, 1, 2]", r"\[low, high\]"),
+        ("within_m: 0.08", "within_m: -.08m", "must be a number"),
+    ],
+)
+def test_a_slip_in_the_file_is_named(scene: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(UnusableInputError, match=words):
+        SceneWorld(load_scene(said(scene, old, new)))
+
+
+def test_a_gap_acts_in_a_scene_and_severity_zero_is_the_scene_to_the_bit(scene: Path) -> None:
+    def states(spec: WorldSpec | None) -> list[Any]:
+        loaded = load_scene(scene)
+        world: Any = SceneWorld(loaded)
+        if spec is not None:
+            world = GymWorld(lambda: SceneWorld(loaded), spec)
+        world.reset(seed=3)
+        rng, found = np.random.default_rng(0), []
+        for _ in range(20):
+            observation, *_ = world.step(rng.uniform(0, 0.3, 3).astype(np.float32))
+            found.append(observation["agent_pos"].tobytes())
+        return found
+
+    plain = states(None)
+    assert states(WorldSpec()) == plain
+    assert states(WorldSpec(gaps={"actuator_response.latency": 0.0})) == plain
+    late = states(WorldSpec(gaps={"actuator_response.latency": 1.0}))
+    assert late != plain
+    waits = np.frombuffer(late[5], np.float32)  # until the first command arrives
+    assert waits == pytest.approx([0.1, 0.0, 0.05], abs=0.01)
+
+
+def test_the_example_is_read_and_its_names_exist() -> None:
+    world = SceneWorld(load_scene(Path(__file__).parents[2] / "examples/scene/scene.yaml"))
+    world.draws = False
+    world.reset(seed=0)
+    assert world.joint_names[-1] == "gripper"
+    assert not world.success()
+    Demonstrator(world)
