@@ -1,18 +1,20 @@
 """Which faults absolute tests name, from which size on, and what they say of clean recordings.
 
-Faults of every kind are put into what emulated arms read over their bus, and into copies of real
-logs in the folder that `--data` names; ten episodes a set. A fault is named where a finding of its
-kind is about the right joint and wasn't there before, or is larger by about what was put in: real
-logs carry faults of their own. The limits in `datasets/absolute` come from a Piper and
-OpenMANIPULATORs: where the Piper's logs are measured, they are in-sample.
+Faults of every kind are put into emulated arms on their bus (what they are sent, their drives,
+their stops), and into copies of real logs in the folder that `--data` names; ten episodes a set. A
+fault is named where a finding of its kind is about the right joint and wasn't there before, or is
+larger by about what was put in: real logs carry faults of their own. The limits in
+`datasets/absolute` come from a Piper and OpenMANIPULATORs: where the Piper's logs are measured,
+they are in-sample. What was recorded stays in the output folder, and is used again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,14 +31,15 @@ from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import (
-    Episode,
     MotionRecording,
-    RecordedJoint,
     read_recording,
+    recording_of,
 )
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.teleop.emulator.joint import Joint
 
 ARMS: Final = ("so101", "koch")
+IN_READINGS: Final = ("speed limit", "repeated rows", "coarse steps", "noise at rest")
+"""Put into readings of emulated arms, too: encoders and packets, which the emulator hasn't got."""
 EPISODES: Final = 10
 SECONDS: Final = 6.0
 FPS: Final = 30.0
@@ -52,6 +55,8 @@ class Fault:
         put: readings of one episode, shape (n, joints), joint, size, share of the session that has
             passed, frames a second and randomness to changed readings.
         is_signed: it may go either way.
+        sent: on an emulated arm commands are changed so before they reach the bus, instead.
+        servo: or its joint is: size, half of what its commands span [deg].
     """
 
     finding: tuple[str, ...]
@@ -59,6 +64,22 @@ class Fault:
     sizes: tuple[float, ...]
     put: Callable[[FloatArray, int, float, float, float, np.random.Generator], FloatArray]
     is_signed: bool = False
+    sent: Callable[[FloatArray, int, float, float, float], FloatArray] | None = None
+    servo: Callable[[Joint, float, float], None] | None = None
+
+
+def _stick(joint: Joint, width_deg: float, _half_deg: float) -> None:
+    """Add friction until the drive's error is `width_deg` larger from side to side."""
+    added = joint.gain * joint.motor.stall_nm * math.radians(width_deg) / 2
+    joint.motor = replace(joint.motor, friction_nm=joint.motor.friction_nm + added)
+
+
+def _stop(joint: Joint, below_deg: float, half_deg: float) -> None:
+    joint.high_rad = (joint.low_rad + joint.high_rad) / 2 + math.radians(half_deg - below_deg)
+
+
+def _hang(joint: Joint, _size: float, _half_deg: float) -> None:
+    joint.stuck = True
 
 
 def _changed(values: FloatArray, joint: int, column: FloatArray) -> FloatArray:
@@ -97,33 +118,45 @@ def _repeats(x: FloatArray, _j: int, share: float, _s: float, _f: float, r: Any)
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    "delay of one joint": Fault(("joint_delay",), "ms", (30, 45, 60), _late),
-    "dead band at reversals": Fault(("dead_band",), "°", (1.5, 2.0, 3.0), _play),
+    "delay of one joint": Fault(
+        ("joint_delay",), "ms", (30, 45, 60), _late,
+        sent=lambda u, j, ms, _share, fps: _late(u, j, ms, 0.0, fps, None),
+    ),
+    "dead band at reversals": Fault(("dead_band",), "°", (1.5, 2.0, 3.0), _play, servo=_stick),
     "offset at rest": Fault(
         ("offset",), "°", (3.0, 5.0),
         lambda x, j, size, *_: _changed(x, j, x[:, j] + size), True,
+        sent=lambda u, j, size, *_: _changed(u, j, u[:, j] + size),
     ),
     "gain": Fault(
         ("gain",), "%", (10, 15, 20),
         lambda x, j, size, *_: _changed(x, j, x[:, j] * (1 - size / 100)),
+        sent=lambda u, j, size, *_: _changed(u, j, u[:, j] * (1 - size / 100)),
     ),
     "drift over the session": Fault(
         ("drift",), "°", (2.0, 3.0),
         lambda x, j, size, share, *_: _changed(x, j, x[:, j] + size * share), True,
+        sent=lambda u, j, size, share, _fps: _changed(u, j, u[:, j] + size * share),
     ),
     "zero changes midway": Fault(
         ("zero_change",), "°", (3.0, 5.0),
         lambda x, j, size, share, *_: _changed(x, j, x[:, j] + size * (share > 0.5)), True,
+        sent=lambda u, j, size, share, _fps: _changed(u, j, u[:, j] + size * (share > 0.5)),
     ),
-    "reversed joint": Fault(("reversed_joint",), "", (1.0,), _reversed),
+    "reversed joint": Fault(
+        ("reversed_joint",), "", (1.0,), _reversed,
+        sent=lambda u, j, *_: _changed(u, j, -u[:, j]),
+    ),
     "swapped joints": Fault(("swapped_joints",), "", (1.0,), lambda x, *_: x),
     "stops at a limit": Fault(
         ("clipped_joint",), "° below", (10.0, 5.0),
         lambda x, *_: x,  # below the largest command, which all episodes together tell
+        servo=_stop,
     ),
     "speed limit": Fault(("speed_limit",), "°/s", (45.0, 30.0), _slow),
     "dead joint": Fault(
         ("dead_joint",), "", (1.0,), lambda x, j, *_: _changed(x, j, np.full(len(x), x[0, j])),
+        servo=_hang,
     ),
     "repeated rows": Fault(("repeats",), "%", (1.0, 3.0), _repeats),
     "coarse steps": Fault(
@@ -135,18 +168,6 @@ FAULTS: Final[Mapping[str, Fault]] = {
         lambda x, j, size, _s, _f, r: _changed(x, j, x[:, j] + r.normal(0, size, len(x))),
     ),
 }  # fmt: skip
-
-
-def recording(
-    names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
-) -> MotionRecording:
-    """Return episodes as a recording, as if read from a plain dataset."""
-    feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
-    features = {"action": feature, "observation.state": feature}
-    info = DatasetInfo(Path("made"), fps, features, "", len(made), sum(len(u) for u, _ in made))
-    joints = tuple(RecordedJoint(n, k, k, 1.0, "grip" in n) for k, n in enumerate(names))
-    episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
-    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
 
 
 def report(of: MotionRecording) -> AbsoluteReport:
@@ -182,25 +203,81 @@ def _before(of: _ById, chosen: tuple[int, ...]) -> AbsoluteReport:
     return report(replace(of.log, episodes=tuple(of.log.episodes[k] for k in chosen)))
 
 
-def _planted(
-    of: MotionRecording, fault: Fault, size: float, seed: int
-) -> tuple[bool, list[str]] | None:
-    """Put a fault into at most ten episodes; return whether it is named, and what comes beside it.
-
-    None where too few joints move.
-    """
-    rng = np.random.default_rng(seed)
-    count = min(EPISODES, len(of.episodes))
-    chosen = sorted(rng.choice(len(of.episodes), count, replace=False).tolist())
-    plain = replace(of, episodes=tuple(of.episodes[k] for k in chosen))
+def _chosen(of: MotionRecording, rng: np.random.Generator) -> tuple[int, int] | None:
+    """Draw a joint that moves, and another; None where too few do."""
     moves = [
         k for k in of.arm
-        if np.median([np.ptp(e.command[:, k]) for e in plain.episodes]) > 2 * arm.MOVES_DEG
+        if np.median([np.ptp(e.command[:, k]) for e in of.episodes]) > 2 * arm.MOVES_DEG
     ]  # fmt: skip
     if len(moves) < 2:
         return None
     joint = int(rng.choice(moves))
-    other = moves[(moves.index(joint) + 1) % len(moves)]
+    return joint, moves[(moves.index(joint) + 1) % len(moves)]
+
+
+def _is_new(
+    before: AbsoluteReport, after: AbsoluteReport, fault: Fault, size: float, name: str
+) -> tuple[bool, list[str]]:
+    """Say whether a fault is named, or larger by about its size, and what is said beside it."""
+    beside = sorted({f.kind for f in after.findings} - {f.kind for f in before.findings})
+    beside = [kind for kind in beside if kind not in fault.finding]
+    if not _named(after, fault, name) or not _named(before, fault, name):
+        return _named(after, fault, name), beside
+    was, now = (
+        max((abs(f.estimate.value) for f in r.findings if f.kind in fault.finding), default=0.0)
+        for r in (before, after)
+    )
+    return bool(now - was > 0.5 * size), beside
+
+
+def _on_the_bus(
+    of: MotionRecording, model: str, kind: str, size: float, seed: int, folder: Path
+) -> tuple[bool, list[str]] | None:
+    """Record the same motion on an emulated arm with a fault; what is recorded is kept."""
+    fault, rng = FAULTS[kind], np.random.default_rng(seed)
+    if (drawn := _chosen(of, rng)) is None:
+        return None
+    joint, other = drawn
+    signed = size * (rng.choice([-1.0, 1.0]) if fault.is_signed else 1.0)
+    name = of.joints[joint].name
+
+    def sent(u: FloatArray, episode: int) -> FloatArray:
+        if fault.finding == ("swapped_joints",):
+            out = u.copy()
+            out[:, [joint, other]] = u[:, [other, joint]]
+            return out
+        if fault.sent is None:
+            return u
+        return fault.sent(u, joint, signed, episode / (EPISODES - 1), FPS)
+
+    def prepare(joints: Mapping[str, Joint]) -> None:
+        if fault.servo is not None:
+            top = max(float(e.command[:, joint].max()) for e in of.episodes)
+            fault.servo(joints[name], size, top)
+
+    kept = folder / f"{model} {kind} {size:g} {seed}.npz"
+    if not kept.exists():
+        _, made = record(
+            model, seed + 1000, episodes=EPISODES, seconds=SECONDS, fps=FPS, sent=sent,
+            prepare=prepare,
+        )  # fmt: skip
+        np.savez_compressed(kept, made=np.array(made))
+    made = [(u, y) for u, y in np.load(kept)["made"]]
+    after = report(recording_of([j.name for j in of.joints], made, FPS))
+    return _is_new(_before(_ById(of), tuple(range(len(of.episodes)))), after, fault, size, name)
+
+
+def _planted(
+    of: MotionRecording, fault: Fault, size: float, seed: int
+) -> tuple[bool, list[str]] | None:
+    """Put a fault into at most ten episodes' readings; as `_on_the_bus`."""
+    rng = np.random.default_rng(seed)
+    count = min(EPISODES, len(of.episodes))
+    chosen = sorted(rng.choice(len(of.episodes), count, replace=False).tolist())
+    plain = replace(of, episodes=tuple(of.episodes[k] for k in chosen))
+    if (drawn := _chosen(plain, rng)) is None:
+        return None
+    joint, other = drawn
     top = max(float(e.reading[:, joint].max()) for e in plain.episodes)
     signed = size * (rng.choice([-1.0, 1.0]) if fault.unit == "°" and fault.is_signed else 1.0)
 
@@ -215,17 +292,9 @@ def _planted(
 
     planted = tuple(replace(e, reading=put(e.reading, n)) for n, e in enumerate(plain.episodes))
     before = _before(_ById(of), tuple(chosen))
-    after = report(replace(plain, episodes=planted))
-    name = of.joints[joint].name
-    beside = sorted({f.kind for f in after.findings} - {f.kind for f in before.findings})
-    beside = [kind for kind in beside if kind not in fault.finding]
-    if not _named(after, fault, name) or not _named(before, fault, name):
-        return _named(after, fault, name), beside
-    was, now = (
-        max((abs(f.estimate.value) for f in r.findings if f.kind in fault.finding), default=0.0)
-        for r in (before, after)
+    return _is_new(
+        before, report(replace(plain, episodes=planted)), fault, size, of.joints[joint].name
     )
-    return bool(now - was > 0.5 * size), beside
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
@@ -236,7 +305,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         logs[model] = []
         for seed in range(config.seed + 1000, config.seed + 1000 + sets):
             made = record(model, seed, episodes=EPISODES, seconds=SECONDS, fps=FPS)
-            logs[model].append(recording(*made, FPS))
+            logs[model].append(recording_of(*made, FPS))
     logs |= {name: [log] for name, log in _real_logs(config.data, folder).items()}
     clean = {
         name: [sorted({f.kind for f in report(log).findings}) for log in some]
@@ -249,8 +318,11 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             row: dict[str, Any] = {"kind": kind, "size": size, "unit": fault.unit}
             for name, some in logs.items():
                 times = sets if name in ARMS else max(1, sets // 2)
+                is_bus = name in ARMS and kind not in IN_READINGS
                 tried = [
-                    _planted(some[n % len(some)], fault, size, config.seed + n)
+                    _on_the_bus(some[n], name, kind, size, config.seed + n, folder)
+                    if is_bus
+                    else _planted(some[n % len(some)], fault, size, config.seed + n)
                     for n in range(times)
                 ]
                 known = [t for t in tried if t is not None]

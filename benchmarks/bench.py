@@ -14,6 +14,7 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 python -m benchmarks absolute --data=FOLDER_WITH_DATASETS --output_dir=outputs/absolute
 python -m benchmarks cell
+python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
 python -m benchmarks loop --json
 python -m benchmarks link --seconds=20
@@ -56,6 +57,7 @@ python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
     --output_dir=outputs/libero
 python -m benchmarks house --root=../another_checkout
+python -m benchmarks real_pictures --data=FOLDER_WITH_DATASETS --n=3
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
 
@@ -64,6 +66,7 @@ POSITIONAL: Final = "name"
 BENCHES: Final = {
     "absolute": "faults that commands and readings show by themselves: sizes named, false alarms",
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "checkpoint": "deployment mistakes between a policy and a dataset: which check names",
     "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
@@ -103,6 +106,7 @@ BENCHES: Final = {
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
     "real_logs": "logs of real robots: what outcomes at random name; planted causes that are named",
+    "real_pictures": "the camera check on real pictures: unaltered takes accused, changes found",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 
@@ -127,7 +131,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
-    absolute: a folder with LeRobot datasets of real arms.
+    absolute, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.

@@ -8,7 +8,7 @@ byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.emulator.joint import Joint
 from gaploop.teleop.emulator.servo import ServoPlan
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.registers import Protocol
@@ -78,13 +79,15 @@ def record(
     episodes: int = 10,
     seconds: float = 8.0,
     fps: float = 30.0,
-    sent: Callable[[FloatArray], FloatArray] = lambda command: command,
+    sent: Callable[[FloatArray, int], FloatArray] = lambda command, _episode: command,
+    prepare: Callable[[Mapping[str, Joint]], None] = lambda _joints: None,
 ) -> tuple[tuple[str, ...], list[tuple[FloatArray, FloatArray]]]:
     """Return joint names, and of each episode commands and readings [deg], shape (n, joints).
 
     Args:
         sent: changes an episode's commands before they reach the bus, as a follower does that was
-            calibrated otherwise.
+            calibrated otherwise; told the episode's number.
+        prepare: changes the emulated joints, by name, once they hold.
     """
     rng, clock = np.random.default_rng(seed), ManualClock(100.0)
     plan = arm_plan(model).calibrated()
@@ -118,9 +121,13 @@ def record(
     try:
         write(_GOAL[plan.protocol], [round(v / DEG_PER_TICK) + 2047 for v in (low + high) / 2])
         write(_TORQUE[plan.protocol], [1] * len(ids))
-        for _ in range(episodes):
+        bus.move_on()
+        prepare({s.plan.name: s.joint for s in bus.all_servos})
+        for episode in range(episodes):
             command = leader_motion(rng, low, high, seconds, fps, is_free)
-            ticks = np.clip(np.round(sent(command) / DEG_PER_TICK) + 2047, 0, 4095).astype(int)
+            ticks = np.clip(np.round(sent(command, episode) / DEG_PER_TICK) + 2047, 0, 4095).astype(
+                int
+            )
             reading = np.empty_like(command)
             for k in range(-round(fps), len(command)):  # a second to get to the start
                 clock.sleep_until(clock.now_s() + 1 / fps)

@@ -282,7 +282,7 @@ class _Script:
         if mode == "held":
             self.held_s = min(self.held_s, now_s)
         while self._left and now_s >= self._start_s + self._left[0][0] and mode != "tripped":
-            self._press(self._left.pop(0)[1], now_s)
+            self._press(self._left.pop(0)[1], now_s, mode)
         if safety.tripped:
             self.trip = safety.tripped
             if self.ends_s is None:
@@ -297,17 +297,19 @@ class _Script:
             (control.estop if self._pressed == "estop" else control.leave)()
         held_s = now_s - max(self._pressed_s, self._start_s)
         if mode == "held" and held_s > HOLD_S + (again or 0.0):
-            self._press("leave", now_s)
+            self._press("leave", now_s, mode)
         if now_s >= self._start_s + DRIVE_S and mode == "running" and self._pressed != "leave":
-            self._press("leave", now_s)
+            self._press("leave", now_s, mode)
         self.is_over = mode in ("tripped", "ended") or now_s > self._start_s + LONGEST_S
 
-    def _press(self, kind: str, now_s: float) -> None:
+    def _press(self, kind: str, now_s: float, mode: str) -> None:
         if kind == "raise":
             self._leader.raises = True
         else:
             (self._control.estop if kind == "estop" else self._control.leave)()
             is_new = now_s - self._kinds.get(kind, now_s) >= HELD_KEY_S  # else one press
+            if kind == "leave" and mode == "held":  # the arm is lowered on
+                is_new = False
             if is_new and self.again_s is None:
                 self.again_s = now_s
             self._kinds[kind] = now_s

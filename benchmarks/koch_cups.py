@@ -28,7 +28,7 @@ def main(root: Path, episodes: int = 20) -> None:
 
     names, _ = record("koch", 0, episodes=0)
     apart = np.array([OFF_DEG.get(name, 0.0) for name in names])
-    names, made = record("koch", 7, episodes=episodes, fps=FPS, sent=lambda u: u + apart)
+    names, made = record("koch", 7, episodes=episodes, fps=FPS, sent=lambda u, _episode: u + apart)
     vector = {"dtype": "float32", "shape": (6,), "names": [f"{n}.pos" for n in names]}
     camera = {"dtype": "video", "shape": (*SIZE[::-1], 3), "names": ["height", "width", "channels"]}
     features = {"action": vector, "observation.state": vector, "observation.images.desk": camera}

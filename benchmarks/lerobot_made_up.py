@@ -19,6 +19,7 @@ from lerobot.policies.factory import get_policy_class, make_policy_config, make_
 CHUNK: Final = 4
 WORDS: Final = (
     "<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "Move", "the",
+    "left", "right",
 )  # fmt: skip
 TEXT: Final = {
     "vocab_size": 64,

@@ -222,7 +222,7 @@ class _Station:
         if attempts:
             hours += effort.setup.mean_s / 3600
         elif made.done:
-            hours += OPERATOR_H.mean
+            hours += OPERATOR_H.value
         words = "; ".join(f"{i.dimension.value}: {i.remedy}" for i in plan.items)
         return replace(made, hours=hours, done=made.done or f"in words ({words})")
 
@@ -244,13 +244,13 @@ class _Station:
 
     def _from_twin(self, arm: str) -> _Done:
         """Do one remedy with the twin; a station without one keeps the base."""
-        from gaploop.collect.session import Quota
+        from gaploop.collect.recording import Quota
         from gaploop.core.plan import Plan, PlanItem
         from gaploop.core.randomisation import around_twin
         from gaploop.failure_analysis.planning import offers
         from gaploop.finetune.closed_loop import TargetCell
 
-        twin, hours = self._twin(), PROBE_H + offers.OPERATOR_H.mean
+        twin, hours = self._twin(), PROBE_H + offers.OPERATOR_H.value
         drives = [m for m in twin.mechanisms if m.startswith("actuator_response.")]
         if arm == "drives_only" and len(drives) == len(twin.mechanisms):
             arm = "resimulate"
@@ -273,7 +273,7 @@ class _Station:
 
     def _randomised(self, arm: str) -> _Done:
         """Return the policy that all stations share."""
-        from gaploop.collect.session import Quota
+        from gaploop.collect.recording import Quota
         from gaploop.failure_analysis.planning.offers import OPERATOR_H, RANDOMISED_TAKES
         from gaploop.finetune.closed_loop import NOTHING, TargetCell
         from gaploop.sim.randomise import preset
@@ -281,7 +281,7 @@ class _Station:
         ranges: Randomisation = preset(*PRESETS[arm])
         cell = TargetCell({}, 0, parameters=NOTHING, randomise=ranges)
         made = self._learned(arm, self.folder.parent, [(arm, cell, [Quota(RANDOMISED_TAKES)])])
-        return replace(made, hours=OPERATOR_H.mean)
+        return replace(made, hours=OPERATOR_H.value)
 
     def _learned(self, name: str, folder: Path, cells: Sequence[tuple[str, Any, Any]]) -> _Done:
         from gaploop.finetune.adapt import ADAPTER

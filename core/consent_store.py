@@ -140,12 +140,12 @@ def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str
     return load_register(path).refusal(info, use)
 
 
-def note_places(path: Path | None, infos: Iterable[TakeInfo], place: Place) -> None:
+def note_places(infos: Iterable[TakeInfo], place: Place) -> None:
     """Remember where takes are copied to, for the participants that the register knows."""
     texts = {info.consent for info in infos} - {""}
     if texts:
         ids = sorted({part.strip() for text in texts for part in text.split(",")})
-        _remember(path or default_register(), ids, place)
+        _remember(default_register(), ids, place)
 
 
 def _remember(path: Path, ids: Iterable[str], place: Place) -> None:

@@ -15,6 +15,7 @@ from gaploop.core.files import write_atomically
 from gaploop.core.participants import ParticipantQuotas, parse_participants
 from gaploop.core.schema import check_keys, load_yaml, number, numbers, ranged, texts, whole_number
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
+from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension, dimension
 
 SCHEMA: Final = "gaploop.plan.v1"
@@ -35,15 +36,6 @@ RENAMED: Final = {
 
 
 @dataclass(frozen=True)
-class ExpectedValue:
-    """An expected value with its 95 % interval, in the unit of whatever holds it."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Alternative:
     """A remedy that was weighed against the one that was chosen.
 
@@ -54,14 +46,14 @@ class Alternative:
     """
 
     remedy: str
-    gain_points: ExpectedValue
-    hours: ExpectedValue
+    gain_points: Estimate
+    hours: Estimate
     machine_hours: float = ranged(0.0, 0, 1e6)
 
     @property
     def points_per_hour(self) -> float:
         """Expected percentage points for an hour of an operator."""
-        return self.gain_points.mean / max(self.hours.mean, 1e-9)
+        return self.gain_points.value / max(self.hours.value, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -97,8 +89,8 @@ class PlanItem:
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sensors: tuple[str, ...] = ()
     test: str = ""
-    gain_points: ExpectedValue | None = None
-    hours: ExpectedValue | None = None
+    gain_points: Estimate | None = None
+    hours: Estimate | None = None
     machine_hours: float = ranged(0.0, 0, 1e6)
     commands: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
@@ -138,14 +130,14 @@ class Plan:
     diagnosis: str
     items: tuple[PlanItem, ...]
     minutes: float = ranged(0.0, 0, 1e6)
-    gain_points: ExpectedValue | None = None
+    gain_points: Estimate | None = None
     gain_of: str = ""
-    success_now: ExpectedValue | None = None
-    success_then: ExpectedValue | None = None
-    hours: ExpectedValue | None = None
+    success_now: Estimate | None = None
+    success_then: Estimate | None = None
+    hours: Estimate | None = None
     machine_hours: float = ranged(0.0, 0, 1e6)
     rollout_hours: float = ranged(0.0, 0, 1e6)
-    cost: ExpectedValue | None = None
+    cost: Estimate | None = None
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
@@ -277,14 +269,17 @@ def _alternatives(value: Any, where: str) -> tuple[Alternative, ...]:
     return tuple(found)
 
 
-def _estimate(value: Any, where: str) -> ExpectedValue | None:
+def _estimate(value: Any, where: str) -> Estimate | None:
     if value is None:
         return None
-    keys = tuple(ExpectedValue.__dataclass_fields__)
+    keys = tuple(Estimate.__dataclass_fields__)
     if not isinstance(value, dict):
         raise UnusableInputError(f"{where} must be a mapping of {', '.join(keys)}, got {value!r}.")
+    if "mean" in value:  # as plans of 0.1 have it
+        value = {**value, "value": value["mean"]}
+        del value["mean"]
     check_keys(value, keys, where, keys)
-    return ExpectedValue(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
+    return Estimate(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
 
 
 def _vary(

@@ -26,12 +26,22 @@ from gaploop.datasets.check.description import (
     read_object,
     rename_features,
 )
-from gaploop.datasets.check.findings import ERROR, FixDraft
-from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
+from gaploop.datasets.check.findings import ERROR, Finding, FixDraft
+from gaploop.datasets.check.fix import FixOptions, fix
+from gaploop.datasets.check.frames import matrix
+from gaploop.datasets.edit.compose import (
+    UNCHANGED,
+    DatasetPiece,
+    EpisodeChange,
+    VideosDone,
+    compose,
+)
+from gaploop.datasets.edit.correct import ticks_to_degrees
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import ForeignRecording, Recording
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.whole_stats import complete_stats
 
@@ -57,6 +67,8 @@ class ImportOptions:
         kind: None keeps what gap columns say, else import; so do domain (else real) and outcome
             (else unlabelled).
         rename: feature to the name that it gets.
+        fps: of v2.0 and v2.1, the rate that holds instead of the stated one [Hz].
+        calibration: LeRobot's of the arm, where joints are encoder ticks; they become degrees.
     """
 
     episodes: Sequence[int] | None = None
@@ -65,14 +77,17 @@ class ImportOptions:
     domain: Domain | None = None
     outcome: Outcome | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
+    fps: float | None = None
+    calibration: Path | None = None
 
 
 @dataclass(frozen=True)
 class ImportedDataset:
-    """How many were imported, and which are left out (of v2.0 and v2.1) and why."""
+    """How many were imported, which are left out (of v2.0 and v2.1) and why, what was fixed."""
 
     episodes: int
     left_out: Mapping[int, str] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
 
 def import_dataset(
@@ -96,16 +111,24 @@ def import_dataset(
     if isinstance(features, dict):  # else what reads it says so
         renamed = checked_rename(features, options.rename)
         _require_state([renamed.get(name, name) for name in map(str, features)], source)
-    if not is_v2(source) and not options.rename:
-        return ImportedDataset(_import_v3(source, target, options, on_episode))
+    broken = [] if is_v2(source) or options.rename else _blocking(source, options.drop_videos)
+    told = list(features) if isinstance(features, dict) and is_v2(source) else columns.AUTOMATIC
+    made = [name for name in columns.AUTOMATIC if name not in told]
+    done = [f"{', '.join(made)}: made, as LeRobot's writer does."] if made else []
+    done += [f"Rows are {options.fps:g} a second, as stated."] if options.fps else []
+    done += ["Encoder ticks became degrees."] if options.calibration else []
+    if not is_v2(source) and not options.rename and not broken:
+        return ImportedDataset(_import_v3(source, target, options, on_episode), {}, tuple(done))
     layout_v3 = staging.sibling(target, "v3")
-    left_out: Mapping[int, str] = {}
+    left_out, fixed = dict[int, str](), tuple[str, ...]()
     try:
         shutil.rmtree(layout_v3, ignore_errors=True)  # what a kill left
         if is_v2(source):
             videos = not options.drop_videos
-            left_out = upgrade(source, layout_v3, options.episodes, videos, on_episode)
+            left_out = upgrade(source, layout_v3, options.episodes, videos, on_episode, options.fps)
             options, on_episode = replace(options, episodes=None), lambda: None
+        elif broken:  # what `check --fix` would do first
+            fixed = tuple(action.what for action in fix(source, FixOptions(), layout_v3).actions)
         else:
             layout.read_info(source)
             staging.clone(source, layout_v3, follow=True)
@@ -117,7 +140,7 @@ def import_dataset(
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
     finally:
         shutil.rmtree(layout_v3, ignore_errors=True)
-    return ImportedDataset(count, left_out)
+    return ImportedDataset(count, left_out, (*fixed, *done))
 
 
 def _require_state(features: Collection[str], root: Path) -> None:
@@ -130,6 +153,18 @@ def _require_state(features: Collection[str], root: Path) -> None:
         )
 
 
+def _blocking(source: Path, drop_videos: bool) -> list[Finding]:
+    """Return the errors of a dataset that an import doesn't see to by itself."""
+    found = []
+    for finding in check(source):
+        about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
+        if finding.severity != ERROR or finding.code in _REPAIRED:
+            continue
+        if not (drop_videos and (about_video or finding.code.endswith("_stats"))):
+            found.append(finding)
+    return found
+
+
 def _import_v3(
     source: Path,
     target: Path,
@@ -137,12 +172,7 @@ def _import_v3(
     on_episode: Callable[[], None],
 ) -> int:
     info = layout.read_info(source)
-    for finding in check(source):
-        about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
-        if finding.severity != ERROR or finding.code in _REPAIRED:
-            continue
-        if options.drop_videos and (about_video or finding.code.endswith("_stats")):
-            continue
+    for finding in _blocking(source, options.drop_videos):
         raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.fix}")
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
@@ -152,21 +182,29 @@ def _import_v3(
     _require_state(info.features, info.root)
     said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
     changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
+    degrees = UNCHANGED
+    if options.calibration is not None:
+        first = EpisodeReader(info, [columns.STATE]).rows_of(episodes[0])
+        state = matrix(first[columns.STATE], info.width(columns.STATE))
+        degrees = ticks_to_degrees(info, options.calibration, state)
+        changed["gap_units"] = "deg"
     if options.drop_videos or not info.picture_keys:
-        incoming = _without_pictures(info, episodes, options.drop_videos, changed)
+        incoming = _without_pictures(info, episodes, options.drop_videos, changed, degrees)
         return write_dataset(incoming, target, on_episode=on_episode, sources=(source,))
     about, _ = exported_features(info)
     learned = {n: about.features[n] for n in (columns.STATE, columns.ACTION)}
     for _ in recordings(info, replace(about, features=learned), episodes, whole=False):
         pass  # it refuses what isn't finite
     with staging.new_folder(target, source):
-        note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
+        note_places((e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.sibling(target, "staging")
-        if len(episodes) == info.total_episodes:
+        if len(episodes) == info.total_episodes and degrees is UNCHANGED:
             shutil.copytree(info.root, stage)
             complete_stats(layout.parse_info(stage))
         else:
             chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
+            changes = dict.fromkeys(chosen.chosen, degrees)
+            chosen = replace(chosen, changes=changes if degrees is not UNCHANGED else {})
             compose([chosen], stage, VideosDone(), reencode=True)
         rows = {k: {**gap_row(e), **changed} for k, e in enumerate(episodes)}
         episodes_table.materialise(stage, rows)
@@ -175,7 +213,11 @@ def _import_v3(
 
 
 def _without_pictures(
-    info: DatasetInfo, episodes: list[EpisodeRow], copies: bool, changed: Mapping[str, str]
+    info: DatasetInfo,
+    episodes: list[EpisodeRow],
+    copies: bool,
+    changed: Mapping[str, str],
+    degrees: EpisodeChange,
 ) -> ForeignRecording:
     """Return episodes without pictures, their state copied to an environment state they lack."""
     about, left_out = exported_features(info)
@@ -195,7 +237,12 @@ def _without_pictures(
 
     def written() -> Iterator[Recording]:
         for r in recordings(info, replace(about, features=bare), episodes, whole=False):
-            values = {columns.ENVIRONMENT: r.columns[columns.STATE], **r.columns}
+            told = {
+                name: (r.columns[name] - by) * degrees.scale[name]
+                for name, by in degrees.subtract.items() if name in r.columns
+            }  # fmt: skip
+            own = {**r.columns, **told}
+            values = {columns.ENVIRONMENT: own[columns.STATE], **own}
             kept = {name: values[name] for name in features}
             yield replace(r, columns=kept, row={**r.row, **changed})
 

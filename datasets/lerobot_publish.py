@@ -55,9 +55,9 @@ class PublishReport:
     withheld: Mapping[str, str] = field(default_factory=dict)
 
 
-def publish(journal: Path, root: Path, repo_id: str, consents: Path | None = None) -> int:
+def publish(journal: Path, root: Path, repo_id: str) -> int:
     """Publish as `publish_takes` does; return how many takes were new."""
-    return len(publish_takes(journal, root, repo_id, consents=consents).published)
+    return len(publish_takes(journal, root, repo_id).published)
 
 
 def publish_takes(
@@ -67,7 +67,6 @@ def publish_takes(
     *,
     on_take: Callable[[int, int], None] | None = None,
     hook: staging.Hook = staging.no_hook,
-    consents: Path | None = None,
 ) -> PublishReport:
     """Publish what is new in `journal` to the dataset at `root`.
 
@@ -126,7 +125,7 @@ def publish_takes(
                 skipped[str(word)] += 1
         place, withheld = Place("dataset", str(root)), dict[str, str]()
         for _, header in folders:  # whose participants haven't agreed, or not any more
-            reason = refusal_at(consents, header.info, Use.PUBLISH, place)
+            reason = refusal_at(None, header.info, Use.PUBLISH, place)
             if reason:
                 withheld[header.info.uid] = reason
         if withheld:

@@ -28,7 +28,7 @@ from gaploop.datasets.layout import (
     reraise_for,
 )
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
-from gaploop.datasets.video import VideoRange
+from gaploop.datasets.video import VideoRange, open_video, shown_frames
 
 LONGEST_VIDEO_S: Final = 1e7
 """Months of video in one file; what starts later is no time [s]."""
@@ -135,6 +135,29 @@ def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | No
     if path is None or not path.exists():
         return None
     return VideoRange(path, start_s, episode.length, info.fps)
+
+
+def pictures_at(
+    info: DatasetInfo, episode: EpisodeRow, key: str, rows: Sequence[int]
+) -> dict[int, Image]:
+    """Return the pictures of some rows of an episode, by row, without decoding the others.
+
+    Raises:
+        UnusableInputError: one is missing, or can't be read.
+    """
+    shown = pictures_of(info, episode, key)
+    found = dict[int, Image]()
+    if isinstance(shown, VideoRange):
+        with open_video(shown.path) as container:
+            for row in sorted(set(rows)):
+                at_s = shown.start_s + row / info.fps
+                for frame in shown_frames(shown.path, container, at_s, 1, info.fps):
+                    found[row] = frame.to_ndarray(format="rgb24")
+    elif shown is not None:
+        found = {row: picture for row, picture in enumerate(shown()) if row in set(rows)}
+    if missing := sorted(set(rows) - found.keys()):
+        raise damaged(info.root, f"{key} of episode {episode.index} lacks picture {missing[0]}.")
+    return found
 
 
 def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Iterator[Image]:

@@ -24,6 +24,7 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import open_video_file
 from gaploop.core.messages import Image
+from gaploop.core.take import Images
 
 TICKS_PER_FRAME: Final = 512
 """Time base of the videos is 1 / (fps * 512): what FFmpeg's own mp4 writer picks at 30 fps."""
@@ -294,6 +295,41 @@ class VideoRange:
         with open_video(self.path) as container:
             for frame in shown_frames(self.path, container, self.start_s, self.frames, self.fps):
                 yield frame.to_ndarray(format="rgb24")
+
+
+def pictures_at(images: Images, rows: Sequence[int]) -> Iterator[tuple[int, Image]]:
+    """Yield some of a take's pictures by their row, in rising order of rows.
+
+    In a video file only those are decoded and what they need; from elsewhere all come by.
+    """
+    if not isinstance(images, VideoRange):
+        wanted = set(rows)
+        for row, picture in enumerate(images()):
+            if row in wanted:
+                yield row, picture
+            if row >= rows[-1]:
+                return
+        return
+    with open_video(images.path) as container, reading(images.path):
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        frames, at_s, spacing_s = iter(()), -1.0, 0.0  # how far key frames are apart, as seen
+        for row in rows:
+            time_s = images.start_s + row / images.fps
+            if at_s < 0 or time_s - at_s > max(spacing_s, 2.0 / images.fps):
+                container.seek(max(0, int(time_s / stream.time_base)), stream=stream)
+                frames, came_from_s, at_s = container.decode(stream), at_s, -1.0
+            else:
+                came_from_s = -1.0
+            for frame in frames:
+                if frame.time is None:
+                    continue
+                if at_s < 0 <= came_from_s and frame.time <= came_from_s:
+                    spacing_s = max(spacing_s, time_s - frame.time)
+                at_s = frame.time
+                if at_s >= time_s - 0.5 / images.fps:
+                    yield row, frame.to_ndarray(format="rgb24")
+                    break
 
 
 def shown_frames(

@@ -39,6 +39,7 @@ from gaploop.failure_analysis.attribution.station_labels import (
     recalibrated,
     weighted_targets,
 )
+from gaploop.failure_analysis.camera_check import CameraReport, check_takes
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
 from gaploop.failure_analysis.evidence_tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
@@ -50,6 +51,7 @@ from gaploop.failure_analysis.relative import (
     compare,
     figure_of,
     figures_of,
+    many,
     take_evidence,
 )
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -179,6 +181,7 @@ class Diagnosis:
         cohort: what all takes say together, where `diagnose` was asked for it.
         base: what it rests on, where it was just made.
         cameras: what they showed, where it was just made and the policy looks at pictures.
+        camera_check: what has changed about them, where it was just made outside the cell.
     """
 
     id: str
@@ -188,6 +191,7 @@ class Diagnosis:
     cohort: CohortStatistics | None = None
     base: EvidenceBase | None = None
     cameras: StationCameras | None = None
+    camera_check: CameraReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""
@@ -230,6 +234,7 @@ def diagnose(
     on_take: Callable[[Take], None] | None = None,
     ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
     cameras: CameraReference | None = None,
+    seen_before: Sequence[Take] = (),
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
@@ -243,6 +248,8 @@ def diagnose(
         on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
         cameras: what they showed in the takes that the policy learned from.
+        seen_before: takes that the cameras are set against outside the embedded cell, such as the
+            policy's training; the set's own successes unless given.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
@@ -257,7 +264,8 @@ def diagnose(
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
     for take in every:
         if needs_diagnosis(take):
-            view = prepared(take, usual, images and ground is not Ground.ELSEWHERE)
+            # A real bench looks unlike the simulated one, whether that matters or not.
+            view = prepared(take, usual, images and ground is Ground.CELL)
             trace = ask_policy(take) if ask_policy is not None else None
             if trace is not None and cameras is not None:
                 trace = replace(trace, measures=cameras.measured(trace.cameras))
@@ -299,6 +307,17 @@ def diagnose(
             if spec.source == "policy"
         }
     station = cameras.station(shown) if cameras is not None and shown else None
+    report = None
+    if ground is Ground.ELSEWHERE and images:
+        well = [take for take in every if take.outcome is Outcome.SUCCESS]
+        name = "those that the policy learned from" if seen_before else "this set's successes"
+        failed = [f.take for f in failures]
+        report = check_takes(seen_before or well, failed, name) if failed else None
+    if report is not None:
+        summary["camera_check"] = report.to_json()
+    if station is not None and ground is Ground.ELSEWHERE:  # its other limits are of the cell
+        kept = tuple(f for f in station.findings if f.kind in ("size", "unfamiliar"))
+        station = replace(station, findings=kept)
     if station is not None:
         summary["cameras"] = station.to_json()
     statistics = None
@@ -313,7 +332,7 @@ def diagnose(
         ]
         statistics = cohort_of_takes(every, unclear, usual.signals)
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics, base, station)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base, station, report)
 
 
 def _set_apart(
@@ -338,7 +357,7 @@ def _set_apart(
         in_order=not named,
     )  # fmt: skip
     ours = compared.successes - len(named)
-    against = [f"the {ours} successes of this set"] if ours else []
+    against = [f"the {many(ours, 'success')} of this set"] if ours else []
     against += [usual.name] if named else []
     usual = replace(
         usual, name=" and ".join(against) or "no take that went well", takes=compared.successes

@@ -46,7 +46,7 @@ class ReferenceKind(StrEnum):
     STATION = "station"
     """The very station that failed: what never changes there looks usual."""
     NONE = "none"
-    """No take that went well; absolute limits."""
+    """No take that went well."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,9 @@ class EvidenceBase:
     def with_twin(self, measured: Collection[str]) -> EvidenceBase:
         """Return it with failures reproduced in a twin in which these dimensions were measured."""
         blind = tuple(d for d in self.blind_to if d.value not in measured)
-        return replace(self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind)
+        return replace(
+            self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind, figures=None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.evidence` of a diagnosis."""

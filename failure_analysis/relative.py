@@ -31,7 +31,7 @@ from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 D, M = GapDimension, FailureMode
 CHANCE: Final = 0.05
 """Share of sets in which outcomes dealt at random name anything."""
-MOST_DEALS: Final = 4_999
+MOST_DEALS: Final = 1_999
 LEAST_KNOWN: Final = 0.75
 """Of failures and of successes, the part in which a figure must be known."""
 BEYOND: Final = 0.9
@@ -43,8 +43,9 @@ TRAVELS_RAD: Final = math.radians(8.0)
 NEIGHBOURS: Final = 3
 JUMP: Final = 4.0
 """Spreads by which a figure must jump where failures were recorded one after another, without an
-overlap: what drifts over a session differs there, too. Of 44 such halves of a real arm's takes one
-is named."""
+overlap, and how somebody drove isn't compared at all: both change over a session by themselves."""
+POSES: Final = ("start", "close", "open", "end")
+"""Figures of where a joint is, by its readings."""
 SHOWN: Final = 4
 """Figures that a take lists as evidence."""
 
@@ -78,7 +79,7 @@ class Figure:
 
 FIGURES: Final[Mapping[str, Figure]] = {
     "offset": Figure(
-        "{about} rests {value} off its command", "°", 0.5, D.SPATIAL_GEOMETRY, by_policy=False
+        "{about} stands {value} off its command", "°", 0.5, D.SPATIAL_GEOMETRY, by_policy=False
     ),
     "start": Figure("{about} starts at {value}", "°", 0.5, D.SPATIAL_GEOMETRY),
     "travel": Figure(
@@ -204,10 +205,7 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
         if told > TRAVELS_RAD:
             values[f"travel:{joint}"] = float(np.ptp(read[:, k])) / math.degrees(told) * 100.0
         if k in motion.arm_joints:
-            still = motion.slow[:, k]
-            values[f"offset:{joint}"] = float(
-                np.median(off[still, k] if still.any() else off[:, k])
-            )
+            values[f"offset:{joint}"] = float(np.median(off[:, k]))
             values[f"start:{joint}"] = float(np.median(read[:3, k]))
             values[f"end:{joint}"] = float(np.median(read[-3:, k]))
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
@@ -305,7 +303,7 @@ class Comparison:
                 "Station: unknown. No take that went well is at hand to set the failures against. "
                 "What would tell: label takes that went well, or name such takes with --reference."
             )
-        takes = f"{_many(n, 'failure')} and {_many(m, 'success')}"
+        takes = f"{many(n, 'failure')} and {many(m, 'success')}"
         if self.least_p > CHANCE or not self.tried:
             return (
                 f"Station: unknown. {takes} are too few to tell any difference from chance. "
@@ -330,7 +328,8 @@ class Comparison:
         return said
 
 
-def _many(count: int, word: str) -> str:
+def many(count: int, word: str) -> str:
+    """Return a number of failures or successes in words."""
     plural = {"failure": "failures", "success": "successes"}[word]
     return f"{count} {word if count == 1 else plural}"
 
@@ -383,16 +382,17 @@ def compare(
     deals = _deals(n, fails)
     # Dealt the other way round, two groups of one size are as far apart.
     least_p = (2.0 if fails == wells else 1.0) / math.comb(n, fails)
-    if not names:
-        return Comparison(fails, wells, least_p=least_p)
-    ranks = np.array([_ranks(columns[name]) for name in names]).T
+    if not names or least_p > CHANCE:
+        return Comparison(fails, wells, len(names), least_p=least_p)
+    # Values tell a jump from a spread, ranks heed no single outlier: the better of both counts.
+    told_by = [np.array([f(columns[name]) for name in names]).T for f in (_centred, _ranks)]
     sides = np.array([figure_of(name).side for name in names])
     of_time = [np.ones(n), np.linspace(-1.0, 1.0, n)] if in_order and n > 4 else [np.ones(n)]
     trend, _ = np.linalg.qr(np.array(of_time).T)
-    ranks = _unit(ranks - trend @ (trend.T @ ranks))
+    told_by = [_unit(x - trend @ (trend.T @ x)) for x in told_by]
     labels = bad[None].astype(float)
-    observed = _separates(labels, ranks, trend, sides)[0]
-    best = _separates(deals, ranks, trend, sides).max(axis=1)
+    observed = _separates(labels, told_by, trend, sides)[0]
+    best = _separates(deals, told_by, trend, sides).max(axis=1)
     drawn = len(best) < math.comb(n, fails)  # at random, the true one not among them
     p = ((best[:, None] >= observed - 1e-9).sum(axis=0) + drawn) / (len(best) + drawn)
     turns, usual = (np.abs(np.diff(x, axis=1)).sum(axis=1) for x in (labels, deals))
@@ -408,9 +408,16 @@ def compare(
         if nearest is None or (found.p, -found.size) < (nearest.p, -nearest.size):
             nearest = found
         apart = ours.min() > theirs.max() or ours.max() < theirs.min()
-        plain = not in_a_row or (apart and found.size >= JUMP)
+        own = not figure_of(name).by_policy
+        plain = not in_a_row or (apart and own and found.size >= JUMP)
         if found.p <= CHANCE and abs(here - there) >= floor and plain:
             told.append(found)
+    # A joint that reads wrongly seems to be elsewhere whatever it does.
+    off = {s.name.partition(":")[2] for s in told if s.name.startswith("offset:")}
+    told = [s for s in told if not (
+        (s.name.partition(":")[2] in off and s.name.partition(":")[0] in POSES)
+        or (off and s.name.endswith("_far"))
+    )]  # fmt: skip
     told.sort(key=lambda s: -s.size)
     return Comparison(
         fails, wells, len(names), in_a_row, least_p, tuple(told), nearest, columns
@@ -427,18 +434,22 @@ def _ranks(column: FloatArray) -> FloatArray:
     return ranks
 
 
+def _centred(column: FloatArray) -> FloatArray:
+    return np.nan_to_num(column - np.nanmean(column))
+
+
 def _unit(columns: FloatArray) -> FloatArray:
     size = np.linalg.norm(columns, axis=0, keepdims=True)
     return np.asarray(columns / np.where(size > 1e-9, size, np.inf))
 
 
 def _separates(
-    labels: FloatArray, ranks: FloatArray, trend: FloatArray, sides: NDArray[np.int64]
+    labels: FloatArray, told_by: Sequence[FloatArray], trend: FloatArray, sides: NDArray[np.int64]
 ) -> FloatArray:
-    """Return how well each deal of labels, (deals, n), is told by ranks, (n, k): (deals, k)."""
+    """Return how well each deal of labels, (deals, n), is told by columns, (n, k): (deals, k)."""
     left = _unit((labels - (labels @ trend) @ trend.T).T)
-    r = left.T @ ranks
-    return np.asarray(np.where(sides == 0, np.abs(r), r * sides))
+    both = [np.where(sides == 0, np.abs(r), r * sides) for r in (left.T @ x for x in told_by)]
+    return np.asarray(np.maximum(*both))
 
 
 def _deals(n: int, failures: int) -> FloatArray:

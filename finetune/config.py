@@ -122,8 +122,7 @@ class FinetuneConfig:
     """lora (an adapter), full (all weights), reinforce, lerobot, or the name of a preset such as
     act_lora where it isn't chosen by the kind of policy; help lists them."""
     mixture: Path | None = None
-    """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights
-    (`gaploop finetune FILE.yaml` is short for it)."""
+    """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights."""
     real: tuple[Path, ...] = ()
     """Datasets of real takes, or of a simulated target cell."""
     sim: tuple[Path, ...] = ()
@@ -139,7 +138,7 @@ class FinetuneConfig:
     """Only these episodes of the real datasets, such as '[0, 3]'."""
     station: str = ""
     """Only real takes of this station."""
-    held_out: float | tuple[int | str, ...] = 0.0
+    held_out: float | tuple[int | str, ...] = ()
     """What to keep aside of the real takes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""
     patience: int = 0
@@ -289,7 +288,7 @@ def weights_of(plan: Plan) -> dict[str, float]:
     has_gains = all(i.gain_points is not None for i in items)
     values: dict[str, float] = {}
     for item in items:
-        gain = item.gain_points.mean if has_gains and item.gain_points else item.share
+        gain = item.gain_points.value if has_gains and item.gain_points else item.share
         name = item.dimension.value
         values[name] = values.get(name, 0.0) + max(0.0, gain)
     mean = sum(values.values()) / len(values)

@@ -94,9 +94,9 @@ def pack_policy(
     def still_allowed() -> None:
         if policy_id(folder) != identity:
             raise ChangedError(f"{folder} was changed while it was pushed. Push it again.")
-        _require_consent(folder, lineage, roots, options.consents)
+        _require_consent(folder, lineage, roots)
 
-    _require_consent(folder, lineage, roots, options.consents)
+    _require_consent(folder, lineage, roots)
     require_clean(folder, files_of(folder), options.allow_paths)
     contents = portable(folder, target.repo_id)
     card = card_of(folder, identity, lineage, target, options, before)
@@ -131,15 +131,13 @@ def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], l
     return lineage, roots, warnings
 
 
-def _require_consent(
-    folder: Path, lineage: Mapping[str, Any], roots: list[Path], consents: Path | None
-) -> None:
+def _require_consent(folder: Path, lineage: Mapping[str, Any], roots: list[Path]) -> None:
     """Refuse a policy that learned from somebody who doesn't agree to a push, or not any more.
 
     Raises:
         UnusableInputError: which take, and why.
     """
-    reason = withdrawn_from(folder, policy_id(folder), consents)
+    reason = withdrawn_from(folder, policy_id(folder))
     if reason:
         raise UnusableInputError(
             f"{folder} can't be pushed: it {reason}. Train it again without them."
@@ -147,7 +145,7 @@ def _require_consent(
     uids = {uid for entry in lineage.get("datasets", ()) for uid in entry.get("uids") or ()}
     if not uids:
         return
-    register = load_register(consents)
+    register = load_register()
     infos: list[TakeInfo] = []
     for root in filter(layout.is_dataset, roots):
         infos += [e.info for e in layout.read_episodes(layout.read_info(root))]

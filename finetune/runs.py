@@ -45,17 +45,16 @@ def run_of(folder: Path, identity: str) -> dict[str, Any]:
     return {}
 
 
-def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) -> str:
+def withdrawn_from(folder: Path, identity: str) -> str:
     """Say that a policy learned from a person who withdrew; "" where that isn't known.
 
     Args:
         identity: its `policy_id`.
-        consents: the consent register; the default one where None.
 
     Raises:
         UnusableInputError: the register or a withdrawal's report can't be read.
     """
-    register = consents or default_register()
+    register = default_register()
     withdrawn = [c for c in load_register(register).consents.values() if c.withdrawn]
     if not withdrawn:
         return ""

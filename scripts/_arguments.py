@@ -186,9 +186,10 @@ def parse(
     options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
+            hint = nearest(name, options, program).replace("--", "")
             raise UnusableInputError(
-                f"{f'{path}: unknown' if path else 'Unknown'} option '{name}'."
-                f"{nearest(name, options).replace('--', '')} All of them: {program} --help=all"
+                f"{f'{path}: unknown' if path else 'Unknown'} option '{name}'.{hint} All of them: "
+                f"{program} --help=all"
             )
     for name, text in _read(argv, options, positional, program, unread):
         holder, (*groups, leaf) = nested, name.split(".")
@@ -213,7 +214,7 @@ def parse(
         config = draccus.decode(config_class, nested)
     except DraccusException as error:
         raise _readable(error, nested, options) from None
-    vars(config)["given"] = nested  # see `session_target.is_given`
+    vars(config)["given"] = nested  # see `session_options.is_given`
     return config
 
 
@@ -227,10 +228,11 @@ def all_types(argv: Sequence[str]) -> dict[str, str]:
     return _types_in(_config_file(argv)[1]) | chosen_types(argv)
 
 
-def nearest(name: str, options: Mapping[str, Option]) -> str:
+def nearest(name: str, options: Mapping[str, Option], program: str) -> str:
     """Return a hint with what does it now, or the option most like `name`, or the empty text."""
-    if name not in options and name in DROPPED:
-        return f" {DROPPED[name]}"
+    said = DROPPED.get(f"{program.split()[-1]} {name}", DROPPED.get(name))
+    if name not in options and said:
+        return f" {said}"
     near = difflib.get_close_matches(name, [*options, CONFIG_PATH], n=1, cutoff=0.4)
     last = [o for o in options if o.rpartition(".")[2] == name.rpartition(".")[2]]
     best = [name] if name in options else last or near
@@ -276,7 +278,7 @@ def _read(
             continue
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
-                f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
+                f"Unknown option {token.partition('=')[0]}.{nearest(name, options, program)} "
                 f"All of them: {program} --help=all"
             )
         if not equals and option is not None and option.kind is bool:  # a bare one means true

@@ -152,6 +152,7 @@ def intrinsics(config: CalibrateConfig) -> int:
     lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
     fx, fy = (max(std[of], result.focal_std_px) for of in ("fx", "fy"))
     lines = [
+        f"{made.words}",
         f"{len(result.images)} pictures of {lens.width}x{lens.height} px{_not_found(found)}",
         f"  focal length  {K[0, 0]:.2f} ± {fx:.2f}, {K[1, 1]:.2f} ± {fy:.2f} px",
         f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
@@ -209,6 +210,7 @@ def hand_eye(config: CalibrateConfig) -> int:
     place = ", ".join(f"{value:.2f} ± {std:.2f}" for value, std in values)
     turn = ", ".join(f"{v:.2f}" for v in np.degrees(rotation_vector(T[:3, :3])))
     lines = [
+        f"{made.words}",
         f"{len(result.names)} pictures{_not_found(found)}, turned by {result.turn_deg[0]:.0f}° and "
         f"{result.turn_deg[1]:.0f}° about two axes",
         f"  {result.hand_eye.name:<13} {place} mm",

@@ -38,7 +38,6 @@ def written(
     new: Sequence[LabelEvent],
     stated: int,
     verb: str,
-    dry_run: bool,
     *,
     merged: bool,
     shown: bool,
@@ -67,7 +66,6 @@ def written(
         "unchanged": unchanged,
         "outranked": len(above),
         "author": new[0].author if new else "",
-        "dry_run": dry_run,
         "columns": shown,
     }
     lines = []
@@ -78,7 +76,7 @@ def written(
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
         values = "; ".join(said[:_MOST_STATEMENTS])
         values += "; …" if len(said) > _MOST_STATEMENTS else ""
-        be = "would be" if dry_run else "is" if len(uids) == 1 else "are"
+        be = "is" if len(uids) == 1 else "are"
         takes = options.counted(len(uids), store.what)
         people = ", ".join(sorted({e.author for e in new}))
         which = numbers(episodes, _MOST_NUMBERS)
@@ -101,7 +99,7 @@ def written(
         )
     if adds:
         lines.append(
-            f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
+            "Added gap columns to meta/episodes, with a uid for each "
             "episode. Edit with gaploop edit: LeRobot's own edit tool drops them."
         )
     if not shown:

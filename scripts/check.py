@@ -63,7 +63,7 @@ class CheckConfig:
 
     roots: list[str] = field(default_factory=list)
     """Folder of the dataset or journal, or OWNER/NAME on a Hub; or several, or folders above
-    datasets (`gaploop check A B` is short for it)."""
+    datasets."""
     fix: bool = False
     """Fix what is wrong, in place; the folder before is kept next to it."""
     dry_run: bool = False
@@ -79,6 +79,9 @@ class CheckConfig:
     deep: bool = False
     """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
     those of some episodes, spread evenly."""
+    policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
+    """A LeRobot policy that learned from the dataset, or is to run where it was recorded: does it
+    fit, and does it command what these rows do? Needs the train extra."""
     history: bool = False
     """Of several datasets of one station, oldest first, or of two versions of a training set: what
     changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
@@ -95,6 +98,7 @@ EXAMPLE = """
 gaploop check recordings/pick_place
 gaploop check recordings/pick_place --deep
 gaploop check recordings/pick_place --fail_on='[any]'
+gaploop check recordings/pick_place --policy.path=outputs/train
 gaploop check recordings/pick_place --fix --dry_run      what would be done
 gaploop check recordings/pick_place --fix
 gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edited_labelled
@@ -120,15 +124,15 @@ def run(config: CheckConfig) -> int:
         from gaploop.datasets.survey.sources import is_hub_address
 
         if len(config.roots) == 1 and is_hub_address(config.roots[0]):
-            report = _examined_on_hub(config)
+            shown = _examined_on_hub(config)
             name = config.roots[0].rpartition("/")[2]  # commands are for a copy in a folder
-            lines = [line.replace(str(report.root), name) for line in report.lines()]
-            if report.findings:
+            lines = [line.replace(str(shown.root), name) for line in shown.lines()]
+            if shown.findings:
                 repo_id = config.roots[0].removeprefix("hf://datasets/")
                 fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={name}"
                 lines.append(f"The commands are for a copy of it: {fetch}")
             emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
-            return max(_overview(config, report.to_json()), bool(report.failing(config.fail_on)))
+            return max(_overview(config, shown.to_json()), bool(shown.failing(config.fail_on)))
         if config.fix or config.deep:
             raise UnusableInputError(
                 "--fix and --deep are for the data and videos of one dataset: gaploop check DIR"
@@ -205,9 +209,15 @@ def _examined(config: CheckConfig) -> AbsoluteReport | None:
         return None
     try:
         with progress("Looking at motion and pictures"):
-            return examine(root)
+            report = examine(root)
     except UnusableInputError:
         return None  # the rules say what is wrong with the files
+    if config.policy.path:
+        from gaploop.finetune.lerobot_open_loop import examine_policy
+
+        with progress("Asking the policy about these rows"):
+            examine_policy(config.policy.path, root, report, demonstrations=True)
+    return report
 
 
 @command

@@ -37,7 +37,8 @@ from typing import Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.scripts._output import print_error, setup_logging, stdout_is_json
+from gaploop.core.progress import setup_logging
+from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current
 
 HELPERS: Final = ("cli", "former_names", "options")
@@ -72,8 +73,6 @@ _EXTRA_OF: Final = {
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
-_SHORT: Final = " (`gaploop <command> DIR` is short for it)"
-"""In the help of an option that a bare argument fills, where the command has one."""
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = ".discover_packages_path="
 
@@ -269,17 +268,16 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
         and option.name not in used
         and any(fnmatchcase(option.name, p) for p in ("json", *getattr(module, "RARE", ())))
     ]
-    names = {o.name for o in options}
-    fills = [name for name in positional(module) if name in names]
-    words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
+    by_name = {o.name: o for o in options}
+    fills = [by_name[name] for name in positional(module) if name in by_name]
+    words = "".join(f" [{o.name.rpartition('.')[2].upper()}{' ...' * o.is_list}]" for o in fills)
     lines = [f"usage: {program}{words} [--option=value ...]", ""]
     first, _, rest = (config_class.__doc__ or "").partition("\n")
     lines += [f"{first}\n{textwrap.dedent(rest)}".strip(), "", "options:"]
     for option in options:
         if option in rare:
             continue
-        words = option.help if option.name in fills else option.help.replace(_SHORT, "")
-        words = words.replace("gaploop <command>", program)
+        words = option.help
         group, _, leaf = option.name.rpartition(".")
         if leaf == "type" and option.choices and group not in chosen:
             words += f" More options with: --{option.name}=… --help"

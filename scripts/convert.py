@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import write_json
 from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.formats.model import ImportSettings, Recording
 from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
@@ -21,7 +23,9 @@ _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
 _STATED: Final = ("fps", "units", "set", "rename_map")
 _ONLY_FOR: Final = {
     "drop_videos": ("lerobot",),
-    **dict.fromkeys(("fps", "units"), LAYOUTS),
+    "calibration": ("lerobot",),
+    "fps": ("lerobot", *LAYOUTS),
+    "units": LAYOUTS,
     "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
 }
@@ -46,7 +50,7 @@ class ConvertConfig:
     """
 
     source: Path | None = None
-    """File or folder to convert (`gaploop convert SRC` is short for it)."""
+    """File or folder to convert."""
     to: str = ""
     """Write it as diffusion_policy, aloha or lerobot_v21."""
     from_: str = ""
@@ -61,7 +65,11 @@ class ConvertConfig:
     foreign layouts task, robot_type and colours (bgr where red and blue are swapped), too:
     '{"kind": "demonstration", "task": "Make coffee"}'."""
     fps: float | None = None
-    """Foreign layouts: frames per second, where the source doesn't state them [Hz]."""
+    """Frames per second, where the source doesn't state them, or states them wrongly (LeRobot v2.0,
+    v2.1) [Hz]."""
+    calibration: Path | None = None
+    """lerobot: joints are encoder ticks of the arm with this calibration file of LeRobot's, and
+    become degrees."""
     units: str = ""
     """Foreign layouts: units of action and state, such as degrees or radians; unknown imports
     without."""
@@ -74,7 +82,9 @@ class ConvertConfig:
     """Print what was written as one JSON object."""
 
 
-RARE = ("drop_videos", "from", "units", "fps", "rename_map")
+REPORT: Final = "meta/gap/convert.json"
+"""What a conversion left out and fixed, beside the labels."""
+RARE = ("calibration", "drop_videos", "from", "units", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
@@ -118,7 +128,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.registry import export_dataset
 
     plain = ConvertConfig()
-    for option in ("from_", "drop_videos", *_STATED):
+    for option in ("from_", "drop_videos", "calibration", *_STATED):
         if getattr(config, option) != getattr(plain, option):
             raise UnusableInputError(
                 f"--{option.rstrip('_')} is for what is read, not for --to. Leave it out."
@@ -154,11 +164,25 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
         named = parse_episodes(config.episodes, max(every, default=-1) + 1)
         chosen = [e for e in named if e in every] or named
     words = _words(config, ())
-    how = ImportOptions(chosen, config.drop_videos, **words, rename=config.rename_map)
+    how = ImportOptions(
+        chosen, config.drop_videos, **words, rename=config.rename_map, fps=config.fps,
+        calibration=config.calibration,
+    )  # fmt: skip
     with progress("Converting", len(chosen) if chosen else total) as advance:
         done = import_dataset(source, target, how, advance)
     answer = {"dataset": target, "episodes": done.episodes, "left_out": done.left_out}
-    lost = [f"Episode {e} is left out: {why}." for e, why in done.left_out.items()]
+    answer["fixed"] = done.fixed
+    report = target / REPORT
+    report.parent.mkdir(parents=True, exist_ok=True)
+    write_json(report, {"source": str(source), **answer, "dataset": str(target)})
+    alike: dict[str, list[int]] = {}  # files of many episodes are missing for the same reason
+    for episode, why in done.left_out.items():
+        alike.setdefault(why.replace(f"{episode:06d}", "N"), []).append(episode)
+    lost = [f"Fixed: {what}" for what in done.fixed]
+    for why, which in alike.items():
+        name = "Episode" if len(which) == 1 else f"{len(which)} episodes:"
+        lost.append(f"{name} {numbers(which)} left out: {why}.")
+    lost += [f"Report: {report}"] if lost else []
     lost.append(f"{done.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))
     return int(bool(done.left_out))

@@ -112,6 +112,12 @@ def run(config: DiagnoseConfig) -> int:
     report = _examined(config)
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
+    if report is not None and report.findings:
+        from gaploop.datasets.absolute.curves import curves_page
+
+        page = writable_folder(_folder(config)) / "curves.html"
+        write_atomically(page, curves_page(report))
+        options.emit(False, {}, "" if config.json else f"Curves: {page}\n")
     first = {"absolute": report.to_json()} if report is not None else {}
     if report is not None and _no_outcome(config):
         root = config.dataset.folder()
@@ -133,7 +139,16 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     if not is_dataset(root):
         return None
     with options.progress("Looking at motion and pictures"):
-        return examine(root, pictures=config.pictures)
+        report = examine(root, pictures=config.pictures)
+    if config.policy.path:
+        from gaploop.finetune.lerobot_open_loop import examine_policy
+
+        trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
+        with options.progress("Asking the policy about these rows"):
+            examine_policy(
+                config.policy.path, root, report, demonstrations=False, trained_on=trained
+            )
+    return report
 
 
 def _no_outcome(config: DiagnoseConfig) -> bool:
@@ -176,13 +191,14 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
         found = diagnosis.diagnose(
-            [recoloured_take(take, scene) for take in takes],
+            [recoloured_take(take, scene) for take in takes] if config.station else takes,
             reference,
             source=source.resolve().name,
             images=config.pictures,
             on_take=lambda _take: advance(),
             ask_policy=ask_policy,
             cameras=cameras,
+            seen_before=_seen_before(config),
             causes=causes,
             cohort=True,
         )
@@ -365,6 +381,14 @@ def _ask_policy(
     return trace, cameras, note
 
 
+def _seen_before(config: DiagnoseConfig) -> Sequence[Take]:
+    """Return takes that the cameras are set against: the policy's training, or --reference's."""
+    from gaploop.datasets.sources import load_takes
+
+    folder = config.trained_on or config.reference
+    return list(load_takes(folder)) if folder is not None and folder.is_dir() else []
+
+
 def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
@@ -436,7 +460,9 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
 
 
 def _text(found: Diagnosis, folder: Path) -> str:
+    from gaploop.datasets.check.findings import numbers
     from gaploop.failure_analysis.cohort.cohort import cohort_lines
+    from gaploop.failure_analysis.diagnosis import UNKNOWN_MODE
     from gaploop.failure_analysis.signals.registry import registry
 
     summary = found.summary
@@ -468,8 +494,13 @@ def _text(found: Diagnosis, folder: Path) -> str:
             typical = spec.describe(median(values.values()))
             lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
     lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
+    lines += found.camera_check.lines() if found.camera_check else []
+    silent_about = list[str]()
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
+        if take.mode == UNKNOWN_MODE and take.abstained and not take.evidence:
+            silent_about.append(name.removeprefix("episode "))
+            continue
         why, cause = " and ".join(take.named), take.top or take.leaning
         if cause and not take.top and take.dimensions[cause] <= take.none:
             cause = ""  # that it is none of them is likelier
@@ -479,6 +510,9 @@ def _text(found: Diagnosis, folder: Path) -> str:
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
+    if silent_about:
+        name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
+        lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
     if found.cohort is not None:
         lines += ["", "All takes together:", *cohort_lines(found.cohort)]
     return "\n".join([*lines, f"{folder / 'report.html'}"])

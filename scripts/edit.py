@@ -90,10 +90,10 @@ class EditConfig:
     robot, rate, features, units and names; harmonise brings them together. A take that several
     hold is refused, or taken once with the labels of all.
 
-    harmonise renames features; renames, turns and orders joints; converts units (deg, rad,
-    normalised) and between joint and tool space; resamples to another rate; renames, crops and
-    scales cameras; leaves features out; names another robot. What was done with which numbers goes
-    to meta/gap/harmonise.json. It never guesses: what isn't clear is one line with the choices
+    harmonise renames features; renames, turns and orders joints; converts units (degrees,
+    radians, normalized) and between joint and tool space; resamples to another rate; renames, crops
+    and scales cameras; leaves features out; names another robot. What was done with which numbers
+    goes to meta/gap/harmonise.json. It never guesses: what isn't clear is one line with the choices
     (exit code 1 where a dry run leaves something open). docs/data/harmonising.md describes the
     spec.
     """
@@ -101,7 +101,7 @@ class EditConfig:
     action: str = ""
     """delete, keep, split, trim, correct, retag, merge or harmonise."""
     roots: list[Path] = field(default_factory=list)
-    """Folder of the dataset; merge: of several (`gaploop edit merge A B` is short for it)."""
+    """Folder of the dataset; merge: of several."""
     episodes: str = ""
     """Which episodes, such as '[0, 3]' or '0:30'. split: these against the rest; trim: all."""
     where: str = ""
@@ -306,7 +306,8 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
         parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
         return parts, not config.where
     shares: dict[str, Any] = {}
-    for name, share in dict(config.splits).items():  # each a folder of the output folder
+    given = config.splits if isinstance(config.splits, dict) else {}
+    for name, share in given.items():  # each a folder of the output folder
         folder = plain_name(str(name).strip(), "part", "--splits", "Name it such as train.")
         if folder in shares:
             raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
@@ -462,8 +463,8 @@ def retag(config: EditConfig) -> int:
         with opened(config.roots) as (piece,), progress("Writing", len(piece.held)) as advance:
             plan = plan_choice("edit retag", piece, piece.chosen, _deciding_options(config))
             amend = partial(add_events, episodes=piece.held, events=events)
-            how = {"on_episode": advance, "amend": amend}
-            carry_out(plan, config.output_dir, config.reencode, **how)
+            out, exact = config.output_dir, config.reencode
+            carry_out(plan, out, exact, on_episode=advance, amend=amend)
     elif write and config.yes:
         shown = store.say(events)
     # What changes, episodes with the same change together.

@@ -21,13 +21,14 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.teleop.emulator import ArmPlan, Fault
 
-RARE = ("servos", "factory_new", "camera_size", "calibration")
+RARE = ("servos", "camera_size", "calibration")
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side
 gaploop emulate --model=so101 --link=./follower --faults='[{at_s: 5, fault: vanish, id: 3}]'"""
 CAMERA_PORT, CAMERA_HZ = 5555, 25.0
 PLANTS = ("servo", "mujoco")
+FACTORY_NEW = "factory_new"
 
 
 @dataclass
@@ -56,14 +57,13 @@ class EmulateConfig:
     """Width and height of the pictures [px]."""
     faults: str = ""
     """What goes wrong: a YAML or JSON file, or the list itself."""
-    servos: dict[str, Any] = field(default_factory=dict)
+    servos: dict[str, Any] | str = field(default_factory=dict)
     """Changes to servos, such as '{"gripper": {"id": 5}, "elbow_flex": null}': an id, a model,
-    registers; null takes one away."""
+    registers; null takes one away. Or factory_new: as shipped, all with id 1, for
+    lerobot-setup-motors; plug them in one by one."""
     calibration: Path | None = None
     """Write LeRobot's calibration file of the arm here; its servos then hold the same, as
     lerobot-calibrate leaves them."""
-    factory_new: bool = False
-    """Servos as shipped, all with id 1, for lerobot-setup-motors; plug them in one by one."""
     json: bool = False
     """Print events as JSON, one object a line."""
 
@@ -160,9 +160,12 @@ def _plan(config: EmulateConfig) -> ArmPlan:
     plan = arm_plan(config.model, config.role)
     if config.calibration:
         plan = plan.calibrated()
-    if config.factory_new:
-        plan = plan.factory_new()
-    for name, change in config.servos.items():
+    changes = config.servos
+    if isinstance(changes, str):
+        if changes != FACTORY_NEW:
+            raise unknown_choice("servos", changes, (FACTORY_NEW,), "--servos")
+        plan, changes = plan.factory_new(), {}
+    for name, change in changes.items():
         if change is None:
             plan.with_servo(name)  # refuses a name that isn't there
             plan = plan.without([name])

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gaploop.core.errors import UnusableInputError
-
 FORMER: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("convert",),
     "factors": ("diagnose", "--factors"),
@@ -32,6 +30,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "diagnose": {"--images": "--pictures"},
     "edit": {"--by": "--splits"},
+    "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
     "finetune": {"--held_out_share": "--held_out"},
     "import": {"--format": "--from"},
@@ -49,6 +48,8 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.root": "--sim",
         "--dataset.episodes": "--episodes",
     },
+    "record": {"--seed": "--robot.seed"},
+    "rollout": {"--seed": "--robot.seed"},
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
     "repair": {"--yes": "--dry_run=false"},
@@ -56,6 +57,26 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
+    "browser": "A page opens only where the output is a terminal.",
+    "calibrate images": "20 pictures are taken.",
+    "doctor cameras": "Every camera is looked at.",
+    "edit author": "The login name sets the tags.",
+    "edit margin_s": "0.2 s of idle time stay at each end.",
+    "edit seed": "The same shares draw the same takes.",
+    "evaluate units": "They are noted in the takes: gaploop diagnose --units notes them.",
+    "output_dir": "Write it with --json > FILE.",
+    "label confidence": "A CSV file has a column for it: --import=labels.csv.",
+    "diagnose labels": "Labels are those of the folder.",
+    "least_gain": "A take must be expected to bring 0.1 points.",
+    "diagnose only": "Leave the other rows out of the table.",
+    "policy_sees": "It is read from the policy.",
+    "precision": "The preset says it; --method=help lists them.",
+    "show_others": "Others' labels show once you have labelled the take.",
+    "label source": "A CSV file has a column for it: --import=labels.csv.",
+    "plan curves": "Name it among --results='[…]'.",
+    "plan runs": "Name them among --results='[…]'.",
+    "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
+    "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
     "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
@@ -66,7 +87,7 @@ DROPPED: Final[Mapping[str, str]] = {
     ),
     "calibration": "It lies beside the station file: --station=lab.yaml has lab.calibration.json.",
     "shared_sessions": """Name episodes: --splits='{"train": "0:40", "test": "40:"}'.""",
-    "conditions": "Put settings of your own into --factors='[{distractors: 3}]'.",
+    "evaluate conditions": "Put settings of your own into --factors='[{distractors: 3}]'.",
     "env.randomise_strength": "It follows the ranges: --env.randomise=all:0.5.",
     "ray.address": "Name the cluster with --workers=ray.",
     "robot.randomise_strength": "It follows the ranges: --robot.randomise=all:0.5.",
@@ -77,7 +98,7 @@ DROPPED: Final[Mapping[str, str]] = {
     ),
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }
-"""Option that is gone → what does it now."""
+"""Option that is gone, after its command where others may have one, → what does it now."""
 
 
 def current(arguments: list[str]) -> tuple[list[str], str | None]:
@@ -85,16 +106,16 @@ def current(arguments: list[str]) -> tuple[list[str], str | None]:
     if not arguments:
         return arguments, None
     command, renamed = arguments[0], FORMER_OPTIONS.get(arguments[0], {})
+    names = {argument.partition("=")[0] for argument in arguments}
     given, now = [], []
     for argument in arguments[1:]:
         name, equals, value = argument.partition("=")
-        if name in renamed:
-            if renamed[name] in {word.partition("=")[0] for word in arguments}:
-                raise UnusableInputError(f"{name} is now {renamed[name]}. Say it all there.")
+        if name in renamed and renamed[name] not in names:  # else the parser refuses it
+            names.add(renamed[name])
             now.append(f"{name} is now {renamed[name]}")
             value = value if "=" not in renamed[name] else ""
-            equals = equals if value else ""
-        given.append(f"{renamed.get(name, name)}{equals}{value}")
+            name, equals = renamed[name], equals if value else ""
+        given.append(f"{name}{equals}{value}")
     words = FORMER.get(command, (command,))
     if command in FORMER:
         now = [f"is now: gaploop {' '.join(words)}"]

@@ -19,7 +19,7 @@ from gaploop.core.run_record import write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.lineage import takes_input
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
@@ -67,7 +67,7 @@ class IdentifyConfig:
     """
 
     roots: list[Path] = field(default_factory=list)
-    """Journals or datasets of one station (`gaploop identify A B` is short for it)."""
+    """Journals or datasets of one station."""
     output_dir: Path | None = None
     """Where to write; <first folder>_twin by default."""
     arm: str = ""
@@ -126,6 +126,7 @@ def run(config: IdentifyConfig) -> int:
         f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
     ]
     known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
+    lines += [f"  by itself: {sentence}" for sentence in fit["shows"]]
     lines += [f"  differs: {describe(p)}" for p in differs] or [f"  {known} from nominal"]
     lines += [f"  {line}" for line in residual_lines(twin)]
     lines += [f"  {fit['late']}"] if fit["late"] else []
@@ -172,15 +173,11 @@ def _list_parts(config: IdentifyConfig) -> int:
 
 def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     """Record the takes; return the exit code, 0 where all is there, and what `--json` says."""
-    from gaploop.collect.probe import LONGEST_S, parts_of, probe_robot
-    from gaploop.collect.session import SessionSpec
+    from gaploop.collect.probe import parts_of, probe_robot
 
     station = session_station(config.robot, config.station)
     ask = "Where do the takes go? Name a folder: gaploop identify DIR --measure"
     journal = options.required(config.roots, ask)[0]
-    spec = SessionSpec(
-        journal.absolute(), "probe", TakeKind.PROBE, max_s=LONGEST_S, resume=config.resume
-    )
     is_cell = config.robot.type == EMBEDDED
     parts = len(parts_of(SIX_JOINTS, station.grid))
     shows = options.progress("Measuring", parts) if is_cell else contextlib.nullcontext()
@@ -194,7 +191,14 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
                 advance()
 
         end = probe_robot(
-            config.robot, station, config.station, spec, say=_say, on_part=tell, stopped=stopped
+            config.robot,
+            station,
+            config.station,
+            journal.absolute(),
+            resume=config.resume,
+            say=_say,
+            on_part=tell,
+            stopped=stopped,
         )
     lacking = [now for now in end.parts if not now.done]
     evidence = evidence_of(config.robot, station)
@@ -275,7 +279,8 @@ def identify(config: IdentifyConfig) -> Twin:
         twin, drives = fit_station(
             takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance
         )
-    twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm)})
+    shows = _shows(takes)
+    twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows})
     save_twin(twin, folder / "station_twin.yaml")
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
@@ -285,6 +290,26 @@ def identify(config: IdentifyConfig) -> Twin:
     result = {"id": uuid7(), "differs": differs, **drives.fit}
     write_run(folder, "identify", options.jsonable(config), inputs, result)
     return twin
+
+
+def _shows(takes: Sequence[Take]) -> list[str]:
+    """Return what commands and readings show by themselves, as `gaploop check` says it."""
+    from gaploop.datasets.absolute.arm_findings import ArmTests
+    from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
+    from gaploop.datasets.absolute.recording import recording_of
+    from gaploop.failure_analysis.views.joints import angles_rad
+
+    first, made = takes[0].info, []
+    for take in takes:
+        if take.info.joint_names == first.joint_names and len(take.frames):
+            sent, read = (angles_rad(v, take.info) for v in (take.frames.sent, take.frames.state))
+            if sent is not None and read is not None:
+                made.append((np.degrees(sent), np.degrees(read)))
+    report = AbsoluteReport(Path())
+    if made:
+        ArmTests(recording_of(first.joint_names, made, first.fps), report).run()
+        report.rank()
+    return [finding.line() for finding in report.findings[:SHOWN]]
 
 
 def _late(takes: Sequence[Take], arm: CellArm) -> str:

@@ -23,13 +23,13 @@ SET: Final = ("outcome", "failure_mode", "phase", "dimensions")
 """Options that set a label."""
 _MOST_DATASETS: Final = 20
 POSITIONAL: Final = "roots"
-RARE = ("history", "export", "import", "undo", "dry_run", "note")
+RARE = ("history", "export", "import", "undo", "note")
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'
 gaploop label recordings/pick --episodes=3 --outcome=failure --failure_mode=slip \\
     --dimensions='{"contact_dynamics": 0.8}' --author=ana
-gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana --dry_run
+gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana
 gaploop label recordings/pick --undo --author=ana
 gaploop label recordings --where=outcome=failure
 gaploop label recordings/pick --episodes=3 --history
@@ -69,8 +69,6 @@ class LabelConfig:
     """In your own words; with --outcome=discarded it is the reason."""
     undo: bool = False
     """Take back what the author labelled last, all of that one command."""
-    dry_run: bool = False
-    """Show what would be written, and write nothing."""
     history: bool = False
     """Show who labelled what when, what counts and why; and how far people agree: raw, and
     Cohen's or Fleiss' kappa, with 95 % intervals."""
@@ -108,7 +106,7 @@ def run(config: LabelConfig) -> int:
             "Setting labels, --undo, --import, --export and --history are done one at a time; only "
             "--history --export go together."
         )
-    said = ("author", "note", "dry_run")
+    said = ("author", "note")
     given = [n for n in said if getattr(config, n) != getattr(LabelConfig, n)]
     if given and not {_set_labels, _undo, _import_labels}.intersection(asked):
         raise UnusableInputError(  # it would be lost
@@ -268,11 +266,9 @@ def _write(
 
     adds = bool(new) and store.lacks_columns
     shown = True
-    if new and not config.dry_run:
+    if new:
         with progress("Writing labels"):
             shown = (store.add_columns() if adds else store).say(new, merged=merged)
-    answer, text = written(
-        store, new, stated, verb, config.dry_run, merged=merged, shown=shown, adds=adds
-    )
+    answer, text = written(store, new, stated, verb, merged=merged, shown=shown, adds=adds)
     emit(config.json, answer, text)
     return 0 if stated else 1

@@ -31,12 +31,11 @@ from gaploop.failure_analysis.planning.curves import (
     load_trials,
     save_curves,
 )
-from gaploop.failure_analysis.planning.effort import SeenTake, effort_from
-from gaploop.finetune.evaluation import Evaluation
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
+    from gaploop.failure_analysis.planning.effort import SeenTake
     from gaploop.failure_analysis.planning.plan import PlanRequest
 
 RARE: Final = ("task", "results", "record_with")
@@ -169,6 +168,7 @@ def _is_training(path: Path) -> bool:
 def _ask(
     config: PlanConfig, station: Station, trials: list[Trial], runs: Sequence[Path]
 ) -> PlanRequest:
+    from gaploop.failure_analysis.planning.effort import effort_from
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import PlanRequest
 
@@ -234,6 +234,7 @@ def _text(plan: Plan, folder: Path) -> str:
 def _takes_in_order(folders: Sequence[Path]) -> Iterator[SeenTake]:
     """Yield the takes of journals and datasets, oldest first within each."""
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.planning.effort import SeenTake
 
     for folder in folders:
         for take in load_takes(folder):
@@ -285,6 +286,8 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
 
 
 def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
+    from gaploop.finetune.evaluation import Evaluation
+
     value = read_json(path)
     found = Evaluation.from_json(value if isinstance(value, dict) else {}, str(path))
     gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"

@@ -34,7 +34,7 @@ class ReviewFolder:
     """What is looked at."""
 
     root: Path = Path()
-    """Folder of the dataset or journal, or of a project (`gaploop <command> DIR` is short for it);
+    """Folder of the dataset or journal, or of a project;
     this one unless given."""
 
 

@@ -37,7 +37,8 @@ def recoloured_take(take: Take, scene: StationScene) -> Take:
     def coloured() -> Iterator[Image]:
         return (recoloured(picture, scene) for picture in pictures())
 
-    return replace(take, cameras={camera: coloured})
+    same = scene.hues_deg() == THE_CELLS.hues_deg()
+    return replace(take, cameras={camera: pictures if same else coloured})
 
 
 def recoloured(picture: Image, scene: StationScene) -> Image:

@@ -394,7 +394,7 @@ class SafetyFilter:
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
         if self._watch.is_deaf:  # from here on it comes slowly to wherever its leader is by then
             self._last_step = [0.0] * len(self._at)
-            self._align(SafetyReason.LOST_SERVO)
+            self._align(SafetyReason.NONE)
             self._jumps.forget()
             return SafeCommand(requested, self._sent, SafetyReason.LOST_SERVO)
         asked: list[float] = requested.tolist()

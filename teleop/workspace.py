@@ -17,8 +17,12 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station, Workspace
 from gaploop.teleop.alignment import Room
 
-HALVINGS: Final = 5
-"""A step that would leave the box is let through to 1/32 of its length: half a milliradian."""
+ALMOST: Final = 0.97
+"""A step that would leave the box is let through to so much of the way to its face."""
+LEAST: Final = 1.0 / 32.0
+"""Less of a step isn't worth a look: half a milliradian."""
+HALVINGS: Final = 4
+"""Where that is too far, the points having gone round a curve, half of it is tried so often."""
 ARM_PREFIXES: Final = (("",), ("left_", "right_"))
 """How joints of one arm and of a pair are told apart; the pair's as in LeRobot."""
 
@@ -60,6 +64,8 @@ class WorkspaceGuard:
         self._high: FloatArray = self._box_high
         self._is_outside = False
         self._clear_rad: Sequence[float] = [math.nan] * len(self.joints)
+        self._stuck: tuple[Sequence[float], Sequence[float]] | None = None
+        """From where to where the box let nothing through in the turn before."""
         self._clear_m = 0.0
         """At `_clear_rad`, the points were this far from every face of the box [m]."""
 
@@ -73,7 +79,7 @@ class WorkspaceGuard:
 
     def start(self, q_rad: Sequence[float]) -> None:
         """Take note of where the arm stands; `q_rad` [rad] as `points_m` wants it."""
-        self._clear_m = 0.0
+        self._clear_m, self._stuck = 0.0, None
         self._reach_out(self._points_m(q_rad))
 
     def limit(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
@@ -99,19 +105,28 @@ class WorkspaceGuard:
                 self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
         else:
             self.shortened = True
-            part, size, near = 0.0, 0.5, list(start_rad)
+            if self._stuck == (start_rad, wanted_rad):  # as in the turn before
+                return start_rad
+            # Points go nearly straight in one step: this is where the first one meets its face.
+            near, start_points = list(start_rad), self._points_m(start_rad)
+            way_m, ends = points - start_points, np.clip(points, self._low, self._high)
+            left = np.divide(
+                ends - start_points, way_m, out=np.ones_like(way_m), where=ends != points
+            )
+            part, points = ALMOST * float(left.min()), start_points
             for _ in range(HALVINGS):
+                if part < LEAST:
+                    break
                 tried = [
                     min(
-                        max(start + (part + size) * (wanted - start), min(start, wanted)),
-                        max(start, wanted),
+                        max(start + part * (wanted - start), min(start, wanted)), max(start, wanted)
                     )
                     for start, wanted in zip(start_rad, wanted_rad, strict=True)
                 ]
-                if self._holds(self._points_m(tried)):
-                    part, near = part + size, tried
-                size /= 2.0
-            points = self._points_m(near)
+                if self._holds(tried_points := self._points_m(tried)):
+                    near, points = tried, tried_points
+                    break
+                part /= 2.0
             for joint, wanted in enumerate(wanted_rad):
                 before = near[joint]
                 if before == wanted:
@@ -123,6 +138,7 @@ class WorkspaceGuard:
                 else:
                     near[joint] = before
             reached = near
+            self._stuck = (start_rad, wanted_rad) if near == list(start_rad) else None
         if self._is_outside:
             self._reach_out(points)
         return reached

@@ -132,8 +132,6 @@ datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ou
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
-datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
@@ -311,6 +309,7 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
+scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user

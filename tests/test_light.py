@@ -84,9 +84,9 @@ def test_commands_run_without_what_is_heavy(tmp_path: Path) -> None:
     write_dataset(takes, 4)
     runs = [
         f"check {takes}",
-        f"label {takes} --episode=0 --outcome=failure --author=ana",
-        f"label {takes} --episode=0 --outcome=success --author=bo",
-        f"label {takes} --agreement",
+        f"label {takes} --episodes=0 --outcome=failure --author=ana",
+        f"label {takes} --episodes=0 --outcome=success --author=bo",
+        f"label {takes} --history",
         f"diagnose {takes} --output_dir=diagnosis",
         "plan diagnosis --budget.takes=20 --output_dir=plan",
         f"convert {takes} --to=aloha --output_dir=aloha",

@@ -319,3 +319,15 @@ def distances(recording: MotionRecording, delay_s: float) -> FloatArray:
         found.append(np.stack([same, turned, own]))
     joints = len(recording.joints)
     return np.median(found, axis=0) if found else np.full((3, joints, joints), np.nan)
+
+
+def closing(recording: MotionRecording, joint: int) -> float:
+    """Return 1 where a gripper closes towards lower values, -1 where towards higher ones.
+
+    Where it is closed it holds things, short of its command, in most episodes.
+    """
+    apart = [e.reading[:, joint] - e.command[:, joint] for e in recording.episodes]
+    below, above = (
+        float(np.median([np.clip(sign * a, 0, None).mean() for a in apart])) for sign in (1, -1)
+    )
+    return 1.0 if below >= above else -1.0

@@ -37,6 +37,10 @@ PLAY_DEG: Final = 0.8
 PLAY_SHARE: Final = 0.8
 """Beyond the other joints' median, and as a share of it: OpenMANIPULATORs' reach 0.9 degrees, two
 thirds of it, by friction of unlike servos."""
+ONE_MAKE_S: Final = 0.025
+"""Joints that answer so alike have one make of servo: OpenMANIPULATORs' two are 50 ms apart."""
+ALIKE_DEG: Final = 1.05
+"""Joints of one make are within 0.86 degrees of each other there, raised by a fifth."""
 GAIN: Final = 0.08
 """Weight that grows with reach looks like a gain of 1.07 (OpenMANIPULATOR shoulder lift)."""
 OFFSET_DEG: Final = 1.5
@@ -64,7 +68,9 @@ LIMIT_DEG: Final = 0.3
 SPEED_SHARE: Final = 0.02
 CLOSED: Final = 12.0
 """Per cent of a gripper's travel: what it holds keeps it open by more, as a rule."""
-PIECES: Final = "several servo makes, a heavier load"
+STALLED_PCT: Final = 20.0
+STALLED_PCT_S: Final = 5.0
+"""A gripper that is told to open by so much more, and opens so slowly, doesn't."""
 LEVEL: Final = ("pan", "roll", "yaw", "base", "rotate", "waist")
 """Joints named so turn about axes that weight doesn't load much."""
 
@@ -253,13 +259,14 @@ class ArmTests:
     def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
         """Say where a reading moves by more than its own steps before and after, shape (n,).
 
-        On both sides: an arm that is about to move repeats its readings rightly.
+        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
+        over fewer, rows at which a slow bus has news would be left out more often than others.
         """
         step = arm.quantum(values)
-        least = max(6 * step, 0.3) if np.isfinite(step) else 0.3
+        least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
-        apart = np.abs(values[3:] - values[:-3]) > least
-        far[4:-3] = apart[:-4] & apart[4:]
+        apart = np.abs(values[6:] - values[:-6]) > least
+        far[6:-6] = apart[:-6] & apart[6:]
         return far
 
     def _repeats(self) -> None:
@@ -437,9 +444,10 @@ class ArmTests:
         known = self._good_fits()
         for k in known:
             fit, name = self.fits[k], self.names[k]
-            self._note("delay", name, "ms", _ms(fit.delay_s), 500 / self.fps)
+            self._note("delay", name, "ms", _ms(fit.delay_s), 1e3 * max(0.02, 0.5 / self.fps))
             self._note("gain", name, "", fit.gain, 0.5 * GAIN)
-            self._note("dead band", name, self._u(k), fit.play_deg, PLAY_DEG)
+            width = fit.play_deg
+            self._note("dead band", name, self._u(k), width, max(PLAY_DEG, 0.5 * width.value))
         everywhere = [e.index for e in self.episodes]
         every = [
             k for k in self.recording.arm
@@ -492,6 +500,14 @@ class ArmTests:
             others = [self.fits[o].play_deg.value for o in known if o != k]
             usual = float(np.median(others)) if len(others) >= 2 else 0.0
             limit = max(PLAY_DEG, PLAY_SHARE * usual)
+            delay_s = self.fits[k].delay_s.value
+            alike = [
+                self.fits[o].play_deg.value for o in known
+                if o != k and abs(self.fits[o].delay_s.value - delay_s) < ONE_MAKE_S
+            ]  # fmt: skip
+            if alike:
+                usual = float(np.median(alike))
+                limit = float(np.clip(usual, PLAY_DEG, ALIKE_DEG))
             if width.value - usual > limit and width.low - usual > 0.3 * limit:
                 self._say(
                     "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",
@@ -527,12 +543,15 @@ class ArmTests:
         for k in self.recording.arm:
             low, high = self.fits[k].limits_deg
             own = [
-                r for r in self.rests[k] if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
-            ]
+                r for r in self.rests[k]
+                if low + LIMIT_DEG < r.command + r.off < high - LIMIT_DEG
+                or high - low < arm.MOVES_DEG  # it moves too little to meet a stop
+            ]  # fmt: skip
             self.rests[k] = own or self.rests[k]
             if len(own) >= 3:
                 offsets[k] = arm.rest_offset(own)
-                self._note("offset", self.names[k], self._u(k), offsets[k][0], 0.5)
+                size = offsets[k][0]  # what weight does to it differs from pose to pose
+                self._note("offset", self.names[k], self._u(k), size, max(0.5, abs(size.value) / 6))
         if not offsets:
             self.report.untested["offsets at rest"] = "commands never rest"
             return
@@ -620,18 +639,27 @@ class ArmTests:
             asked = np.concatenate([e.command[:, k] for e in self.episodes])
             if np.ptp(asked) < 20.0:
                 continue
-            # Which end is closed: the one where commands go beyond what readings reach.
-            below = float(np.mean(np.clip(seen - asked, 0, None)))
-            above = float(np.mean(np.clip(asked - seen, 0, None)))
-            sign = 1.0 if below >= above else -1.0
+            sign = arm.closing(self.recording, k)
             end = float((sign * seen).min())
-            gaps = dict[int, float]()
+            gaps, stalls = dict[int, float](), dict[int, float]()
             for e in self.episodes:
                 u, y = sign * e.command[:, k], sign * e.reading[:, k]
                 closing = u < (sign * asked).min() + CLOSED
                 held = [(a, b) for a, b in stretches(closing) if b - a >= 0.3 * self.fps]
                 if held:
                     gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
+                quiet = np.abs(np.gradient(y)) * self.fps < STALLED_PCT_S
+                for a, b in stretches(quiet & (u - y > STALLED_PCT)):
+                    if b - a >= STALL_S * self.fps:
+                        stalls[e.index] = max(stalls.get(e.index, 0.0), (b - a) / self.fps)
+            if stalls and 2 * len(stalls) < len(self.episodes):
+                size = median_interval(np.array(list(stalls.values())))
+                self._say(
+                    "stalled_gripper", self.names[k], f"{self.names[k]} is told to open and stands "
+                    "still, for", size, "s", list(stalls), max(stalls, key=lambda e: stalls[e]),
+                    "an overload that tripped, jaws that jam, a cable",
+                    self.report.without(list(stalls), len(self.recording.lengths)), 9.0,
+                )  # fmt: skip
             values = np.array(list(gaps.values()))
             if len(values) < 8 or np.median(values) < CLOSED:
                 continue

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.messages import FloatArray
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
-from gaploop.datasets.absolute.recording import MotionRecording
+from gaploop.datasets.absolute.recording import MotionRecording, evenly
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
 
@@ -52,6 +52,14 @@ BLURRED: Final = 0.62
 """Crete's measure, 0 sharp to 1 (Crete, Dolmiere, Ladret and Nicolas 2007)."""
 MOVED: Final = 0.015
 """Shift of the first pictures' still parts, as a share of the width; up to a sixth is found."""
+TILES: Final = (12, 9)
+ARM_RESTS_DEG_S: Final = 3.0
+GRIP_RESTS_PCT_S: Final = 5.0
+GRIP_MOVES_PCT_S: Final = 40.0
+"""Per cent of its travel a second: a second for half of it."""
+GRIP_ROWS: Final = 8
+GRIP_SEEN: Final = 2.0
+"""A part of the picture must change so many times as much as when nothing moves."""
 STILL: Final = 12.0
 """What changes less within an episode stands still [levels of 255]."""
 WITH_ARM: Final = 0.5
@@ -95,10 +103,10 @@ def look(
     rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
     whole = {e.index: e for e in recording.episodes}
     indices = sorted(set(rows) & set(recording.lengths))
-    starts = [indices[k] for k in _evenly(len(indices), STARTS)]
+    starts = [indices[k] for k in evenly(len(indices), STARTS)]
     span = max(8, round(RUN_S * info.fps))
     pauses: dict[int, int] = {}
-    for index in [indices[k] for k in _evenly(len(indices), RUNS)]:
+    for index in [indices[k] for k in evenly(len(indices), RUNS)]:
         length = recording.lengths[index]
         if length < 8:
             continue
@@ -125,10 +133,6 @@ def look(
         return list(pool.map(one, info.video_keys))
 
 
-def _evenly(n: int, count: int) -> list[int]:
-    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n else []
-
-
 def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:
     names = ("chunk_index", "file_index", "from_timestamp")
     chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
@@ -147,6 +151,19 @@ def _start(
             if len(seen.blur) < RUNS:
                 grey = frame.reformat(format="gray").to_ndarray()
                 seen.blur[index] = blur(grey)
+
+
+def first_picture(info: layout.DatasetInfo, key: str, episode: int) -> Image:
+    """Return an episode's first picture, uint8, shape (240, 320, 3).
+
+    Raises:
+        UnusableInputError, OSError, KeyError, TypeError, ValueError: there is none to be read.
+    """
+    rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
+    path, start_s = _place(rows[episode], key, info)
+    with open_video(path) as container:
+        frame = next(shown_frames(path, container, start_s, 1, info.fps))
+        return np.asarray(frame.reformat(width=320, height=240, format="rgb24").to_ndarray())
 
 
 def _run(
@@ -194,6 +211,9 @@ class CameraTests:
         self.recording, self.report, self.looks = recording, report, looks
         self.fps = recording.info.fps
         self.readings = {e.index: e.reading[:, recording.arm] for e in recording.episodes}
+        grips = [k for k, joint in enumerate(recording.joints) if joint.is_grip]
+        self.grips = {e.index: e.reading[:, grips] for e in recording.episodes if grips}
+        self.sees_grip: dict[str, float] = {}
 
     def run(self) -> None:
         """Run all tests."""
@@ -215,6 +235,7 @@ class CameraTests:
             frozen = self._frozen_or_slow(seen)
             if not frozen:
                 self._age(seen)
+                self._gripper(seen)
             self._light(seen, moving)
             self._blurred(seen)
             if not moving:
@@ -223,6 +244,14 @@ class CameraTests:
                 where = "moves with the arm" if moving else "stands still"
                 good.append(f"{seen.name} ({where})")
         self._swapped()
+        if self.sees_grip:
+            seeing = [f"{n} ({r:.1f}×)" for n, r in self.sees_grip.items() if r > GRIP_SEEN]
+            none = "no camera's pictures change as the gripper moves alone"
+            found = f"the gripper's motion is seen by {', '.join(seeing)}" if seeing else none
+            (self.report.good if seeing else self.report.untested)["sight of the gripper"] = found
+        elif self.grips:
+            why = "it doesn't move while the arm stands, in the pictures decoded"
+            self.report.untested["which camera sees the gripper"] = why
         if good:
             self.report.good["cameras"] = "cameras " + ", ".join(good)
 
@@ -371,6 +400,25 @@ class CameraTests:
             )  # fmt: skip
         else:
             self.report.good[what] = f"{seen.name} is within {1e3 * abs(age_s):.0f} ms of readings"
+
+    def _gripper(self, seen: CameraLook) -> None:
+        """Tell how much more some part of the picture changes as the gripper alone moves."""
+        alone, still = list[FloatArray](), list[FloatArray]()
+        for run in seen.runs:
+            speed, grip = self._speed(run), self.grips.get(run.episode)
+            if speed is None or grip is None:
+                continue
+            part = grip[run.start : run.start + len(run.grey)]
+            closing = np.abs(np.diff(part, axis=0)).max(axis=1) * self.fps
+            change = np.abs(np.diff(run.grey, axis=0))
+            tiles = np.array([cv2.resize(c, TILES, interpolation=cv2.INTER_AREA) for c in change])
+            calm = np.convolve(speed * self.fps > ARM_RESTS_DEG_S, np.ones(5), "same") == 0
+            shut = np.convolve(closing > GRIP_RESTS_PCT_S, np.ones(5), "same") == 0
+            alone.append(tiles[calm & (closing > GRIP_MOVES_PCT_S)])
+            still.append(tiles[calm & shut])
+        if sum(map(len, alone)) >= GRIP_ROWS and sum(map(len, still)) >= GRIP_ROWS:
+            moved, stood = (np.concatenate(x).mean(axis=0) for x in (alone, still))
+            self.sees_grip[seen.name] = float(((moved + 0.1) / (stood + 0.1)).max())
 
     def _light(self, seen: CameraLook, moving: bool) -> None:
         """Tell brightness that hunts, and flicker, by the pixels that stand still."""

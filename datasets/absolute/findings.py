@@ -37,6 +37,7 @@ KINDS: Final[Mapping[str, str]] = {
     "quantum": "readings in coarse steps",
     "noise": "noise at rest",
     "empty_grasp": "a gripper that closes on nothing",
+    "stalled_gripper": "a gripper that is told to open and doesn't",
     "short_episode": "episodes of a frame or two",
     "motionless": "episodes without motion",
     "noise_episode": "episodes of noise",
@@ -53,12 +54,37 @@ KINDS: Final[Mapping[str, str]] = {
     "blur": "blurred pictures",
     "moved_camera": "a camera that was moved",
     "swapped_cameras": "cameras that change places",
+    "wrong_features": "joints or cameras that a policy needs and the data lacks",
+    "no_normaliser": "a policy whose processors lack their statistics",
+    "wrong_statistics": "a policy that normalises by another dataset's statistics",
+    "wrong_units": "data in other units than a policy learned from",
+    "wrong_rate": "data at another rate than a policy learned from",
+    "joint_order": "joints in another order than a policy learned from",
+    "joint_sign": "a joint the other way round than a policy learned it",
+    "action_kind": "absolute actions and changes taken for each other",
+    "camera_order": "cameras exchanged since a policy learned from them",
+    "colour_order": "red and blue exchanged",
+    "wrong_crop": "pictures cropped or stretched otherwise",
+    "wrong_task": "a task in words that a policy never learned",
+    "observation_steps": "fewer observations than a policy looks back over",
+    "constant_input": "a joint that hardly moved in a policy's training",
+    "undertrained": "a policy that doesn't command what its demonstrations do",
+    "overfitted": "a policy that knows only the episodes it learned from",
+    "ignored_camera": "a camera that a policy hardly looks at",
+    "start_outside": "rollouts that begin where no demonstration did",
+    "left_demonstrations": "rollouts that go where no demonstration went",
+    "unfamiliar_view": "pictures unlike all of the demonstrations'",
 }
 """Every kind of finding, and what it looks for."""
+WITHOUT: Final = (
+    "short_episode", "motionless", "noise_episode", "frozen_state", "frozen_camera", "black_camera",
+    "empty_grasp", "missing", "stalled_gripper",
+)  # fmt: skip
+"""Kinds whose episodes are better left out; what the others show can be corrected or lived with."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
-        "dead_joint",
+        "dead_joint", "stalled_gripper",
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",
@@ -68,11 +94,21 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "visual_domain": ("exposure", "flicker", "blur"),
     "human_behavior": ("idle_start", "pause", "motionless", "empty_grasp", "start_change"),
     "task_specification": ("task_wording",),
-    "the deployment": ("reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras"),
-    "the data": ("short_episode", "noise_episode"),
+    "the deployment": (
+        "reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras", "wrong_features",
+        "no_normaliser", "wrong_statistics", "wrong_units", "wrong_rate", "joint_order",
+        "joint_sign", "action_kind", "camera_order", "colour_order", "wrong_crop", "wrong_task",
+        "observation_steps", "start_outside", "unfamiliar_view",
+    ),
+    "the policy": ("constant_input", "undertrained", "overfitted", "ignored_camera"),
+    "the data": ("short_episode", "noise_episode", "left_demonstrations"),
 }  # fmt: skip
 BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in kinds}
-"""Where a kind belongs: one of the nine dimensions, the deployment (settings), or the data."""
+"""Where a kind belongs: one of nine dimensions, the deployment (settings), policy, or data."""
+
+
+POLICY_KINDS: Final = tuple(KINDS)[list(KINDS).index("wrong_features") :]
+"""Kinds that are about a policy and this data; the others need none."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +221,13 @@ class AbsoluteReport:
             lines.append("And: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".")
         if self.good:
             lines.append("Tested and good: " + "; ".join(self.good.values()) + ".")
+        if gone := self.to_delete():
+            root, out = shlex.quote(str(self.root)), shlex.quote(f"{self.root}_clean")
+            lines.append(
+                f"Without the {len(gone)} episodes that teach nothing: lerobot-edit-dataset "
+                f"--repo_id=me/it --root={root} --new_repo_id=me/it_clean --new_root={out} "
+                f"--operation.type=delete_episodes --operation.episode_indices='{gone}'"
+            )
         if self.untested:
             opened = (f"{what} ({why})" for what, why in self.untested.items())
             lines.append("Could not be tested: " + "; ".join(opened) + ".")
@@ -206,6 +249,7 @@ class AbsoluteReport:
             "good": self.good,
             "untested": self.untested,
             "episodes": self.flags(),
+            "delete": self.to_delete(),
         }
 
     def failing(self, kinds: Sequence[str]) -> list[AbsoluteFinding]:
@@ -224,6 +268,10 @@ class AbsoluteReport:
         if len(episodes) >= total:
             return "That is in every episode: fix the cause, and record them again."
         root = shlex.quote(str(self.root))
-        listed = ", ".join(map(str, episodes))
+        listed = ", ".join(map(str, sorted(episodes)))
         out = shlex.quote(f"{self.root}_clean")
         return f"gaploop edit delete {root} --episodes='[{listed}]' --output_dir={out}"
+
+    def to_delete(self) -> list[int]:
+        """Return the episodes that teach nothing, or something wrong, whatever is fixed later."""
+        return sorted({e for f in self.findings if f.kind in WITHOUT for e in f.episodes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ GRIPS: Final = ("grip", "jaw", "finger", "hand", "thumb", "pinky")
 """A joint named so stops at what it holds, which is no fault."""
 TURN_RAD: Final = 2.0 * math.pi
 """Joints that all stay within are in radians: of an arm in degrees, one moves further."""
+TICKS_FROM: Final = 1080.0
+"""No joint turns by three turns; encoders of 4096 steps read no less than 0."""
 EPISODES: Final = 200
 """Episodes looked at, spread evenly; more tell hardly more."""
 _CORRELATED: Final = 0.8
@@ -131,6 +134,27 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
     return MotionRecording(info, lengths, why_not=why, missing_rows=missing) if why else recording
 
 
+def evenly(n: int, count: int) -> list[int]:
+    """Return at most `count` places of 0 to n - 1, evenly spread, the ends among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(int)).tolist() if n > 0 else []
+
+
+def recording_of(
+    names: Sequence[str], made: Sequence[tuple[FloatArray, FloatArray]], fps: float
+) -> MotionRecording:
+    """Return commands and readings [deg], shape (n, joints), of episodes made elsewhere."""
+    feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
+    features = {ACTION: feature, STATE: feature}
+    info = DatasetInfo(Path(), fps, features, "", len(made), sum(len(u) for u, _ in made))
+    grips = [any(word in name.lower() for word in GRIPS) for name in names]
+    joints = tuple(
+        RecordedJoint(name, k, k, 1.0, grip)
+        for k, (name, grip) in enumerate(zip(names, grips, strict=True))
+    )
+    episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
+    return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
+
+
 def _columns(path: Path, vectors: list[str]) -> pa.Table:
     return layout.read_parquet(path, ["episode_index", *vectors])
 
@@ -181,6 +205,9 @@ def _pairs(info: DatasetInfo, action: FloatArray, state: FloatArray) -> list[tup
 
 def _no_positions(recording: MotionRecording) -> str:
     """Say why commands can't be set against readings: they are steps, or of a tool."""
+    state = [e.reading[:, recording.arm] for e in recording.episodes if recording.arm]
+    if state and min(x.min() for x in state) >= 0 and max(x.max() for x in state) > TICKS_FROM:
+        return "joints read encoder ticks: gaploop convert DIR --calibration=FILE makes them angles"
     names = {n.removesuffix(".pos").rsplit("_", 1)[-1] for n in recording.info.names(ACTION)}
     if {"x", "y", "z"} <= names:
         return "the action is a pose of the tool, not of joints"

@@ -18,6 +18,7 @@ import numpy as np
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, rate
 from gaploop.datasets import layout
+from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.cameras import CameraLook
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteReport
 from gaploop.datasets.absolute.recording import Episode, MotionRecording
@@ -29,6 +30,11 @@ FEWEST: Final = 4
 MOVES_DEG_S: Final = 3.0
 GRIPS_PCT: Final = 30.0
 """A gripper that travels by so much closes, or opens."""
+OF_EPISODES: Final = (
+    "empty_grasp", "frozen_camera", "frozen_state", "idle_start", "jumps", "missing", "motionless",
+    "noise_episode", "pause", "short_episode", "stalled_gripper",
+)  # fmt: skip
+"""Kinds of finding that an episode has for itself; others are of all episodes together."""
 WORDS: Final = ("task", "operator", "station", "outcome", "light")
 
 
@@ -38,13 +44,14 @@ class Contents:
 
     Attributes:
         keys: a digest of each episode's commands and readings: the same in copies.
-        numbers: quantity and its unit to each episode's value.
+        numbers: quantity to each episode's value; `units`: quantity to its unit.
         words: `task`, `operator`, … or a kind of finding, to each episode's word.
     """
 
     name: str
     keys: dict[int, bytes] = field(default_factory=dict)
-    numbers: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    numbers: dict[str, dict[int, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
     words: dict[str, dict[int, str]] = field(default_factory=dict)
     pictures: dict[str, dict[int, FloatArray]] = field(default_factory=dict)
 
@@ -131,13 +138,14 @@ def contents(
     held = Contents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
     names = [j.name for j in recording.joints]
-    fps, unit = recording.info.fps, recording.unit
+    fps, unit = recording.info.fps, recording.unit or "units"
 
     def put(what: str, unit: str, episode: int, value: float) -> None:
         if np.isfinite(value):
-            held.numbers.setdefault((what, unit), {})[episode] = value
+            held.numbers.setdefault(what, {})[episode] = value
+            held.units[what] = unit
 
-    closes = {k: _closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
+    closes = {k: arm.closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
     for e in chosen:
         together = np.concatenate([e.command, e.reading], axis=1).astype(np.float32)
         held.keys[e.index] = hashlib.blake2b(together.tobytes(), digest_size=16).digest()
@@ -152,46 +160,33 @@ def contents(
                 put(f"time {when}", "s", e.index, row / fps)
         speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
         if (speed > MOVES_DEG_S).any():
-            put(
-                "speed of the arm",
-                f"{unit}/s",
-                e.index,
-                float(np.median(speed[speed > MOVES_DEG_S])),
-            )
+            usual = float(np.median(speed[speed > MOVES_DEG_S]))
+            put("speed of the arm", f"{unit}/s", e.index, usual)
         put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
         held.pictures[look.name] = starts
-        for e, picture in starts.items():
+        for index, picture in starts.items():
             red, green, blue = (picture.reshape(-1, 3).mean(axis=0) + 1.0).tolist()
-            put(f"brightness of {look.name}", "of 255", e, float(picture.mean()))
-            put(f"contrast of {look.name}", "of 255", e, float(picture.mean(axis=2).std()))
-            put(f"red over green of {look.name}", "", e, red / green)
-            put(f"blue over green of {look.name}", "", e, blue / green)
-    for row in layout.episode_rows(recording.info.root):
-        e = int(row["episode_index"])
-        if e in held.keys:
-            told = {"task": (row.get("tasks") or [""])[0]}
-            told |= {word: row.get(f"gap_{word}") for word in WORDS if word != "task"}
+            put(f"brightness of {look.name}", "of 255", index, float(picture.mean()))
+            put(f"contrast of {look.name}", "of 255", index, float(picture.mean(axis=2).std()))
+            put(f"red over green of {look.name}", "", index, red / green)
+            put(f"blue over green of {look.name}", "", index, blue / green)
+    for entry in layout.episode_rows(recording.info.root):
+        index = int(entry["episode_index"])
+        if index in held.keys:
+            told = {"task": (entry.get("tasks") or [""])[0]}
+            told |= {word: entry.get(f"gap_{word}") for word in WORDS if word != "task"}
             for word, value in told.items():
                 if value:
-                    held.words.setdefault(word, {})[e] = str(value)
+                    held.words.setdefault(word, {})[index] = str(value)
     flags = report.flags()
-    for kind in sorted({flag for own in flags.values() for flag in own}):
+    every = {flag for own in flags.values() for flag in own}
+    for kind in sorted(flag for flag in every if flag.partition(":")[0] in OF_EPISODES):
         held.words[f"shows {kind}"] = {
             e: "yes" if kind in flags.get(str(e), []) else "no" for e in held.keys
         }
     return held
-
-
-def _closing(recording: MotionRecording, k: int) -> float:
-    """Return 1 where a gripper closes towards lower values, -1 where towards higher ones.
-
-    It holds things short of its command on the side where it is closed.
-    """
-    apart = np.concatenate([e.reading[:, k] - e.command[:, k] for e in recording.episodes])
-    below, above = np.clip(apart, 0, None).mean(), np.clip(-apart, 0, None).mean()
-    return 1.0 if below >= above else -1.0
 
 
 def _gripping(e: Episode, k: int, sign: float, fps: float) -> dict[str, int]:
@@ -238,12 +233,13 @@ def compare(before: Contents, after: Contents) -> Comparison:
     total = 2 * len(pairs) + len(words)
     confidence = 1.0 - 0.05 / max(total, 1)
     found = list[Difference]()
-    for (what, unit), (a, b) in pairs:
+    for what, (a, b) in pairs:
+        unit = after.units[what]
         least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
         found += _differs(what, unit, a, b, least, share, confidence)
-    for what, word, a, b in words:
-        p, q = (rate(sum(x), len(x), confidence) for x in (a, b))
-        mixed = (sum(a) + sum(b)) / (len(a) + len(b))
+    for what, word, had, have in words:
+        p, q = (rate(sum(x), len(x), confidence) for x in (had, have))
+        mixed = (sum(had) + sum(have)) / (len(had) + len(have))
         spread = max((mixed * (1 - mixed)) ** 0.5, 0.1)
         d, step = (q.value - p.value) / spread, q.value - p.value
         low = (step - np.hypot(q.value - q.low, p.high - p.value)) / spread
@@ -303,7 +299,8 @@ def _scenes(
     if len(usual) < FEWEST:
         return
     for held, chosen in ((before, first), (after, second)):
-        values = held.numbers.setdefault((f"scene of {camera}", "of 255"), {})
+        values = held.numbers.setdefault(f"scene of {camera}", {})
+        held.units[f"scene of {camera}"] = "of 255"
         for e, picture in held.pictures[camera].items():
             if e in chosen:
                 others = [p for p in usual if p is not picture]

@@ -29,14 +29,12 @@ def check(
     root: Path,
     deep: bool = False,
     *,
-    consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Finding]:
     """Check a LeRobot v3 dataset or a journal.
 
     Args:
         deep: decode every picture; otherwise some of a large dataset, spread evenly.
-        consents: the consent register; the default one where None.
         advance: called after each video file.
 
     Raises:
@@ -52,7 +50,7 @@ def check(
     if findings.items:
         return findings.items
     if layout.is_dataset(root):
-        check_dataset(root, findings, deep, consents, advance)
+        check_dataset(root, findings, deep, advance)
     elif journal_format.is_journal(root):
         with findings.guard(root.name):
             check_journal(root, findings)
@@ -72,7 +70,6 @@ def check_dataset(
     root: Path,
     findings: Findings,
     deep: bool,
-    consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
     """Check everything about the dataset at `root`, going on as far as each fault allows."""
@@ -119,7 +116,7 @@ def check_dataset(
             videos.check_videos(info, table, deep, findings, advance)
             videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
-            gaps.check_gaps(info, table, scan, consents, findings)
+            gaps.check_gaps(info, table, scan, findings)
             units.check_units(table, scan, findings)
     if info.total_episodes or scan is not None:
         with findings.guard(layout.STATS):

@@ -65,13 +65,11 @@ class FixOptions:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
         deep: decode every picture; otherwise as many as `check` does.
         rename: feature to the name that it gets.
-        consents: the consent register, as for `check`.
     """
 
     labels_from: Path | None = None
     deep: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
-    consents: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ def _fixed(root: Path, stage: Path, options: FixOptions) -> FixReport:
         _fix_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(renamed(str(error))) from None
-    check_dataset(stage, findings, options.deep, options.consents)
+    check_dataset(stage, findings, options.deep)
     left, tried = [], (findings.command(), findings.command("--drop=true"))
     for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix in tried else renamed(found.fix)

@@ -68,7 +68,6 @@ def check_gaps(
     info: DatasetInfo,
     episodes: EpisodeTable,
     scan: Scan | None,
-    consents: Path | None,
     findings: Findings,
 ) -> None:
     """Check gaploop's columns: there, typed, in words of the vocabulary, true to the labels."""
@@ -120,7 +119,7 @@ def check_gaps(
     text = "rows belong to another take than gap_uid names, so labels are attached to the wrong "
     fix = findings.command("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
-    _check_rows(info, episodes, consents, findings)
+    _check_rows(info, episodes, findings)
     _check_pictures(info, episodes, scan, findings)
     archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
@@ -226,9 +225,7 @@ def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.array(pc.fill_null(column, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _check_rows(
-    info: DatasetInfo, episodes: EpisodeTable, consents: Path | None, findings: Findings
-) -> None:
+def _check_rows(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
     """Check that the columns say what the labels say; calibrations; and consents."""
     path, said = info.root / layout.LABELS, dict[str, dict[str, Any]]()
     try:
@@ -240,7 +237,7 @@ def _check_rows(
         fix = f"Fix that line of {layout.LABELS}." if path.is_file() else "Remove it."
         findings.error("bad_labels", layout.LABELS, text, fix)
     try:
-        register = load_register(consents)
+        register = load_register()
     except UnusableInputError as error:
         findings.error("bad_consent", "consents.jsonl", str(error), "Fix that line.")
         register = ConsentRegister({}, {})

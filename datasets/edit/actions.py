@@ -148,7 +148,6 @@ def carry_out(
     plan: EditPlan,
     output: Path | None,
     reencode: bool = False,
-    consents: Path | None = None,
     *,
     on_episode: Callable[[], None] = lambda: None,
     amend: Callable[[Path], None] | None = None,
@@ -159,7 +158,6 @@ def carry_out(
     Args:
         output: a new folder; None to put the result in the place of the plan's only dataset.
         reencode: pictures that can't be cut out are decoded and encoded again.
-        consents: the consent register; the default one where None.
         amend: changes each new dataset before anybody sees it.
 
     Raises:
@@ -175,7 +173,7 @@ def carry_out(
                 target / name: [e.info for piece in pieces for e in piece.episodes]
                 for name, pieces in plan.parts.items()
             }
-            note_and_refuse_withdrawn(takes, consents)
+            note_and_refuse_withdrawn(takes)
         stage = staging.sibling(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         inputs = {root: lineage.source_of(piece) for root, piece in sources.items()}

@@ -48,12 +48,14 @@ class EpisodeChange:
         frames: the first that stays, and the one behind the last; None for all.
         time_s: when these two were recorded, since the take began [s].
         subtract: feature to what is subtracted from its entries, shape (width,).
+        scale: feature of those to what its entries are multiplied by then, shape (width,).
         cameras: feature of a camera to the feature that its pictures have been under.
     """
 
     frames: tuple[int, int] | None = None
     time_s: tuple[float, float] = (-np.inf, np.inf)
     subtract: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    scale: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -88,7 +90,8 @@ class EpisodeChange:
             rows = v3_files.with_columns(rows, values)
         for feature, by in self.subtract.items():
             old = to_numpy(rows[feature])
-            flat = (old.reshape(-1, len(by)).astype(np.float64) - by).astype(old.dtype).reshape(-1)
+            less = old.reshape(-1, len(by)).astype(np.float64) - by
+            flat = (less * self.scale.get(feature, 1.0)).astype(old.dtype).reshape(-1)
             place = rows.schema.get_field_index(feature)
             kind, new = rows.schema.types[place], pa.array(flat)
             if pa.types.is_fixed_size_list(kind):

@@ -1,17 +1,21 @@
 """What was recorded wrongly in a way that can be undone exactly, put right per episode.
 
-A joint that read a constant too much, and cameras whose pictures went under each other's names.
+A joint that read a constant too much, encoder ticks for angles, and cameras whose pictures went
+under each other's names.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.files import read_json
+from gaploop.core.messages import FloatArray
 from gaploop.datasets import columns
 from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.layout import DatasetInfo
@@ -44,6 +48,52 @@ def changes(
     if swap:
         cameras = _swapped(info, swap)
     return dict.fromkeys(chosen, EpisodeChange(subtract=vectors, cameras=cameras))
+
+
+NO_DEGREES: Final = 1080.0
+"""Three turns: what reads more is no angle."""
+TICKS: Final = 4095
+"""The last tick of a turn: LeRobot 0.6's degrees are (tick - middle of range) 360 / 4095."""
+
+
+def ticks_to_degrees(info: DatasetInfo, calibration: Path, values: FloatArray) -> EpisodeChange:
+    """Return what makes encoder ticks LeRobot's degrees, and its 0 to 100 of a gripper.
+
+    Args:
+        calibration: what lerobot-calibrate wrote: of each motor range_min, range_max, drive_mode.
+        values: some of the states, shape (n, joints).
+
+    Raises:
+        UnusableInputError: no such file, a joint that isn't in it, or values that are no ticks.
+    """
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if low < 0 or not NO_DEGREES < high <= TICKS + 1:
+        raise UnusableInputError(
+            f"--calibration: {columns.STATE} goes from {low:.0f} to {high:.0f}, which are no "
+            f"encoder ticks (0 to {TICKS}). Leave --calibration out."
+        )
+    motors = read_json(calibration)
+    subtract, scale = dict[str, FloatArray](), dict[str, FloatArray]()
+    for feature in (columns.STATE, columns.ACTION, columns.SENT):
+        if not info.width(feature):
+            continue
+        less, times = [], []
+        for name in info.names(feature):
+            joint = name.removesuffix(".pos").removeprefix("main_")
+            try:
+                ends = [float(motors[joint][key]) for key in ("range_min", "range_max")]
+                turned = bool(motors[joint].get("drive_mode", 0))
+            except DAMAGE:
+                raise UnusableInputError(
+                    f"{calibration} has no range_min and range_max of {joint}. Name the file that "
+                    "lerobot-calibrate wrote of this arm."
+                ) from None
+            grips = "gripper" in joint
+            less.append(ends[turned] if grips else sum(ends) / 2.0)
+            percent = 100.0 / (ends[1] - ends[0]) * (-1.0 if turned else 1.0)
+            times.append(percent if grips else 360.0 / TICKS)
+        subtract[feature], scale[feature] = np.array(less), np.array(times)
+    return EpisodeChange(subtract=subtract, scale=scale)
 
 
 def _subtracted(

@@ -51,7 +51,6 @@ def open_dataset(
     root: Path,
     output: Path,
     only: Sequence[int] | None = None,
-    consents: Path | None = None,
     *,
     whole_only: bool = False,
 ) -> Outgoing:
@@ -112,10 +111,10 @@ def open_dataset(
         )
 
     def check() -> None:
-        require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
+        require_consent(load_register(), infos, Use.PUBLISH, f"Dataset {root}")
 
     # Noted first: a withdrawal at the same moment is seen by the check, or finds the place.
-    note_places(consents, infos, Place("export", str(output.absolute())))
+    note_places(infos, Place("export", str(output.absolute())))
     check()
     uids = {e.info.uid for e in episodes}
     events = labels.read(info.root / layout.LABELS)
@@ -218,7 +217,6 @@ def write_dataset(
     incoming: ForeignRecording,
     target: Path,
     on_episode: Advance = lambda: None,
-    consents: Path | None = None,
     *,
     sources: Sequence[Path] = (),
     encoding: Encoding | None = None,
@@ -230,7 +228,6 @@ def write_dataset(
         incoming: what to write. Pictures that stand in a video as they shall be are cut out of it
             without decoding, where they can be. Without gap columns in their rows, the dataset
             gets none.
-        consents: the consent register, which notes where takes of people go.
         sources: datasets that it is made of.
         encoding: how pictures are encoded; without loss where None.
         amend: adds to the new dataset before anybody sees it.
@@ -287,7 +284,7 @@ def write_dataset(
             if all(rows):
                 episodes_table.materialise(stage, dict(enumerate(rows)))
                 infos = [TakeInfo(**columns.info_fields(row)) for row in rows]
-                note_places(consents, infos, Place("dataset", str(target)))
+                note_places(infos, Place("dataset", str(target)))
             staging.commit(stage, target)
         finally:
             for leftover in (pictures, stage):

@@ -32,7 +32,7 @@ from gaploop.core.files import (
     write_json,
 )
 from gaploop.core.messages import Image
-from gaploop.core.paths import plain_name, refuse_links_out
+from gaploop.core.paths import inside, plain_name, refuse_links_out
 from gaploop.datasets import columns, layout, v3_files, video
 from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
@@ -62,6 +62,7 @@ class OldDataset:
         info: with v3's templates, which don't hold for its files; `raw` is all of it.
         rows: episode to its line of `meta/episodes.jsonl`.
         chunk: episodes in a folder.
+        paths: templates of data and video files.
     """
 
     info: DatasetInfo
@@ -69,6 +70,7 @@ class OldDataset:
     tasks: Mapping[int, str]
     rows: Mapping[int, Mapping[str, Any]]
     chunk: int
+    paths: tuple[str, str] = (DATA, VIDEO)
 
     @property
     def episodes(self) -> list[int]:
@@ -80,14 +82,20 @@ class OldDataset:
 
     def data(self, episode: int) -> Path:
         """Return an episode's data file."""
-        name = DATA.format(episode_chunk=episode // self.chunk, episode_index=episode)
-        return self.info.root / name
+        return self._path(self.paths[0], "", episode)
 
     def video(self, key: str, episode: int) -> Path:
         """Return an episode's video file."""
+        return self._path(self.paths[1], key, episode)
+
+    def _path(self, template: str, key: str, episode: int) -> Path:
         chunk = episode // self.chunk
-        name = VIDEO.format(episode_chunk=chunk, video_key=key, episode_index=episode)
-        return self.info.root / name
+        name = template.format(
+            episode_chunk=chunk, chunk_index=chunk, episode_index=episode, file_index=episode,
+            video_key=key,
+        )  # fmt: skip
+        where = self.info.root / layout.INFO
+        return inside(self.info.root, name, "path", where, of_snapshot=True)
 
 
 def is_v2(root: Path) -> bool:
@@ -97,8 +105,8 @@ def is_v2(root: Path) -> bool:
     return False
 
 
-def read_v2(root: Path) -> OldDataset:
-    """Read the descriptions of a dataset of v2.0 or v2.1.
+def read_v2(root: Path, fps: float | None = None) -> OldDataset:
+    """Read the descriptions of a dataset of v2.0 or v2.1; `fps` holds, if given [Hz].
 
     Raises:
         UnusableInputError: one is missing or damaged, or a name or link leads out of the folder.
@@ -111,9 +119,8 @@ def read_v2(root: Path) -> OldDataset:
         features = dict(raw["features"])
         for name in features:
             plain_name(name, "feature", where)
-        for key, due in (("data_path", DATA), ("video_path", VIDEO)):
-            if raw.get(key) not in (None, due):
-                raise ValueError(f"{key} is {str(raw[key])[:80]!r}, gaploop reads {due}")
+        paths = str(raw.get("data_path") or DATA), str(raw.get("video_path") or VIDEO)
+        raw = {**raw, "fps": raw["fps"] if fps is None else fps}
         fps, count = float(raw["fps"]), int(raw["total_episodes"])
         robot = str(raw.get("robot_type") or "")
         info = DatasetInfo(root, fps, features, robot, count, int(raw["total_frames"]))
@@ -122,7 +129,10 @@ def read_v2(root: Path) -> OldDataset:
         chunk = int(raw.get("chunks_size") or CHUNK)
         if chunk < 1 or any(e < 0 for e in rows):
             raise ValueError("chunks_size and episode_index count from 1 and 0")
-        return OldDataset(info, raw, tasks, rows, chunk)
+        old = OldDataset(info, raw, tasks, rows, chunk, paths)
+        if len({old.data(0), old.data(1), old.video("a", 0), old.video("b", 0)}) < 4:
+            raise ValueError(f"data_path or video_path names one file for all: {paths}")
+        return old
     except DAMAGE as error:
         raise UnusableInputError(
             f"{root}: its descriptions in meta/ can't be used ({error!r}). Restore them."
@@ -140,11 +150,13 @@ def upgrade(
     only: Sequence[int] | None = None,
     videos: bool = True,
     advance: Advance = lambda: None,
+    fps: float | None = None,
 ) -> dict[int, str]:
     """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
     along. Timestamps, and the times of pictures of which there is one a row, become k / fps.
+    Columns that LeRobot's writer makes by itself are made where they are missing.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.
@@ -152,10 +164,14 @@ def upgrade(
     Raises:
         UnusableInputError: no episode is whole, or what was written isn't what was read.
     """
-    old = read_v2(root)
+    old = read_v2(root, fps)
     features = {
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
     }
+    for name in (n for n in columns.AUTOMATIC if n not in features):
+        kind = "float32" if name == "timestamp" else "int64"
+        features[name] = {"dtype": kind, "shape": (1,), "names": None}
+    old = replace(old, info=replace(old.info, features=features))
     fix = f"Set them right in {layout.INFO}."
     with layout.reraise_as_damaged(f"{root}: LeRobot can't use its features", fix):
         schema = v3_files.arrow_schema(features)
@@ -202,6 +218,7 @@ def upgrade(
     drop = ("total_chunks", "total_videos")
     info = {k: v for k, v in old.raw.items() if k not in drop} | {
         "codebase_version": "v3.0",
+        "features": {n: {**f, "shape": list(f["shape"])} for n, f in features.items()},
         "total_episodes": len(kept),
         "total_frames": first,
         "total_tasks": len(old.tasks),
@@ -236,6 +253,16 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
     if not path.is_file():
         raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
     table = layout.read_parquet(path)
+    n, line = len(table), old.rows.get(episode, {})
+    names = [str(name) for name in line.get("tasks", ())]
+    own = next((k for k, words in old.tasks.items() if words in names), min(old.tasks, default=0))
+    made = {
+        "timestamp": np.arange(n) / old.info.fps, "frame_index": np.arange(n),
+        "episode_index": np.full(n, episode), "index": np.arange(n), "task_index": np.full(n, own),
+    }  # fmt: skip
+    for name, values in made.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array(values))
     try:
         table = table.select(schema.names).replace_schema_metadata(None).cast(schema)
     except (pa.ArrowException, *DAMAGE) as error:
@@ -261,7 +288,8 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
     step_s = float(np.median(np.diff(stamps))) if len(table) > 1 else 1 / fps
     if not abs(step_s * fps - 1) <= RATES_DIFFER:
         raise UnusableInputError(
-            f"its timestamps are {step_s:g} s apart; {layout.INFO} has {fps:g} fps. Set that right"
+            f"its timestamps are {step_s:g} s apart, not {fps:g} a second: give their rate with "
+            f"--fps={1 / step_s if step_s > 0 else fps:.4g}"
         )
     return v3_files.with_columns(table, {"timestamp": due.astype(np.float32)})
 

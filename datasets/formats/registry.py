@@ -76,7 +76,6 @@ def export_dataset(
     *,
     episodes: Sequence[int] | None = None,
     advance: Advance = lambda: None,
-    consents: Path | None = None,
 ) -> Outgoing:
     """Export a dataset; the output's name appears only when it is whole.
 
@@ -94,7 +93,7 @@ def export_dataset(
     assert write is not None
     _check_output(root, output, LAYOUTS[name].ending)
     whole_only = name == "lerobot_v21"
-    out = open_dataset(root, output, episodes, consents, whole_only=whole_only)
+    out = open_dataset(root, output, episodes, whole_only=whole_only)
     part = output.parent / f".{output.name}.part"
     with staging.locked(output.absolute(), "--output_dir"):
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
+from gaploop.core.units import named
 from gaploop.datasets import columns
 from gaploop.datasets.differences import DatasetDifference, differences, profile
 from gaploop.datasets.edit.compose import DatasetPiece
@@ -78,7 +79,8 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         units["to"] = target
         if not ours.units:
             draft.undecided.append(
-                f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
+                f"units, from: no take of {a.root} states its units: one of "
+                f"{', '.join(map(named, UNITS))}."
             )
         if "m100_100" in (ours.units, target):
             units["ranges"] = UNDECIDED

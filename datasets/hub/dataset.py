@@ -43,12 +43,10 @@ class PushOptions:
 
     Attributes:
         license: for the card; "" for the one that it states already, or LeRobot's default.
-        consents: the consent register; the default one where None.
     """
 
     license: str = ""
     tags: tuple[str, ...] = ()
-    consents: Path | None = None
     allow_paths: bool = False
     patience: Patience = field(default_factory=Patience)
 
@@ -95,7 +93,7 @@ def push_dataset(
             before = (root / README).read_text(errors="replace")
         else:
             before = upload.read_remote(target, README, options.patience)
-        note_places(options.consents, [episode.info for episode in look.episodes], place)
+        note_places([episode.info for episode in look.episodes], place)
         try:
             parcel = pack(look, target, options, before)
             return upload.push(target, parcel.contents, options.patience, on_progress), parcel
@@ -114,7 +112,7 @@ def inspect(root: Path, options: PushOptions) -> Look:
     """
     refuse_links_out(existing_folder(root, "Dataset"), of_snapshot=False)
     info, stamp = layout.read_info(root), _stamp(root)
-    require_dataset_consent(root, Use.PUSH, options.consents)
+    require_dataset_consent(root, Use.PUSH)
     files, left_out = files_of(root)
     card = {README: root / README} if (root / README).is_file() else {}
     require_clean(root, {**files, **card}, options.allow_paths)
@@ -156,7 +154,7 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Up
     def still_allowed() -> None:
         if _stamp(root) != look.stamp:
             raise ChangedError(f"{root} was changed while it was pushed. Push it again.")
-        require_dataset_consent(root, Use.PUSH, options.consents)
+        require_dataset_consent(root, Use.PUSH)
 
     takes = f"{len(episodes)} take" + "s" * (len(episodes) != 1)
     message = f"gaploop push: {takes}, {info.total_frames} frames"

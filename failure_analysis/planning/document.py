@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gaploop.core.plan import ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Plan, PlanItem
+from gaploop.core.statistics import Estimate, percent
 from gaploop.failure_analysis.planning.plan import PlanResult
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
@@ -32,26 +33,21 @@ INSTEAD: Final = {
 """Remedies other than recording, as people read them."""
 
 
-def figures(value: ExpectedValue | None, unit: str = "", digits: int = 0) -> str:
+def figures(value: Estimate | None, unit: str = "", digits: int = 0) -> str:
     """Return an estimate as people read it: mean and 95 % interval."""
     if value is None:
         return ""
-    mean, low, high = (f"{v:.{digits}f}" for v in (value.mean, value.low, value.high))
+    mean, low, high = (f"{v:.{digits}f}" for v in (value.value, value.low, value.high))
     return f"{mean} [{low}, {high}]{unit}"
 
 
-def percent(value: ExpectedValue) -> str:
-    """Return a share as people read it."""
-    return f"{value.mean:.0%} [{value.low:.0%}, {value.high:.0%}]"
-
-
-def time_words(hours: ExpectedValue | None) -> str:
+def time_words(hours: Estimate | None) -> str:
     """Return hours as people read them: minutes where they are few."""
     if hours is None:
         return ""
     if hours.high >= 2.0:
         return figures(hours, " h", digits=1)
-    return figures(ExpectedValue(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
+    return figures(Estimate(60 * hours.value, 60 * hours.low, 60 * hours.high), " min")
 
 
 def _short(hours: float) -> str:
@@ -166,10 +162,12 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
 def _cost(plan: Plan) -> str:
     """Return what the takes cost and bring, in a sentence; "" for a plan without takes."""
     costs = []
-    if plan.hours is not None and plan.hours.mean >= 1:
+    if plan.hours is not None and plan.hours.value >= 1:
         costs.append(f"{_span(plan.hours)} hours of recording")
     elif plan.hours is not None:
-        now, low, high = (round(60 * v) for v in (plan.hours.mean, plan.hours.low, plan.hours.high))
+        now, low, high = (
+            round(60 * v) for v in (plan.hours.value, plan.hours.low, plan.hours.high)
+        )
         costs.append(f"{now} [{low}, {high}] minutes of recording")
     elif plan.minutes:
         costs.append(f"about {plan.minutes:.0f} minutes of recording")
@@ -182,8 +180,8 @@ def _cost(plan: Plan) -> str:
     return said[0].upper() + said[1:] + "." if said else ""
 
 
-def _span(value: ExpectedValue) -> str:
-    return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+def _span(value: Estimate) -> str:
+    return f"{value.value:.3g} [{value.low:.3g}, {value.high:.3g}]"
 
 
 def plan_section(plan: Plan) -> Section:
@@ -218,7 +216,7 @@ def plan_section(plan: Plan) -> Section:
 def prospect_figure(planned: PlanResult) -> Any:
     """Draw expected success against takes with its band, a panel for each dimension."""
     plan, prospects = planned.plan, planned.prospects()
-    now = 100 * plan.success_now.mean if plan.success_now else 0.0
+    now = 100 * plan.success_now.value if plan.success_now else 0.0
     top = max((float(p.gain[:, 2].max()) for p in prospects), default=0.0)
     count = max(len(prospects), 1)
     with new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:

@@ -20,8 +20,8 @@ from gaploop.collect.campaign import (
     intervals,
 )
 from gaploop.core.messages import FloatArray
-from gaploop.core.plan import ExpectedValue
 from gaploop.core.station import Costs
+from gaploop.core.statistics import Estimate
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.planning.curves import recorded_before
@@ -161,7 +161,7 @@ def setup_changes(takes: int, setups: Sequence[Mapping[str, object]]) -> float:
     return min(takes, blocks * len(setups)) * each
 
 
-def estimate(draws: FloatArray, digits: int = 2) -> ExpectedValue:
+def estimate(draws: FloatArray, digits: int = 2) -> Estimate:
     """Return the mean and central 95 % interval of draws."""
     low, high = np.quantile(draws, (0.025, 0.975))
-    return ExpectedValue(*(round(float(v), digits) for v in (draws.mean(), low, high)))
+    return Estimate(*(round(float(v), digits) for v in (draws.mean(), low, high)))

@@ -18,7 +18,7 @@ import numpy as np
 
 from gaploop.core.files import read_json
 from gaploop.core.messages import FloatArray
-from gaploop.core.plan import ExpectedValue
+from gaploop.core.statistics import Estimate
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.failures import DRAWS
@@ -28,7 +28,7 @@ SITES: Final = Path(__file__).with_name("remedy_sites.json")
 CONCENTRATION: Final = 4.0
 """Of what a next site may give about the mean: about 50 % two draws in three lie within 22 points.
 Assumed."""
-OPERATOR_H: Final = ExpectedValue(0.1, 0.05, 0.2)
+OPERATOR_H: Final = Estimate(0.1, 0.05, 0.2)
 """To start three commands and to look at what comes of them [h]. Assumed."""
 TAKES: Final = 24
 """Scripted takes that are recorded in a twin: what docs/diagnose/remedies.md was measured with."""
@@ -131,7 +131,7 @@ class RemedyOffer:
 
     remedy: str
     fixed: FloatArray
-    hours: ExpectedValue
+    hours: Estimate
     machine_hours: float
     sites: int
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Alternative, Plan, PlanItem
 from gaploop.core.station import Station
+from gaploop.core.statistics import Estimate, percent
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.diagnosis import Diagnosis
@@ -73,7 +74,6 @@ class PlanRequest:
         station: where it is recorded; its named conditions are varied where that helps.
         conditions: uid of a failed take to what was set up.
         image_policy: the policy sees pictures rather than tracked poses.
-        least_gain: percentage points of success that a take must be expected to bring.
         about: what remedies that are commands are filled in with; without, only takes are weighed.
     """
 
@@ -83,7 +83,6 @@ class PlanRequest:
     station: Station = field(default_factory=lambda: Station("any"))
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     image_policy: bool = False
-    least_gain: float = LEAST_GAIN
     about: PlanContext | None = None
 
 
@@ -129,8 +128,8 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     takes = {d: quota.takes for d, quota in quotas.items()}
     changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
     hours = ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
-    hours += sum({o.remedy: o.hours.mean for o in instead.values()}.values())
-    now_h = sum(item.hours.mean for item in items if item.hours and item.takes)
+    hours += sum({o.remedy: o.hours.value for o in instead.values()}.values())
+    now_h = sum(item.hours.value for item in items if item.hours and item.takes)
     known, rate = failures.rate_known, ask.effort.rate_per_hour
     machine_h, rollout_h = sum(o.machine_hours for o in instead.values()), 0.0
     if any(takes.values()):
@@ -153,7 +152,7 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         rollout_hours=round(rollout_h, 2),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain, diagnosis.summary),
+        stop=_stop_words(quotas, diagnosis.summary),
         notes=_notes(failures, diagnosis.summary, items, ask),
         measure=measure,
     )
@@ -190,8 +189,8 @@ def _weigh(
         worth = [
             way
             for way in ways
-            if way.gain_points.mean >= LEAST_POINTS
-            and (way.remedy == COLLECT or limit_h is None or way.hours.mean <= limit_h)
+            if way.gain_points.value >= LEAST_POINTS
+            and (way.remedy == COLLECT or limit_h is None or way.hours.value <= limit_h)
         ]
         best = max(worth, key=lambda way: way.points_per_hour, default=None)
         if best is not None and best.remedy != COLLECT:
@@ -219,8 +218,8 @@ def _carried_out(
             fixed = estimate(offer.fixed, 3)
             basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
             why += (
-                f" To {offer.remedy} is expected to fix {fixed.mean:.0%} [{fixed.low:.0%}, "
-                f"{fixed.high:.0%}] of these failures ({basis})."
+                f" To {offer.remedy} is expected to fix {percent(fixed)} of these failures "
+                f"({basis})."
             )
             item = replace(
                 item,
@@ -234,7 +233,7 @@ def _carried_out(
         mine = others.pop(item.remedy, None)
         if mine is not None and others:
             best = max(others.values(), key=lambda way: way.points_per_hour)
-            ahead = mine.gain_points.mean - best.gain_points.mean
+            ahead = mine.gain_points.value - best.gain_points.value
             why += (
                 f" Points per operator's hour: {item.remedy} {mine.points_per_hour:.0f}, "
                 f"{best.remedy} {best.points_per_hour:.0f}; points in all: {item.remedy} "
@@ -289,7 +288,7 @@ def _by_gain(
             for d, n in takes.items()
         )
 
-    order = best_order(gains, price, ask.least_gain)
+    order = best_order(gains, price, LEAST_GAIN)
     allotted = affordable(order, ask.budget, expected_hours)
     quotas = {}
     for d in wanted:
@@ -299,7 +298,7 @@ def _by_gain(
         takes, line = allotted.get(d, 0), gains[d]
         left = float(line[takes]) if takes < len(line) else 0.0
         if not takes:
-            worth = left >= ask.least_gain and left > 0
+            worth = left >= LEAST_GAIN
             decision = Decision.NO_BUDGET if worth else Decision.NOT_WORTH
             quotas[d] = DimensionQuota(decision, next_gain=left)
             continue
@@ -385,12 +384,12 @@ def _verdict_words(
     dimension: GapDimension,
     quota: DimensionQuota,
     curve: Curve,
-    fixed: ExpectedValue,
+    fixed: Estimate,
     image_policy: bool,
 ) -> str:
     """Return what follows from the evidence; `fixed` is the share that the quota's takes fix."""
     chance = f"{curve.responds:.0%}"
-    part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
+    part = f"{percent(fixed)} of these failures"
     match quota.decision:
         case Decision.NOT_FIXED:
             _, why = no_response(dimension, image_policy)
@@ -413,9 +412,7 @@ def _verdict_words(
             return f"{quota.takes} takes are expected to fix {part}.{doubt}"
 
 
-def _stop_words(
-    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
-) -> str:
+def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[str, Any]) -> str:
     may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
@@ -435,9 +432,9 @@ def _stop_words(
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
     what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"
-    if gain >= least_gain > 0:
-        return f"The budget ends it: {what}, still worth its time (from {least_gain:g} points on)."
-    return f"Stop here: {what}, below {least_gain:g}. More demonstrations aren't worth their time."
+    if gain >= LEAST_GAIN:
+        return f"The budget ends it: {what}, still worth its time (from {LEAST_GAIN:g} points on)."
+    return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
 
 
 def _notes(

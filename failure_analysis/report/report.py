@@ -15,6 +15,7 @@ from gaploop.core.messages import Image
 from gaploop.core.plan import Plan
 from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
+from gaploop.failure_analysis.camera_check import CameraReport
 from gaploop.failure_analysis.cameras import StationCameras, overlay
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
@@ -83,6 +84,8 @@ def diagnosis_report(
         sections.append(_dimension_section(diagnosis))
         if diagnosis.cameras is not None:
             sections.append(_cameras_section(diagnosis.cameras))
+        if diagnosis.camera_check is not None:
+            sections.append(_camera_check_section(diagnosis.camera_check))
         if "reproduction" in summary:
             sections.append(_reproduction_section(summary["reproduction"]))
         taken = summary["reference"]["takes"]
@@ -233,6 +236,17 @@ def _reproduction_section(found: Mapping[str, Any]) -> Section:
         said[-1] = notice(str(found["says"][-1]))
     title = "Reproduced in the station's twin"
     return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said])
+
+
+def _camera_check_section(report: CameraReport) -> Section:
+    """Return what has changed about the cameras, with the take that shows it best."""
+    blocks = [notice(line) for line in report.lines()[1:]]
+    for camera, question in report.found:
+        uid, picture = report.shown[camera, question]
+        caption = f"{camera}, {words(question)}: usual; in take {uid[:13]}; what shows it"
+        blocks.append(figure(picture_png(picture), caption, 760))
+    lead = f"Against {report.n_reference} takes: {report.reference}."
+    return section("What has changed about the cameras", lead, blocks)
 
 
 def _cameras_section(station: StationCameras) -> Section:

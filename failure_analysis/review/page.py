@@ -205,7 +205,7 @@ class TakePanel:
         self, site: ReviewSite, press: Callable[[Key], None], on_note: Callable[[str], None]
     ) -> None:
         self._site = site
-        self._shown: tuple[Listed, bool] | None = None
+        self._shown: tuple[Listed, bool, bool] | None = None
         self._chips: list[Chip] = []
         note, save = (next(k for k in KEYS if k.action == name) for name in ("note", "save"))
         with ui.element("div").classes("panel"):
@@ -231,9 +231,10 @@ class TakePanel:
         session, view = self._site.session, self._site.session.view
         take, own = session.take(uid), view.own(uid)
         shown = (take, self._site.waits_for(uid))
-        if shown != self._shown:
-            self._shown = shown
-            _refill(self._head, lambda: _head(take))
+        if (*shown, self._site.examined) != self._shown:
+            self._shown = (*shown, self._site.examined)
+            shows = self._site.shows(take.episode.index)
+            _refill(self._head, lambda: _head(take, shows))
             if session.use_suggestions:
                 _refill(self._suggestion, lambda: _suggestion(*shown))
         _refill(self._others, lambda: _others(view.others(uid), view.differ(uid)))
@@ -267,7 +268,7 @@ def _text(words_: str, kind: str = "", tag: str = "div") -> None:
     TextElement(tag=tag, text=words_).classes(kind)
 
 
-def _head(take: Listed) -> None:
+def _head(take: Listed, shows: Sequence[str]) -> None:
     episode, info = take.episode, take.episode.info
     title = TextElement(tag="h2", text=f"#{episode.index} · {episode.outcome.value}")
     title.props["title"] = info.uid
@@ -282,6 +283,8 @@ def _head(take: Listed) -> None:
     _text(" · ".join(fact for fact in facts if fact), "facts")
     if set_up(info.conditions):
         _text(", ".join(f"{words(k)} {v}" for k, v in set_up(info.conditions).items()), "facts")
+    for sentence in shows:
+        _text(sentence, "shows")
 
 
 def _suggestion(take: Listed, waiting: bool) -> None:
@@ -328,8 +331,8 @@ def _others(others: Mapping[str, Said], differ: Collection[str]) -> None:
             _text(f"“{note}”", "quiet")
 
 
-def row(take: Listed) -> dict[str, str]:
-    """Return what a take's row in the list shows."""
+def row(take: Listed, shows: Sequence[str]) -> dict[str, str]:
+    """Return what a take's row in the list shows; `shows`: what it shows by itself."""
     outcome = take.episode.outcome
     mark, state, says = "", "", ""
     if take.differ:
@@ -344,8 +347,10 @@ def row(take: Listed) -> dict[str, str]:
         "mark": mark,
         "state": f"{state} {outcome.value} {'' if take.episode.failure_mode else 'guess'}",
         "what": words(take.mode or outcome.value),
-        "why": words(take.why) or (f"perhaps {words(take.maybe)}" if take.maybe else ""),
-        "says": says,
+        "why": words(take.why)
+        or (f"perhaps {words(take.maybe)}" if take.maybe else "")
+        or ("⚑" if shows else ""),
+        "says": "; ".join(filter(None, [says, *shows])),
     }
 
 
@@ -397,7 +402,7 @@ class ReviewPage:
                     self._selects = {
                         name: self._select(name, found) for name, found in choices.items()
                     }
-                self._list = TakeList(lambda n: row(self._session.take(self._uids[n])), self.open)
+                self._list = TakeList(self._row, self.open)
             with ui.element("main"):
                 self._player = TakePlayer(self.press)
             self._panel = TakePanel(self._site, self._do, self._noted)
@@ -440,6 +445,10 @@ class ReviewPage:
         else:
             self._list_again()
         self._say_progress()
+
+    def _row(self, place: int) -> dict[str, str]:
+        take = self._session.take(self._uids[place])
+        return row(take, self._site.shows(take.episode.index))
 
     def _list_again(self) -> None:
         nothing = "No takes here." if self._filter == Filter() else "No take matches."

@@ -17,6 +17,9 @@ from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.station import StationScene
 from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.absolute.examine import examine
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.layout import is_dataset
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
 from gaploop.failure_analysis.review.label_session import LabelSession
@@ -38,6 +41,10 @@ class ReviewSuggester:
     def diagnose(self, uid: str) -> Future[TakeDiagnosis | None]:
         """Have a take diagnosed; None where it can't be read."""
         return self._pool.submit(_diagnose, uid)
+
+    def examine(self, root: Path) -> Future[AbsoluteReport | None]:
+        """Have the dataset examined for what it shows by itself; None where it can't be."""
+        return self._pool.submit(_examine, root)
 
     def close(self) -> None:
         """Stop, also in the midst of a take."""
@@ -89,6 +96,12 @@ def _diagnose(uid: str) -> TakeDiagnosis | None:
     return _worker[0].diagnose(uid)
 
 
+def _examine(root: Path) -> AbsoluteReport | None:
+    with contextlib.suppress(GaploopError, OSError):
+        return examine(root)
+    return None
+
+
 log = logging.getLogger(__name__)
 
 
@@ -117,6 +130,8 @@ class ReviewSite:
         """Called with the uids of takes that have changed."""
         self.ahead: Callable[[], Sequence[str]] = lambda: ()
         """The takes that are looked at next, the open one first."""
+        self.report: AbsoluteReport | None = None
+        """What episodes show by themselves, once that is known."""
         self._given_up: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -161,6 +176,16 @@ class ReviewSite:
         for task in self._tasks:
             task.cancel()
 
+    @property
+    def examined(self) -> bool:
+        """Whether it is known what episodes show by themselves."""
+        return self.report is not None
+
+    def shows(self, episode: int) -> list[str]:
+        """Return what an episode shows by itself, in sentences."""
+        found = self.report.findings if self.report is not None else []
+        return [f.line() for f in found if episode in f.episodes]
+
     def waits_for(self, uid: str) -> bool:
         """Say whether a take is about to be diagnosed."""
         return self.suggester is not None and self._wanted(uid)
@@ -185,6 +210,11 @@ class ReviewSite:
                 self.tell(changed)
 
     async def _suggest(self, suggester: ReviewSuggester) -> None:
+        if is_dataset(self.session.store.root):
+            with contextlib.suppress(BrokenProcessPool, CancelledError):
+                examined = suggester.examine(self.session.store.root)
+                self.report = await asyncio.wrap_future(examined)
+                self.tell({take.uid for take in self.session.takes()})
         while True:
             uid = next((u for u in self.ahead() if self._wanted(u)), None)
             if uid is None:

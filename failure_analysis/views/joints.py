@@ -35,6 +35,8 @@ CLAMP: Final = 100.0
 WHOLE_TURN_RAD: Final = 2.0 * math.pi
 FARTHEST_DEG: Final = 3 * 360.0
 """What reads more is no angle: encoder ticks, or pixels."""
+TICKS: Final = 4095
+"""The last step of a servo's encoder."""
 FOLLOWS_RAD: Final = math.radians(15.0)
 """Nearer than this, in the middle of a take, a reading stands to the command that it answers."""
 MOST_PAIRINGS: Final = 2000
@@ -83,6 +85,12 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
     peak = max(read, *(float(np.nanmax(np.abs(t.frames.action), initial=0.0)) for t in silent))
     if read <= WHOLE_TURN_RAD and float(np.ptp(state, axis=0).max()) > MOVES_RAD:
         return "rad"  # an arm that is used moves by more than 6 degrees, or 6 of 100
+    if read > FARTHEST_DEG and low >= 0 and high <= TICKS:
+        raise UnusableInputError(
+            f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} are encoder ticks. Convert "
+            "them with the arm's calibration file: gaploop convert DIR --calibration=FILE.json "
+            "--output_dir=NEW; --units=unknown goes on without joints."
+        )
     if peak > CLAMP + 0.5:
         return "deg" if read <= FARTHEST_DEG else ""
     at_the_end = float(np.mean(np.abs(np.abs(state) - CLAMP).min(axis=1) < 0.01))

@@ -83,8 +83,7 @@ def note_of(take: MixedTake) -> TakeNote:
 def chosen_held_out(config: FinetuneConfig, real: Sequence[TakeNote]) -> frozenset[str]:
     """Return the uids of the real takes that the options keep aside."""
     if isinstance(config.held_out, float):
-        share = config.held_out
-        return held_out.choose(real, share, config.seed) if share else frozenset()
+        return held_out.choose(real, config.held_out, config.seed)
     lacking = set(config.held_out) - {n for t in real for n in (t.index, t.uid)}
     if lacking:
         known = ", ".join(map(str, sorted({t.index for t in real})))

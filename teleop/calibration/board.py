@@ -8,6 +8,7 @@ the first square, x along the columns, y along the rows, z away from whoever loo
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -260,22 +261,29 @@ def why_not_found(board: Board, images: Iterable[Image]) -> str:
             shapes += [grid.shape[:2]] if grid is not None else []
             continue
         bits, last = name.partition("_")[0], int(ids.max())
-        if board.kind == "chessboard" or not board.dictionary.startswith(bits):
-            least = next(n for n in (50, 100, 250, 1000) if last < n)
-            other = replace(board, kind="charuco", dictionary=f"{bits}_{least}")
-            return f"Markers of another dictionary, or a larger one, are there: {other.option}"
-        end = board.columns * board.rows // 2 - 1
-        if last > end:
+        least = next(n for n in (50, 100, 250, 1000) if last < n)
+        own = board.kind == "charuco" and board.dictionary.startswith(bits)
+        family = board.dictionary if own else f"{bits}_{least}"
+        # The layout that explains most corners: markers are numbered row by row.
+        seen: list[tuple[int, int, Board]] = []
+        for columns, rows in itertools.product(range(3, 16), repeat=2):
+            if last < columns * rows // 2 <= last + 5:
+                made = replace(
+                    board, kind="charuco", columns=columns, rows=rows, dictionary=family,
+                    marker_m=0.75 * board.square_m if board.kind == "chessboard" else
+                    board.marker_m,
+                )  # fmt: skip
+                view = find_board(made, grey)
+                seen += [(len(view.ids), -columns * rows, made)] if view is not None else []
+        if seen:
+            made = max(seen, key=lambda found: found[:2])[2]
             return (
-                f"Marker {last} is there, and {board.columns} x {board.rows} squares end at marker "
-                f"{end}: the board has more squares. Count them again."
+                f"A ChArUco board of {made.columns} x {made.rows} squares is there: {made.option}, "
+                "with its sizes as measured on it."
             )
-        turned = replace(board, columns=board.rows, rows=board.columns)
-        if find_board(turned, grey) is not None:
-            return f"The board has another layout: {turned.option}"
         return (
-            f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count "
-            "the squares again: --board=COLUMNSxROWS:MM."
+            f"Markers {ids.min()} to {last} of {bits} are there, but laid out as no ChArUco board "
+            "of 3 x 3 to 15 x 15 squares. Show more of the board."
         )
     if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
         inner = max(shapes, key=lambda shape: shape[0] * shape[1])

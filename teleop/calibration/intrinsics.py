@@ -20,7 +20,9 @@ from gaploop.teleop.calibration.geometry import pose
 LENSES: Final = ("standard", "wide")
 """`standard`: OpenCV's k1 k2 p1 p2 k3; `wide`: its rational model with k4 k5 k6 besides."""
 MAX_RMS_PX: Final = 0.5
-"""A calibration with a larger RMS reprojection error is refused [px]."""
+"""A calibration with a larger RMS reprojection error is refused [px]: of pictures up to
+`RMS_WIDTH_PX` wide; of larger ones it grows with the width, as a corner's blur does."""
+RMS_WIDTH_PX: Final = 640
 MIN_VIEWS: Final = 8
 """Fewer pictures are refused; 15 to 25 are a good number."""
 MAX_FOCAL_STD: Final = 0.02
@@ -47,7 +49,9 @@ REGIONS: Final = {
 }
 """Row and column of the ninths of the picture, in the order in which they are asked for."""
 TILTED_DEG: Final = 15.0
-"""A board tilted by less says little about the focal length (Zhang, PAMI 2000, section 4)."""
+"""A board whose normal is nearer to the optical axis says little about the focal length: parallel
+to the picture's plane it says nothing, wherever it is (Zhang, PAMI 2000, sections 2.4 and 4)."""
+AGAINST: Final = "against the optical axis"
 TILTED_VIEWS: Final = 6
 """How many tilted views to ask for."""
 SPREAD_ON_AXIS: Final = 2
@@ -166,6 +170,11 @@ class HurtingImage:
     why: str
 
 
+def most_rms_px(width: int) -> float:
+    """Return the RMS error up to which pictures so wide are accepted [px]."""
+    return MAX_RMS_PX * max(1.0, width / RMS_WIDTH_PX)
+
+
 @dataclass(frozen=True)
 class IntrinsicsResult:
     """Intrinsics and everything that says how far to trust them.
@@ -189,7 +198,8 @@ class IntrinsicsResult:
     def refusals(self) -> tuple[str, ...]:
         """Return why these intrinsics must not be used, each with its fix; empty where fine."""
         said = []
-        if self.rms_px > MAX_RMS_PX:
+        most_px = most_rms_px(self.intrinsics.width)
+        if self.rms_px > most_px:
             wide = "" if self.intrinsics.lens == "wide" else " For a lens over 90° try --lens=wide."
             fix = (
                 "No single picture stands out: check that the board is flat, that its size is as "
@@ -199,14 +209,15 @@ class IntrinsicsResult:
                 worst = ", ".join(h.name for h in self.hurting)
                 fix = f"Remove or retake {worst}."
             said.append(
-                f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. {fix}"
+                f"RMS reprojection error is {self.rms_px:.2f} px, above {most_px:g} for "
+                f"pictures {self.intrinsics.width} px wide. {fix}"
             )
         share = max(self.std["fx"], self.std["fy"], self.focal_std_px) / self.intrinsics.focal_px
         tilted = int((self.coverage.tilt_deg >= TILTED_DEG).sum())
         if share > MAX_FOCAL_STD or tilted < MIN_TILTED:
             said.append(
-                f"The focal length is uncertain by {share:.1%}: the board is tilted by "
-                f"{TILTED_DEG:g}° or more in {tilted} pictures. Add some with it tilted by 20 to "
+                f"The focal length is uncertain by {share:.1%}: in {tilted} pictures the board is "
+                f"tilted {AGAINST} by {TILTED_DEG:g}° or more. Add some with it tilted so by 20 to "
                 "45°, towards every side."
             )
         return tuple(said)
@@ -352,7 +363,7 @@ class Coverage:
 
     Attributes:
         counts: corners in each cell of the picture, shape `CELLS`.
-        tilt_deg: angle between the board's normal and the line of sight [deg], shape (n,).
+        tilt_deg: angle between the board's normal and the optical axis [deg], shape (n,).
         about_x: tilted about the picture's horizontal axis rather than the vertical, shape (n,).
     """
 
@@ -374,11 +385,11 @@ class Coverage:
             if (self.counts[np.ix_(rows[i], columns[j])] > 0).mean() < 0.5
         ]
         tilted = self.tilt_deg >= TILTED_DEG
-        for about_x, words in ((True, "towards or away from the camera"), (False, "left or right")):
+        for about_x, words in ((True, "top to bottom"), (False, "left to right")):
             if (tilted & (self.about_x == about_x)).sum() < SPREAD_ON_AXIS:
-                asks.append(f"board tilted {words} by 20 to 45°")
+                asks.append(f"board tilted {AGAINST}, {words}, by 20 to 45°")
         if tilted.sum() < TILTED_VIEWS and not asks:
-            asks.append("more tilted boards")
+            asks.append(f"more boards tilted {AGAINST} by 20 to 45°")
         return tuple(asks)
 
 
@@ -393,9 +404,7 @@ def coverage(board: Board, views: Sequence[BoardView], lens: Intrinsics | None =
     edges = [(-0.5, height - 0.5), (-0.5, width - 0.5)]
     counts, _, _ = np.histogram2d(corners[:, 1], corners[:, 0], bins=CELLS, range=edges)
     T = np.array([lens.board_pose(board, view)[0] for view in views])
-    sight = T[:, :3, :3] @ board.centre_m + T[:, :3, 3]
-    sight /= np.linalg.norm(sight, axis=1, keepdims=True)
-    axes = np.cross(sight, T[:, :3, 2])  # about which the board's normal is tilted
+    axes = np.cross([0.0, 0.0, 1.0], T[:, :3, 2])  # about which the board's normal is tilted
     tilt_deg = np.degrees(np.arcsin(np.minimum(np.linalg.norm(axes, axis=1), 1.0)))
     return Coverage(counts.astype(np.int64), tilt_deg, np.abs(axes[:, 0]) >= np.abs(axes[:, 1]))
 

@@ -10,7 +10,12 @@ import numpy as np
 
 from gaploop.teleop.calibration.board import BoardView
 from gaploop.teleop.calibration.hand_eye import HandEyeResult
-from gaploop.teleop.calibration.intrinsics import CELLS, MAX_RMS_PX, TILTED_DEG, IntrinsicsResult
+from gaploop.teleop.calibration.intrinsics import (
+    CELLS,
+    TILTED_DEG,
+    IntrinsicsResult,
+    most_rms_px,
+)
 
 INK: Final = "#222222"
 FINE: Final = "#2a78b5"
@@ -72,7 +77,7 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
     errors = [(i.name, i.rms_px) for i in result.images]
     axes = figure.add_subplot(grid[1, 1])
     _draw_errors(axes, errors, {h.name for h in result.hurting}, "RMS error [px]")
-    axes.axhline(MAX_RMS_PX, color=BAD, lw=0.8, ls="--")
+    axes.axhline(most_rms_px(result.intrinsics.width), color=BAD, lw=0.8, ls="--")
     verdict = "refused" if result.refusals() else "accepted"
     figure.suptitle(
         f"RMS {result.rms_px:.3f} px ({verdict}), held out {result.held_out_px:.3f} px, "

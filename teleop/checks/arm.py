@@ -31,7 +31,7 @@ from gaploop.core.messages import (
     SafetyReason,
     Tick,
 )
-from gaploop.core.protocols import Follower
+from gaploop.core.protocols import Follower, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import say_reasons, say_to_do
@@ -157,10 +157,12 @@ def check_moving(
     rates: Rates,
     person: Person,
     checks: Collection[str] = (JOINT_ORDER, ESTOP),
+    sinks: Sequence[TakeSink] = (),
 ) -> Iterator[CheckResult]:
     """Hold the arm, move its joints, stop it, have its power cut; Ctrl-C lowers it.
 
-    `checks` may name `DAMPING`, too, which comes first: one joint falls twice.
+    `checks` may name `DAMPING`, too, which comes first: one joint falls twice. `sinks` are told
+    each turn in which the arm is held.
     """
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
@@ -172,7 +174,13 @@ def check_moving(
             "Ctrl-C lowers it."
         )
     control = ControlThread(
-        follower, leader, safety, rates, clock=clock, sinks=(leader, lateness), until_done=False
+        follower,
+        leader,
+        safety,
+        rates,
+        clock=clock,
+        sinks=(leader, lateness, *sinks),
+        until_done=False,
     )
     with (
         control,

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
 from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
 from gaploop.teleop.calibration.hand_eye import MAX_RESIDUAL_MM
-from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX
+from gaploop.teleop.calibration.intrinsics import most_rms_px
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
@@ -43,11 +43,11 @@ _TYPES: Final = {"so_follower": "so101_follower", "so_leader": "so101_leader"}
 """LeRobot's folder, where it isn't called as the type of its option: both arms are one class."""
 _KNOWN: Final = ("so_", "so100_", "so101_", "koch_", "omx_")
 """Arms whose calibrations are of a kind that is known here."""
-_QUALITY: Final = (
-    ("intrinsics", "rms_px", MAX_RMS_PX, "px"),
-    ("hand_eye", "held_out_mm", MAX_RESIDUAL_MM, "mm"),
+_QUALITY: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float], str], ...]] = (
+    ("intrinsics", "rms_px", lambda part: most_rms_px(int(part.get("width", 0))), "px"),
+    ("hand_eye", "held_out_mm", lambda _: MAX_RESIDUAL_MM, "mm"),
 )
-"""Part of a camera's calibration, the figure that says how good it is, and the most it may be."""
+"""Part of a camera's calibration, the figure that says how good it is, and its limit."""
 
 
 # --- arms, as LeRobot keeps them ---------------------------------------------------------------
@@ -204,8 +204,8 @@ def check_station(
     for camera in cameras:
         parts = calibration.get("cameras", camera) or {}
         measured = [
-            (part, float(parts[part].get(key, math.inf)), limit, unit)
-            for part, key, limit, unit in _QUALITY
+            (part, float(parts[part].get(key, math.inf)), most(parts[part]), unit)
+            for part, key, most, unit in _QUALITY
             if part in parts
         ]
         data: dict[str, Any] = {"camera": camera, **{part: value for part, value, *_ in measured}}

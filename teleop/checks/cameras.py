@@ -174,6 +174,7 @@ def check_pictures(
             "camera": camera.name,
             "rate_hz": rate_hz,
             "age_p99_s": oldest_s,
+            "brightness": float(np.mean(last)),
             "size": [width, height],
         }
         found = f"{camera.name}: {width}x{height}, {rate_hz:.0f} pictures/s, "

@@ -30,7 +30,7 @@ from gaploop.core.messages import (
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
-from gaploop.teleop.lerobot_devices.silence import SilenceWatch, newest_message
+from gaploop.teleop.lerobot_devices.silence import NewestMessages, SilenceWatch
 from gaploop.teleop.stopping import undisturbed
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ class GenericFollower:
         moves = [
             k for k, name in enumerate(self.joint_names[: self._n_arm]) if "gripper" not in name
         ]
-        self._silence = SilenceWatch(device, moves, station.safety.following_rad)
+        names = [key.removesuffix(_POSITION) for key in self._keys]
+        self._silence = SilenceWatch(device, names, moves, station.safety.following_rad)
         self._is_silent = False
         _give_up_sending(device)
         start = self.read().position_rad
@@ -165,7 +166,7 @@ class GenericFollower:
         position = self._column(seen, "") * self._rad_per_unit
         if not np.isfinite(position).all():
             position = np.where(np.isfinite(position), position, self._position)
-        missing = [key not in seen for key in self._keys]
+        missing = np.array([key not in seen for key in self._keys])
         self._position = position
         readings = {}
         for name, ends in _READINGS.items():
@@ -173,15 +174,17 @@ class GenericFollower:
             readings[name] = next((c for c in columns if np.isfinite(c).any()), columns[0])
         readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
         bits = np.stack([position, *readings.values()])
-        is_silent = self._silence.answers(position, bits.tobytes(), t_s) and bool(seen)
+        silent = self._silence.silent(position, bits.tobytes(), t_s) & bool(seen)
+        is_silent = bool(silent.any())
         if is_silent:
-            missing = [True] * len(missing)
-            readings = {name: np.full_like(values, np.nan) for name, values in readings.items()}
+            missing |= silent
+            readings = {name: np.where(silent, np.nan, q) for name, q in readings.items()}
             if not self._is_silent:
                 self._failed_reads += 1
+                who = [n for n, is_one in zip(self.joint_names, silent, strict=True) if is_one]
                 log.warning(
                     "%s is silent: its class answers, but with what it had heard before.",
-                    self.robot_type,
+                    self.robot_type if silent.all() else f"{self.robot_type}, {', '.join(who)},",
                 )
         self._is_silent = is_silent
         flags = np.where(missing, NO_REPLY, 0).astype(np.int64)
@@ -311,7 +314,7 @@ class GenericLeader:
         self._keys = [by_joint.get(name, "") for name in follower.joint_names]
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
         self._last = LeaderSample(-math.inf, np.full(len(self._keys), np.nan))
-        self._message: Any = None
+        self._newest = NewestMessages(device, list(by_joint))
         self._failed = 0
         self._is_failing = False
         self._connected = True
@@ -340,12 +343,10 @@ class GenericLeader:
             self._is_failing = True
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
-        message = newest_message(self.device)
-        if message is not None and message is self._message:
-            return self._last  # its class has heard nothing new, and says the last once more
-        self._message = message
+        heard_s = self._newest.heard_s(now_s)  # its class may say once more what it heard before
+        oldest_s = now_s if heard_s is None else float(heard_s.min())
         age_s = float(getattr(self.device, "age_s", 0.0))  # as that of a leader elsewhere
-        self._last = LeaderSample(now_s - age_s, self._from_units(values))
+        self._last = LeaderSample(oldest_s - age_s, self._from_units(values))
         return self._last
 
     def close(self) -> None:

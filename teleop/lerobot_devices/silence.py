@@ -4,7 +4,8 @@ Some classes go on serving the last state they heard after the robot behind them
 LeKiwi client, a bridge, a simulator's client. Nothing raises, so nothing seems wrong.
 
 - Where the class keeps the newest message, that is what tells: the same object again is nothing
-  new, whatever an arm at rest reports.
+  new, whatever an arm at rest reports. LeRobot's CAN buses keep one for each motor, and go on with
+  that of a motor that is dead.
 - Otherwise only the readings can tell. An arm at rest with quiet encoders repeats itself to the
   last bit, and so does one that holds a weight, or pushes with one joint on what doesn't give. So
   not one reading may have changed while the goals moved where no arm could have stayed: two joints
@@ -16,10 +17,11 @@ LeKiwi client, a bridge, a simulator's client. Nothing raises, so nothing seems 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 
@@ -37,26 +39,57 @@ _NEWEST: Final = ("last_remote_state", "_lowstate")
 """Where classes keep the newest message: LeKiwi's client and those made after it; Unitree's G1."""
 
 
-def newest_message(device: Any) -> Any:
-    """Return the object that a device's readings are made of, anew with each message; or None."""
-    found = (getattr(device, name, None) for name in _NEWEST)
-    return next((message for message in found if message is not None), None)
+_NEWEST_OF_MOTORS: Final = "_last_known_states"
+"""Where LeRobot's CAN buses (Damiao, RobStride) keep the newest answer of each motor."""
+
+
+class NewestMessages:
+    """When a class that keeps its newest messages has heard them: they are made anew each time."""
+
+    def __init__(self, device: Any, joints: Sequence[str]) -> None:
+        self._device, self._joints = device, joints
+        self._messages: list[Any] = [None] * len(joints)
+        self._heard_s: FloatArray = np.full(len(joints), np.nan)
+
+    def heard_s(self, now_s: float, *, is_new: bool = False) -> FloatArray | None:
+        """Return when each joint's was heard [s], shape (n_joints,); None where none is kept.
+
+        Args:
+            is_new: what is read isn't what it was, though the message may be the same object.
+        """
+        device, by_motor = self._device, dict[str, Any]()
+        found = (getattr(device, name, None) for name in _NEWEST)
+        whole = next((message for message in found if message is not None), None)
+        for side in ("", "left_", "right_"):
+            bus = getattr(getattr(device, f"{side}arm", device if not side else None), "bus", None)
+            states: Mapping[str, Any] = getattr(bus, _NEWEST_OF_MOTORS, {})
+            by_motor |= {f"{side}{motor}": state for motor, state in states.items()}
+        messages = [by_motor.get(joint, whole) for joint in self._joints]
+        if all(message is None for message in messages):
+            return None
+        for k, (message, before) in enumerate(zip(messages, self._messages, strict=True)):
+            if message is None or message is not before or (is_new and message is whole):
+                self._heard_s[k] = now_s
+        self._messages = messages
+        return self._heard_s
 
 
 class SilenceWatch:
     """Watches what a robot reports against where it is sent.
 
     Args:
-        joints: places of the joints that go where they are sent, grippers left out.
+        names: of all its joints, as its class calls them.
+        joints: places of those that go where they are sent, grippers left out.
         off_rad: a joint this far from where it was sent should be under way [rad].
     """
 
-    def __init__(self, device: Any, joints: Sequence[int], off_rad: float) -> None:
-        self._device, self._joints = device, np.asarray(joints, dtype=np.intp)
-        self._off_rad = off_rad
-        self._message: Any = None
+    def __init__(
+        self, device: Any, names: Sequence[str], joints: Sequence[int], off_rad: float
+    ) -> None:
+        self._newest, self._joints = NewestMessages(device, names), np.asarray(joints, np.intp)
+        self._off_rad, self._n = off_rad, len(names)
         self._readings = b""
-        self._heard_s = self._since_s = self._changed_s = math.nan
+        self._since_s = self._changed_s = math.nan
         self._been: FloatArray = np.full((2, len(joints)), np.nan)
         self._is_dry = bool(getattr(getattr(device, "config", None), "dry_run", False))
         self.forget()
@@ -74,13 +107,19 @@ class SilenceWatch:
             low, high, _ = self._goals
             self._goals = np.stack([np.minimum(low, goals), np.maximum(high, goals), goals])
 
-    def answers(self, q_rad: FloatArray, readings: bytes, now_s: float) -> bool:
-        """Say whether `readings`, with the positions `q_rad` [rad], are memory and no answer."""
-        message = newest_message(self._device)
-        if message is not None:
-            if message is not self._message or readings != self._readings:
-                self._message, self._readings, self._heard_s = message, readings, now_s
-            return now_s - self._heard_s >= NEWS_S
+    def silent(self, q_rad: FloatArray, readings: bytes, now_s: float) -> NDArray[np.bool_]:
+        """Say whose `readings`, with the positions `q_rad` [rad], are memory and no answer.
+
+        Returns shape (n_joints,).
+        """
+        heard_s = self._newest.heard_s(now_s, is_new=readings != self._readings)
+        if heard_s is not None:
+            self._readings = readings
+            return np.asarray(now_s - heard_s >= NEWS_S)
+        return np.full(self._n, self._stays(q_rad, readings, now_s))
+
+    def _stays(self, q_rad: FloatArray, readings: bytes, now_s: float) -> bool:
+        """Say whether nothing has changed though the goals moved where no arm could have stayed."""
         q, off_rad = q_rad[self._joints], self._off_rad
         if readings != self._readings:
             forgotten = FORGET_RAD_S * (now_s - self._changed_s)

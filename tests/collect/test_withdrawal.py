@@ -31,7 +31,8 @@ LATER = today() + timedelta(days=30)
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Path:
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "safe/consents.jsonl"))
     return tmp_path / "safe/consents.jsonl"
 
 
@@ -76,7 +77,7 @@ def recorded(tmp_path: Path, register: Path) -> tuple[str, str, dict[str, list[s
             takes[who].append(write_take(journal, ids))
         for id_ in (ana, ben):
             consent_store.add_place(register, id_, Place("journal", str(journal)))
-        publish_takes(journal, tmp_path / "set", "me/x", consents=register)
+        publish_takes(journal, tmp_path / "set", "me/x")
     return ana, ben, takes
 
 
@@ -115,7 +116,7 @@ def test_withdrawn_takes_are_nowhere_and_all_others_still_are(
     kept_report = register.parent / f"withdrawal_{ana}.json"
     assert stat.S_IMODE(kept_report.stat().st_mode) == 0o600
     assert json.loads(kept_report.read_text())["finished"]
-    again = publish_takes(tmp_path / "one", tmp_path / "set", "me/x", consents=register)
+    again = publish_takes(tmp_path / "one", tmp_path / "set", "me/x")
     assert again.published == ()
     assert withdraw(register, ana, remove=True).found == ()
     assert not consent_store.load_register(register).consents[ben].withdrawn

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_arms import NAMES, Change, as_is, recording, reordered, report
 
 from gaploop.core.messages import FloatArray
 from gaploop.datasets.absolute import arm
+from gaploop.datasets.absolute.recording import MotionRecording
 
 
 def changed(joint: int, change: object) -> Change:
@@ -31,6 +35,12 @@ def repeats(values: FloatArray, episode: int) -> FloatArray:
     return out
 
 
+def now_and_then(values: FloatArray, episode: int) -> FloatArray:
+    """News every 2 to 6 rows, four on average: 75 % of rows repeat."""
+    ends = np.cumsum(np.random.default_rng(episode).integers(2, 7, len(values)))
+    return values[np.r_[0, ends][np.searchsorted(ends, np.arange(len(values)), "right")]]
+
+
 def swapped(values: FloatArray, _episode: int) -> FloatArray:
     return values[:, [0, 2, 1, 3, 4, 5]]
 
@@ -41,6 +51,13 @@ def test_nothing_is_said_of_a_clean_arm(seed: int) -> None:
     assert [f.kind for f in found.findings] == []
     assert {"wiring", "offset", "dead_band", "joint_delay", "gain"} <= set(found.good)
     assert "a wrong homing offset" in found.untested
+
+
+def test_a_slow_bus_is_told_with_its_rate() -> None:
+    """Rows with news were looked at less often than others: 95 % were said to repeat of 77 %."""
+    first = report(recording(1, read=now_and_then)).findings[0]
+    assert first.kind == "repeats"
+    assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +137,36 @@ def test_play_is_a_play() -> None:
     assert (np.abs(out[1] - u) <= 1.5 + 1e-9).all()
     moved = np.abs(np.diff(out[1], axis=0)) > 1e-9
     assert np.allclose(np.abs(out[1][1:] - u[1:])[moved], 1.5)
+
+
+def grips(stalled: Collection[int] = (), empty: Collection[int] = ()) -> MotionRecording:
+    """Return episodes in which a gripper closes on something at 30 % and opens again."""
+    made = recording(0)
+    k = np.arange(len(made.episodes[0].command))
+    asked = np.interp(k, [0, 60, 75, 150, 165, 239], [100.0, 100, 0, 0, 100, 100])
+    episodes = []
+    for e in made.episodes:
+        command, reading = e.command.copy(), e.reading.copy()
+        command[:, 5] = asked
+        reading[:, 5] = np.maximum(np.interp(k - 3, k, asked), 0.0 if e.index in empty else 30.0)
+        if e.index in stalled:
+            reading[150:200, 5] = 30.0
+        episodes.append(replace(e, command=command, reading=reading))
+    return replace(made, episodes=tuple(episodes))
+
+
+def test_a_gripper_that_holds_is_no_fault() -> None:
+    assert not report(grips()).findings
+
+
+def test_a_gripper_that_is_told_to_open_and_does_not() -> None:
+    [found] = report(grips(stalled=(2, 6))).findings
+    assert (found.kind, found.episodes) == ("stalled_gripper", (2, 6))
+    assert found.estimate.value == pytest.approx(1.3, abs=0.4)
+
+
+def test_episodes_that_teach_nothing_are_listed_for_an_edit_tool() -> None:
+    found = report(grips(empty=(4,)))
+    assert found.to_delete() == found.to_json()["delete"] == [4]
+    (line,) = (line for line in found.lines() if "lerobot-edit-dataset" in line)
+    assert "--operation.episode_indices='[4]'" in line

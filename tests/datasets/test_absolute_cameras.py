@@ -156,3 +156,21 @@ def test_blur_rises_as_a_picture_is_blurred() -> None:
     values = [blur(sharp), *(blur(cv2.GaussianBlur(sharp, (0, 0), s)) for s in (1, 2, 4))]
     assert values == sorted(values)
     assert values[0] < 0.5 < values[-1]
+
+
+def test_which_camera_sees_the_gripper(plain: MotionRecording) -> None:
+    """One shows jaws that move while the arm stands, another shows only the arm."""
+    n = round(RUN_S * FPS)
+    grip = np.interp(np.arange(240), [20, 40, 60, 80], [100.0, 0, 0, 100])
+    still = tuple(
+        replace(e, reading=np.column_stack([np.zeros((240, 5)), grip])) for e in plain.episodes
+    )
+    held = replace(plain, episodes=still)
+    top, wrist = camera(held), camera(held, name="wrist")
+    for run in wrist.runs:
+        for row in range(n):
+            run.grey[row, 30:44, 40 : 44 + round(grip[row] / 5)] = 220.0
+    report = AbsoluteReport(plain.info.root)
+    CameraTests(held, report, [top, wrist]).run()
+    assert "seen by wrist (" in report.good["sight of the gripper"]
+    assert "top" not in report.good["sight of the gripper"]

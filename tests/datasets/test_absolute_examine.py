@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_arms import FPS, NAMES, recording
+from made_arms import STATE, recording, write
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -18,46 +18,6 @@ from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import BELONGS, KINDS
 from gaploop.datasets.absolute.recording import read_recording
 from gaploop.scripts.cli import main
-
-STATE = "observation.state"
-
-
-def write(
-    root: Path,
-    episodes: list[tuple[FloatArray, FloatArray]],
-    tasks: list[str] | None = None,
-    names: tuple[str, ...] = NAMES,
-) -> Path:
-    """Write commands and readings as a LeRobot v3 dataset without pictures."""
-    (root / "data/chunk-000").mkdir(parents=True)
-    (root / "meta/episodes/chunk-000").mkdir(parents=True)
-    widths = [episodes[0][i].shape[1] for i in (0, 1)]
-    features = {
-        key: {"dtype": "float32", "shape": [width], "names": [f"{n}.pos" for n in names[:width]]}
-        for key, width in zip(("action", STATE), widths, strict=True)
-    }
-    lengths = [len(u) for u, _ in episodes]
-    info = {
-        "codebase_version": "v3.0", "fps": FPS, "robot_type": "some_arm", "features": features,
-        "total_episodes": len(episodes), "total_frames": sum(lengths),
-    }  # fmt: skip
-    (root / "meta/info.json").write_text(json.dumps(info))
-    index = np.repeat(np.arange(len(episodes)), lengths)
-    rows = {"episode_index": index}
-    rows |= {
-        key: pa.array(np.concatenate([e[i] for e in episodes]).astype(np.float32).tolist())
-        for i, key in enumerate(("action", STATE))
-    }
-    pq.write_table(pa.table(rows), root / "data/chunk-000/file-000.parquet")
-    named = tasks or ["Stack the cups"] * len(episodes)
-    table = {
-        "episode_index": range(len(episodes)),
-        "length": lengths,
-        "tasks": [[task] for task in named],
-    }
-    pq.write_table(pa.table({k: list(v) for k, v in table.items()}),
-                   root / "meta/episodes/chunk-000/file-000.parquet")  # fmt: skip
-    return root
 
 
 def arm(offset_deg: float = 0.0, seed: int = 0) -> list[tuple[FloatArray, FloatArray]]:

@@ -275,17 +275,14 @@ def test_people_have_to_agree_to_a_copy(
     expires = datetime.now(UTC).date() + timedelta(days=9)
     consent_store.add(register, id_, expires, frozenset(Use))
     write_take(tmp_path / "journal", 3, consent=id_)
-    publish_takes(tmp_path / "journal", tmp_path / "set", "me/set", consents=register)
-    export_dataset(tmp_path / "set", "diffusion_policy", tmp_path / "a.zarr", consents=register)
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
+    publish_takes(tmp_path / "journal", tmp_path / "set", "me/set")
+    export_dataset(tmp_path / "set", "diffusion_policy", tmp_path / "a.zarr")
     places = consent_store.load_register(register).places[id_]
     assert str(tmp_path / "a.zarr") in {place.where for place in places}
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "other.jsonl"))
     with pytest.raises(UnusableInputError, match=id_):
-        export_dataset(
-            tmp_path / "set",
-            "diffusion_policy",
-            tmp_path / "b.zarr",
-            consents=tmp_path / "other.jsonl",
-        )
+        export_dataset(tmp_path / "set", "diffusion_policy", tmp_path / "b.zarr")
     assert not (tmp_path / "b.zarr").exists()
     argv = ["convert", str(tmp_path / "a.zarr"), f"--output_dir={tmp_path / 'back'}"]
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
@@ -301,7 +298,6 @@ def test_people_have_to_agree_to_a_copy(
             tmp_path / "set",
             "diffusion_policy",
             tmp_path / "c.zarr",
-            consents=register,
             advance=leave,
         )
     assert not [p for p in tmp_path.iterdir() if "c.zarr" in p.name]

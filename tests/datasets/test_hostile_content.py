@@ -39,7 +39,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory, write_take: Callable[..., st
     folder = tmp_path_factory.mktemp("sound")
     for code in range(2):
         write_take(folder / "journal", code=code)
-    publish(folder / "journal", folder / "set", "local/set", consents=folder / "consents.jsonl")
+    publish(folder / "journal", folder / "set", "local/set")
     return folder / "set"
 
 
@@ -156,7 +156,7 @@ def test_takes_of_one_name_are_not_exported(dataset: Path, tmp_path: Path, name:
     pq.write_table(table.set_column(table.column_names.index("gap_uid"), "gap_uid", uids), path)
     out = tmp_path / f"out{'' if name == 'aloha' else '.zarr'}"
     with pytest.raises(UnusableInputError, match="names several episodes"):
-        export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
+        export_dataset(dataset, name, out)
     assert not out.exists()
 
 
@@ -178,7 +178,7 @@ def test_only_finite_numbers_are_exported(
     ending = {"diffusion_policy": ".zarr"}.get(name, "")
     out = tmp_path / f"out{ending}"
     with pytest.raises(UnusableInputError, match=rf"episode 0: {column} .*{says}"):
-        export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
+        export_dataset(dataset, name, out)
     assert not out.exists()
 
 
@@ -196,13 +196,13 @@ out = Path(folder) / "out"
 for size in (0, 1000, 6000, 20_000, 45_000, 60_000, 80_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
-        export_dataset(Path(root), "aloha", out, consents=Path(folder) / "consents.jsonl")
+        export_dataset(Path(root), "aloha", out)
         sys.exit(f"{size} bytes were enough")
     except UnusableInputError as error:
         assert "can't be written" in str(error), error
     assert not list(Path(folder).glob("*out*")), list(Path(folder).glob("*out*"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-export_dataset(Path(root), "aloha", out, consents=Path(folder) / "consents.jsonl")
+export_dataset(Path(root), "aloha", out)
 """
 
 

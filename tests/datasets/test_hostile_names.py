@@ -109,7 +109,7 @@ def test_withdrawing_a_consent_deletes_nothing_outside_the_journal(
     ana = consent_store.add(register, new_id(), today(), frozenset(Use)).id
     hers = write_take(journal, 4, consent=ana, conditions={"human": "handover"})
     write_take(journal, 4)
-    publish_takes(journal, home / "set", "me/set", consents=register)
+    publish_takes(journal, home / "set", "me/set")
     rename_take(home / "set", "../precious")
     for place in (Place("journal", str(journal)), Place("dataset", str(home / "set"))):
         consent_store.add_place(register, ana, place)

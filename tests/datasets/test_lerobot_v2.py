@@ -154,12 +154,15 @@ def test_what_is_missing_is_named_and_left_out(
     require_same(published, tmp_path / "back", (0, 3))
 
 
-@pytest.mark.parametrize("odd", ["time runs on", "uneven pictures", "gaps in numbers"])
+@pytest.mark.parametrize(
+    "odd", ["time runs on", "uneven pictures", "gaps in numbers", "columns that LeRobot makes"]
+)
 def test_what_is_only_stated_oddly_comes_along_whole(
     published: Path, old: Path, tmp_path: Path, odd: str
 ) -> None:
     """Import named repair for timestamps that ran on, and repair named import; pictures at uneven
-    times were left out; a gap in the numbers ended in exit code 1 with everything written."""
+    times were left out; a gap in the numbers ended in exit code 1 with everything written; without
+    frame_index it was a KeyError."""
     for k in range(len(FRAMES)):
         table = pq.read_table(data(old, k))
         if odd == "time runs on":
@@ -168,6 +171,13 @@ def test_what_is_only_stated_oddly_comes_along_whole(
             pq.write_table(table.set_column(at, "timestamp", later), data(old, k))
         elif odd == "uneven pictures":
             damage.uneven(video(old, k), 50)
+        elif odd == "columns that LeRobot makes":
+            made = ["frame_index", "index", "episode_index", "task_index"]
+            pq.write_table(table.drop_columns(made), data(old, k))
+            info = json.loads((old / layout.INFO).read_text())
+            info["features"] = {n: f for n, f in info["features"].items() if n not in made}
+            info["data_path"] = "data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet"
+            (old / layout.INFO).write_text(json.dumps(info))
     if odd == "gaps in numbers":
         for k in (3, 2):
             video(old, k).rename(video(old, 2 * k + 1))
@@ -179,6 +189,31 @@ def test_what_is_only_stated_oddly_comes_along_whole(
     assert import_(old, tmp_path / "back") == 0
     assert errors(tmp_path / "back") == []
     require_same(published, tmp_path / "back", (0, 1, 2, 3))
+
+
+def test_encoder_ticks_become_the_degrees_that_lerobot_reads(old: Path, tmp_path: Path) -> None:
+    """Takes in ticks lost their joints in silence."""
+    spec = json.loads((old / layout.INFO).read_text())["features"][columns.STATE]
+    names = spec["names"]
+    for k in range(len(FRAMES)):
+        table = pq.read_table(data(old, k))
+        for name in (columns.STATE, columns.ACTION):
+            ticks = np.full((len(table), len(names)), 2000.0, dtype=np.float32)
+            ticks[:, -1] = 1200.0 + 10 * np.arange(len(table))
+            at, kind = table.column_names.index(name), table.schema.field(name).type
+            table = table.set_column(at, name, pa.array(list(ticks), kind))
+        pq.write_table(table, data(old, k))
+    arm = tmp_path / "arm.json"
+    motor = {"id": 1, "drive_mode": 0, "homing_offset": 0, "range_min": 1000, "range_max": 3000}
+    arm.write_text(json.dumps({name.removesuffix(".pos"): motor for name in names}))
+    assert import_(old, tmp_path / "angles", f"--calibration={arm}") == 0
+    (file,) = (tmp_path / "angles" / "data").rglob("*.parquet")
+    state = np.array(pq.read_table(file)[columns.STATE].to_pylist())
+    assert (state[:, :-1] == 0.0).all()
+    assert state[0, -1] == pytest.approx(10.0)
+    info = json.loads((tmp_path / "angles/meta/gap/convert.json").read_text())
+    assert info["fixed"] == ["Encoder ticks became degrees."]
+    assert import_(tmp_path / "angles", tmp_path / "again", f"--calibration={arm}") == 2
 
 
 @pytest.mark.parametrize("spoil", ["cut video", "cut rows", "short video", "NaN"])

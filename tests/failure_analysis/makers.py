@@ -10,7 +10,7 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.plan import Plan
 from gaploop.core.take import TRACKED_SCENE, Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
@@ -76,7 +76,9 @@ def take(
         columns[f"follower.{name}.position_rad"] = position[:, j]
     columns.update(extra or {})
     t_s = np.arange(len(sent)) / RATE_HZ
-    info = TakeInfo(uid=uid, fps=50.0, kind=kind, joint_names=JOINTS, units="deg")
+    info = TakeInfo(
+        uid=uid, fps=50.0, kind=kind, domain=Domain.SIM_TARGET, joint_names=JOINTS, units="deg"
+    )
     return Take(
         info,
         outcome,

@@ -94,9 +94,9 @@ def test_never_over_any_limit(spread: dict[str, float], hours: float, takes: int
     plan = plan_for(diagnosed(spread), ask).plan
     assert sum(i.takes for i in plan.items) <= takes
     assert plan.hours is not None
-    assert plan.hours.mean <= hours * 1.05 + 0.05  # the mean of draws, rounded
+    assert plan.hours.value <= hours * 1.05 + 0.05  # the mean of draws, rounded
     assert plan.cost is not None
-    assert plan.cost.mean == pytest.approx(plan.hours.mean * 60.0, abs=1.0)
+    assert plan.cost.value == pytest.approx(plan.hours.value * 60.0, abs=1.0)
 
 
 @settings(max_examples=20, deadline=None)
@@ -109,7 +109,7 @@ def test_more_budget_never_brings_less(
         found = plan_for(
             diagnosed(spread, succeeded=5), PlanRequest(given, prior())
         ).plan.gain_points
-        return found.mean if found else 0.0
+        return found.value if found else 0.0
 
     assert gain(budget) <= gain(budget + more)
 
@@ -282,9 +282,9 @@ def test_a_shared_doubt_widens_the_interval() -> None:
 def test_points_of_success_need_successes() -> None:
     known = make_plan(diagnosed({"object_property": 0.9}, succeeded=15), 20)
     assert known.success_now is not None
-    assert known.success_now.mean == pytest.approx(0.74, abs=0.03)
+    assert known.success_now.value == pytest.approx(0.74, abs=0.03)
     assert known.success_then is not None
-    assert known.success_now.mean < known.success_then.mean <= 1.0
+    assert known.success_now.value < known.success_then.value <= 1.0
     unknown = make_plan(diagnosed({"object_property": 0.9}), 20)
     assert unknown.success_now is None
     assert unknown.gain_of == "the failures"

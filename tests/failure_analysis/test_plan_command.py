@@ -12,13 +12,14 @@ import pytest
 from failure_analysis_makers import make_plan
 
 from gaploop.collect.campaign import campaign
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import SessionSpec, record_takes
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.run_record import write_run
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
@@ -90,7 +91,7 @@ def test_hours_are_a_budget_too(tmp_path: Path, capsys: pytest.CaptureFixture[st
         for s in (10, 100)
     )
     assert quick["items"][0]["takes"] > slow["items"][0]["takes"] > 0
-    assert quick["hours"]["mean"] < 0.25
+    assert quick["hours"]["value"] < 0.25
 
 
 def test_results_of_a_campaign_change_the_next_plan_and_are_kept(
@@ -102,7 +103,7 @@ def test_results_of_a_campaign_change_the_next_plan_and_are_kept(
     an_evaluation(tmp_path / "c1" / "after.json", 4, policy="adapted")
     out = f"--output_dir={tmp_path / 'p2'}"
     second = run([str(folder), "--budget.takes=20", f"--results={tmp_path / 'c1'}", out], capsys)
-    assert second["gain_points"]["mean"] < first["gain_points"]["mean"]
+    assert second["gain_points"]["value"] < first["gain_points"]["value"]
     kept = tmp_path / "p2" / "curves.json"
     again = ["--budget.takes=20", f"--results={kept}", f"--output_dir={tmp_path / 'p3'}"]
     third = run([str(folder), *again], capsys)
@@ -150,10 +151,12 @@ def test_the_embedded_cell_records_what_the_plan_asks_for(
     run([str(folder), "--budget.takes=6", f"--output_dir={tmp_path / 'p'}"], capsys)
     plan = load_plan(tmp_path / "p" / "plan.yaml")
     end = record_takes(
-        SessionSpec(tmp_path / "j", "t", TakeKind.ROLLOUT, max_s=0.06),
+        tmp_path / "j",
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         campaign(plan),
         lambda conditions: embedded_rig(conditions=conditions),
         idle,
+        max_s=0.06,
     )
     assert (end.counted, end.wanted, plan.takes) == (6, 6, 6)
     takes = list(read_journal(tmp_path / "j"))

@@ -189,7 +189,7 @@ def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:
         plan = plan_for(
             found, PlanRequest(Budget(takes=20), learn(), about=about(tmp_path, WEAK, CAMERA))
         )
-        return {i.dimension: i.gain_points.mean for i in plan.plan.items if i.gain_points}
+        return {i.dimension: i.gain_points.value for i in plan.plan.items if i.gain_points}
 
     measured, assumed = gains(came), gains({**came, "reproduces": False})
     assert measured["actuator_response"] < 10.0 < assumed["actuator_response"]
@@ -221,7 +221,7 @@ def test_a_twin_opens_remedies_and_without_one_takes_are_weighed_as_before(tmp_p
     assert "Don't collect yet" in plan.stop
     assert plan.success_then is not None
     assert plan.success_now is not None
-    assert plan.success_then.mean > plan.success_now.mean
+    assert plan.success_then.value > plan.success_now.value
 
 
 def test_the_remedy_is_the_one_that_brings_most_for_an_operators_hour(tmp_path: Path) -> None:
@@ -230,10 +230,10 @@ def test_the_remedy_is_the_one_that_brings_most_for_an_operators_hour(tmp_path: 
         (item,) = planned(shares, context).plan.items
         assert item.gain_points is not None
         assert item.hours is not None
-        rate = item.gain_points.mean / item.hours.mean
+        rate = item.gain_points.value / item.hours.value
         assert item.alternatives
         for other in item.alternatives:
-            worth = other.gain_points.mean >= LEAST_POINTS
+            worth = other.gain_points.value >= LEAST_POINTS
             assert rate >= other.points_per_hour or not worth
         assert "operator's hour" in item.why
 
@@ -262,7 +262,7 @@ def test_takes_in_a_twin_serve_every_dimension_and_are_recorded_once(tmp_path: P
     assert not second.commands
     assert "serve this, too" in second.protocol
     assert plan.hours is not None
-    assert plan.hours.mean == pytest.approx(0.1, abs=0.01)
+    assert plan.hours.value == pytest.approx(0.1, abs=0.01)
 
 
 def test_a_camera_alone_is_recalibrated(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
             sim=(sim,),
             mix=MixOptions(0.5),
             lora=LoraOptions(2),
-            held_out_share=0.3,
+            held_out=0.3,
             randomise=Randomise(1.0),
             **{**QUICK, "steps": 4, "patience": 2},
         )

@@ -121,7 +121,7 @@ def test_the_share_is_chosen_on_held_out_takes(
         ({"held_out": "[0,1,2,3,4,5]"}, "all 6 takes are held out"),
         ({"station": "cell9"}, "There are: cell0, cell1"),
         ({"mix.real": "auto"}, "needs simulated takes"),
-        ({"held_out": "[0]", "held_out_share": "0.5"}, "Give one of the two"),
+        ({"held_out": "0"}, "above 0 and below 1; episodes are written as"),
         ({"sim": "[nowhere]"}, "not found"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def make(folder: Path) -> Path:
     from; `dp.zarr` and `aloha` are its exports, `foreign` what other
     projects write, `link` messages of other machines, `files` the rest.
     """
-    consents = folder / "consents.jsonl"
+    os.environ["GAPLOOP_CONSENTS"] = str(folder / "consents.jsonl")
     journal, root = folder / "journal", folder / "set"
     for k, frames in enumerate((7, 5, 6)):
         uid = _take(journal, frames, Outcome.SUCCESS if k else Outcome.FAILURE, code=k)
@@ -63,9 +64,9 @@ def make(folder: Path) -> Path:
             ):
                 event = labels.LabelEvent(uid, name, value, "ana", "operator")
                 labels.append(journal / "labels.jsonl", event)
-    publish(journal, root, "local/set", consents=consents)
+    publish(journal, root, "local/set")
     for name, output in EXPORTS.items():
-        export_dataset(root, name, folder / output, consents=consents)
+        export_dataset(root, name, folder / output)
     _foreign(folder / "foreign")
     _texts(folder / "files")
     _messages(folder / "link")

@@ -24,11 +24,12 @@ from typing import Any, Literal
 import draccus
 import pytest
 
+from gaploop.core import progress
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.platform_calls import signals_handled
-from gaploop.scripts import _output, cli, options
+from gaploop.scripts import cli, options
 from gaploop.scripts._arguments import parse
-from gaploop.scripts.former_names import FORMER
+from gaploop.scripts.former_names import FORMER, FORMER_OPTIONS
 from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
 
 
@@ -159,6 +160,26 @@ def test_a_former_name_runs_what_it_is_called_now(capsys: pytest.CaptureFixture[
         now = f"is now: gaploop {' '.join(words)}. The former name ends with 0.1."
         assert said.err == f"gaploop {former}: {now}\n"
         assert said.out.startswith(f"usage: gaploop {words[0]}")
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["label", "--episode=3"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == ("gaploop label: --episode is now --episodes. The former name ends with 0.1.")
+    assert "Which folder" in said[1]
+    for argv, says in (
+        (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
+        (["plan", "--curves=a", "--runs=b"], "among --results"),
+        (["label", "--source=auto"], "CSV"),
+        (["convert", "x", "--swap_red_blue"], "colours"),
+    ):
+        assert cli.main(argv) == 2
+        assert says in capsys.readouterr().err
+    for command, renamed in FORMER_OPTIONS.items():
+        assert not renamed or command in (*FORMER, *cli.commands())
 
 
 @pytest.mark.parametrize(
@@ -400,15 +421,6 @@ def test_help_of_a_command_names_its_options_and_defaults() -> None:
     assert all(len(line) <= 100 for line in said.splitlines())
 
 
-def test_help_names_the_command_that_it_is_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """It said `gaploop <command> DIR`, of commands too that take no folder so."""
-    for name, is_short in (("diagnose", True), ("rollout", False)):
-        assert cli.main([name, "--help"]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "<command>" not in said
-        assert (f"(`gaploop {name} DIR` is short for it)" in said) == is_short
-
-
 def test_rare_options_wait_for_help_all() -> None:
     module = command(lambda _: 0, RARE=("way", "mix.*"), EXAMPLE="gaploop some --mix.real=0.5")
     said = cli._command_help("gaploop some", module, SomeConfig, ["--help"])
@@ -452,7 +464,7 @@ def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("unlogged")
 def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    _output.setup_logging()
+    progress.setup_logging()
     logging.getLogger("gaploop.x").info("ours")
     logging.getLogger("lerobot.x").warning("theirs")
     logging.getLogger("other").warning("another's")
@@ -501,9 +513,9 @@ def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
             told.set()
         return len(pauses_s) == 3
 
-    with _output.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
+    with progress.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
         assert told.wait(60)
-    assert pauses_s == [_output.FIRST_LINE_S, _output.NEXT_LINE_S, _output.NEXT_LINE_S]
+    assert pauses_s == [progress.FIRST_LINE_S, progress.NEXT_LINE_S, progress.NEXT_LINE_S]
     first, second = capsys.readouterr().err.splitlines()
     assert first == "Diagnosing: 3 of 40 …"
     assert second.startswith("Diagnosing: 3 of 40 …")
@@ -550,6 +562,6 @@ def test_a_demo_is_not_continued_with_other_settings(
 
 
 def test_the_overview_lists_each_command_once_by_job() -> None:
-    listed = [line.split()[0] for line in cli._overview().splitlines() if line.startswith("  ")]
+    listed = [line.split()[0] for line in cli._overview().splitlines() if re.match(r"  \w", line)]
     assert sorted(listed) == sorted(cli.commands())
     assert listed[:6] == list(cli.GROUPS["start here"])

@@ -94,7 +94,7 @@ def test_takes_in_a_twin_stand_for_the_station_and_say_what_their_cells_were_dra
     save_twin(Twin("bench", "so101", (delay,)), tmp_path / "twin.yaml")
     root, twin = tmp_path / "data", f"--robot.twin={tmp_path / 'twin.yaml'}"
     command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", twin, "--json"]
-    assert main([*command, "--robot.randomise=twin", "--seed=3"]) == 0
+    assert main([*command, "--robot.randomise=twin", "--robot.seed=3"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["evidence"] == "sim-to-sim"
     _, ranges = known_and_drawn(tmp_path / "twin.yaml", "twin")

@@ -10,9 +10,11 @@ from pathlib import Path
 from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
+from gaploop.core.statistics import Estimate
+from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.failure_analysis.review.label_session import LabelSession
-from gaploop.failure_analysis.review.page import ReviewPage
+from gaploop.failure_analysis.review.page import ReviewPage, row
 from gaploop.failure_analysis.review.server import ReviewSite
 
 
@@ -113,3 +115,19 @@ def test_the_agreement_dialog_tells_what_it_does_while_it_computes(
             assert any(text.startswith("Comparing") for text in texts)
 
         visit(site, work)
+
+
+def test_what_an_episode_shows_by_itself_stands_beside_it(dataset: Path, tmp_path: Path) -> None:
+    with site_of(dataset, tmp_path) as site:
+        assert site.shows(0) == []
+        size = Estimate(3.0, 2.9, 3.1)
+        found = AbsoluteFinding(
+            "offset", "elbow", "At rest elbow stands off its command, by", size, "°", (0, 2), 6, 2,
+            "", "", 3.0,
+        )  # fmt: skip
+        site.report = AbsoluteReport(dataset, [found])
+        assert site.shows(1) == []
+        take = next(t for t in site.session.takes() if t.episode.index == 2)
+        told = row(take, site.shows(2))
+        assert told["says"].endswith("At rest elbow stands off its command, by 3° [2.9, 3.1]; 2 of "
+                                     "6 episodes, most in 2.")  # fmt: skip

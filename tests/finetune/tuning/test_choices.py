@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.plan import ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Plan, PlanItem
+from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.config import LEAST, MOST, MixOptions, weights_of
 from gaploop.finetune.tuning import held_out, lerobot_bundle, real_share
@@ -141,7 +142,7 @@ def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: li
 
 def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
     def item(dimension: GapDimension, gain: float, remedy: str = "collect") -> PlanItem:
-        points = ExpectedValue(gain, gain, gain)
+        points = Estimate(gain, gain, gain)
         takes = 10 if remedy == "collect" else 0
         return PlanItem(dimension.value, dimension, takes, remedy, "", gain_points=points)
 

@@ -316,7 +316,7 @@ def test_lerobot_calibrate_is_followed_to_the_letter(model: str, kind: str, tmp_
 @pytest.mark.slow
 def test_lerobot_setup_motors_sets_an_arm_up(tmp_path: Path) -> None:
     """One motor after the other, gripper first, as its prompts say."""
-    with emulator(tmp_path, "--model=so101", "--factory_new", "--link=./arm") as bus:
+    with emulator(tmp_path, "--model=so101", "--servos=factory_new", "--link=./arm") as bus:
         assert bus.stdin is not None
         assert bus.stdout is not None
         process = subprocess.Popen(

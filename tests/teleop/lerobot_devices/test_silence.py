@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from lerobot import motors
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.messages import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.core.station import SafetyLimits, Station
+from gaploop.teleop.lerobot_devices import silence
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.trips import TripWatch
@@ -89,6 +92,25 @@ class Relayed(Robot):
         return self.last_remote_state
 
 
+class OnCan(Robot):
+    """As LeRobot's OpenArm: where a motor is dead its bus serves that one's last answer."""
+
+    name = "on_can"
+
+    def __init__(self, clock: ManualClock, **given: Any) -> None:
+        super().__init__(clock, **given)
+        self.bus = SimpleNamespace(_last_known_states={})
+        self.dead: tuple[str, ...] = ()
+        self.get_observation()
+
+    def get_observation(self) -> dict[str, Any]:
+        seen, states = super().get_observation(), self.bus._last_known_states
+        for motor in ARM:
+            if motor not in self.dead:
+                states[motor] = {"position": seen[f"{motor}.pos"]}
+        return {f"{motor}.pos": states[motor]["position"] for motor in ARM}
+
+
 class Driven:
     """A robot with what it is driven by, turn by turn."""
 
@@ -115,7 +137,10 @@ class Driven:
             cause = self.watch.cause(sample, state, self.clock.now_s(), goal.tolist())
             assert not cause & ~SafetyReason.LOST_SERVO & ~SafetyReason.NOT_FOLLOWING
             if cause & SafetyReason.LOST_SERVO:
-                assert (state.status & NO_REPLY).all()
+                dead = getattr(self.robot, "dead", ARM)
+                assert (state.status & NO_REPLY).astype(bool).tolist() == [
+                    name in dead or dead is ARM for name in self.follower.joint_names
+                ]
                 assert np.isfinite(state.position_rad).all()
                 return t_s
             self.follower.send(SafeCommand(goal, goal))
@@ -196,6 +221,30 @@ def test_a_class_that_keeps_its_last_message_is_silent_when_no_other_comes(goals
     assert after_s == pytest.approx(0.5, abs=0.05)
     driven.robot.is_dead, driven.robot.next_s = False, driven.clock.now_s()  # type: ignore[attr-defined]
     assert not driven.follower.read().status.any()
+
+
+@pytest.mark.parametrize("dead", [("elbow",), ("pan", "gripper")])
+@pytest.mark.parametrize("goals", [rest, sweep(range(6))])
+def test_a_motor_that_a_can_bus_serves_from_memory_is_silent_alone(
+    dead: tuple[str, ...], goals: Any
+) -> None:
+    """An OpenArm drove on with one motor frozen, as the others' readings changed."""
+    driven = Driven(OnCan)
+    assert driven.tripped_after_s(goals, 2.0) is None
+    driven.robot.dead = dead  # type: ignore[attr-defined]
+    assert driven.tripped_after_s(goals, 2.0) == pytest.approx(0.5, abs=0.05)
+    leader = OnCan(driven.clock)
+    leader.get_action = leader.get_observation  # type: ignore[attr-defined]
+    leading = GenericLeader(leader, OwnUnits(leader), driven.clock)
+    leader.dead, began_s = dead, leading.read(0.0).t_s
+    driven.clock.sleep_until(began_s + 1.0)
+    assert leading.read(0.0).t_s == began_s
+
+
+def test_the_can_buses_still_keep_what_tells() -> None:
+    for maker in ("damiao", "robstride"):
+        source = Path(motors.__file__).parent / maker / f"{maker}.py"
+        assert f"self.{silence._NEWEST_OF_MOTORS}[" in source.read_text()
 
 
 @pytest.mark.parametrize("pause_s", [0.1, 0.15, 0.25, 0.4, 0.55, 3.0])

@@ -1,0 +1,480 @@
+"""Deployment mistakes put in between a checkpoint and a dataset: which does `gaploop check` name?
+
+A made arm of five joints and a gripper, which isn't the cell's, goes to a red square that one
+camera sees from above (a blue one beside it is of no use), closes, and goes where a second camera
+shows a bar, left or right of it as the task says. Tiny policies of LeRobot learn it from 40 plain
+episodes, then `gaploop check SET --policy.path=CHECKPOINT` looks at other episodes of the same
+station, as they are and with one mistake put into set or checkpoint. What a policy's kind can't
+have isn't tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import cv2
+import numpy as np
+
+from benchmarks.bench import BenchConfig
+from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray, Image
+from gaploop.core.statistics import percent, rate
+from gaploop.datasets.absolute.open_loop import statistics
+from gaploop.datasets.new_dataset import NewDataset
+from gaploop.datasets.video import ENCODERS, encode
+
+JOINTS: Final = ("base", "shoulder", "elbow", "wrist", "roll", "gripper")
+CAMERAS: Final = ("top", "side")
+TASKS: Final = ("Move left", "Move right")
+FPS: Final = 20.0
+PX: Final = 64
+CHUNK: Final = 16
+TRAINED: Final = 40
+LOOKED_AT: Final = 8
+TOP: Final = np.array([[55, 0], [10, 40], [-15, 35], [8, -25], [12, 10]], dtype=np.float64)
+"""How far joints go for where the square lies, of -1 to 1 in two axes [degrees]."""
+SIDE: Final = np.array([-35.0, 12.0, -20.0, 30.0, 25.0])
+"""The same for where the bar stands."""
+HOME: Final = np.array([0.0, -40.0, 60.0, 20.0, 0.0])
+TURN: Final = np.array([40.0, 0.0, 0.0, 0.0, -20.0])
+"""What the task says about where to put it, times -1 or 1."""
+
+
+@dataclass(frozen=True)
+class MadeEpisode:
+    """Commands and readings [degrees; gripper %], shape (n, 6), pictures, and the task."""
+
+    command: FloatArray
+    reading: FloatArray
+    pictures: Mapping[str, Image]
+    task: str
+
+
+def episode(rng: np.random.Generator, fps: float = FPS) -> MadeEpisode:
+    """Make one demonstration."""
+    where, bar = rng.uniform(-1, 1, 2), float(rng.uniform(-1, 1))
+    decoy, side = rng.uniform(-1, 1, 2), int(rng.integers(2))
+    start = HOME + rng.normal(0, 4.0, 5)
+    pick = HOME + TOP @ where
+    place = HOME + np.array([0.0, 20.0, -30.0, 0.0, 0.0]) + SIDE * bar + TURN * (2 * side - 1)
+    knots = np.array([0.0, 0.2, 1.5, 1.9, 3.2, 3.6, 3.9]) * rng.uniform(0.9, 1.15)
+    poses = np.array([start, start, pick, pick, place, place, place])
+    grips = np.array([80.0, 80.0, 80.0, 15.0, 15.0, 80.0, 80.0])
+    t = np.arange(0.0, knots[-1], 1 / fps)
+    stage = np.clip(np.searchsorted(knots, t, side="right") - 1, 0, len(knots) - 2)
+    share = (t - knots[stage]) / (knots[stage + 1] - knots[stage])
+    share = (10 - 15 * share + 6 * share**2) * share**3
+    both = np.column_stack([poses, grips])
+    command = both[stage] + share[:, None] * (both[stage + 1] - both[stage])
+    late = np.interp(t - 0.08, t, np.arange(len(t)))
+    low = late.astype(int)
+    high = np.minimum(low + 1, len(t) - 1)
+    reading = command[low] + (late - low)[:, None] * (command[high] - command[low])
+    reading = np.round((reading + rng.normal(0, 0.05, reading.shape)) / 0.088) * 0.088
+    held = (stage >= 3) & (stage <= 4)
+    pictures = {
+        "top": np.stack([_top(where, decoy, q, h) for q, h in zip(reading, held, strict=True)]),
+        "side": np.stack([_side(bar, q) for q in reading]),
+    }
+    return MadeEpisode(command, reading, pictures, TASKS[side])
+
+
+def _top(where: FloatArray, decoy: FloatArray, q: FloatArray, held: bool) -> Image:
+    shown = np.full((PX, PX, 3), (150, 150, 140), np.uint8)
+    for at, colour in ((decoy, (30, 40, 200)), (where, (210, 30, 30))):
+        x, y = (PX / 2 + at * 22).astype(int).tolist()
+        if colour[0] < 100 or not held:
+            cv2.rectangle(shown, (x - 6, y - 6), (x + 6, y + 6), colour, -1)
+    tip = int(PX / 2 + 0.3 * q[0]), int(58 - 0.2 * (q[1] + 60))
+    cv2.line(shown, (PX // 2, PX - 1), tip, (40, 40, 40), 3)
+    return shown
+
+
+def _side(bar: float, q: FloatArray) -> Image:
+    shown = np.full((PX, PX, 3), (90, 110, 90), np.uint8)
+    x = int(PX / 2 + 24 * bar)
+    cv2.rectangle(shown, (x - 4, 8), (x + 4, 44), (230, 200, 40), -1)
+    cv2.line(shown, (6, PX - 4), (int(20 + 0.3 * q[2]), int(50 + 0.2 * q[1])), (30, 30, 30), 3)
+    return shown
+
+
+def write(root: Path, episodes: Sequence[MadeEpisode], fps: float = FPS) -> Path:
+    """Write episodes as a plain LeRobot dataset."""
+    names = [f"{name}.pos" for name in JOINTS]
+    vector = {"dtype": "float32", "shape": [len(names)], "names": names}
+    features: dict[str, Any] = {"action": vector, "observation.state": vector}
+    for name, shown in episodes[0].pictures.items():
+        axes = {"shape": list(shown.shape[1:]), "names": ["height", "width", "channels"]}
+        features[f"observation.images.{name}"] = {"dtype": "video", **axes}
+    made = NewDataset(root, fps, "made_arm", features)
+    for n, one in enumerate(episodes):
+        files = {}
+        for name, shown in one.pictures.items():
+            file = root.parent / f"{root.name}_{n}_{name}.mp4"
+            frames = (av.VideoFrame.from_ndarray(p, format="rgb24") for p in shown)
+            encode(frames, file, fps, ENCODERS["h264"])
+            files[f"observation.images.{name}"] = file
+        columns = {"action": one.command, "observation.state": one.reading}
+        made.append(one.task, {k: np.float32(v) for k, v in columns.items()}, files)
+        for file in files.values():
+            file.unlink()
+    made.finish()
+    return root
+
+
+def add_thin_backbone() -> None:
+    """Give torchvision a backbone that two shared cores train in minutes."""
+    import torch
+    import torchvision
+
+    def thin(**_options: Any) -> torch.nn.Module:
+        parts, width = dict[str, torch.nn.Module](), 3
+        for n, wide in enumerate((16, 32, 48, 64), 1):
+            parts[f"layer{n}"] = torch.nn.Sequential(
+                torch.nn.Conv2d(width, wide, 3, 2 if n < 4 else 1, 1),
+                torch.nn.GroupNorm(4, wide),
+                torch.nn.ReLU(),
+            )
+            width = wide
+        parts["avgpool"] = torch.nn.AdaptiveAvgPool2d(1)
+        net = torch.nn.Sequential(OrderedDict(parts))
+        net.fc = torch.nn.Linear(width, 1)  # LeRobot reads how wide it is
+        return net
+
+    setattr(torchvision.models, BACKBONE, thin)
+
+
+BACKBONE: Final = "resnet_thin"
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "act": {
+        "chunk_size": CHUNK, "n_action_steps": CHUNK, "dim_model": 64, "n_heads": 4,
+        "dim_feedforward": 128, "n_encoder_layers": 2, "n_vae_encoder_layers": 1, "use_vae": False,
+        "pretrained_backbone_weights": None, "dropout": 0.0, "vision_backbone": BACKBONE,
+    },
+    "diffusion": {
+        "horizon": CHUNK, "n_action_steps": 8, "n_obs_steps": 2, "down_dims": (64, 128),
+        "diffusion_step_embed_dim": 32, "spatial_softmax_num_keypoints": 16, "crop_shape": None,
+        "noise_scheduler_type": "DDIM", "num_train_timesteps": 50, "num_inference_steps": 10,
+        "resize_shape": None, "pretrained_backbone_weights": None, "use_group_norm": False,
+        "vision_backbone": BACKBONE,
+    },
+    "smolvla": {
+        "chunk_size": CHUNK, "n_action_steps": CHUNK, "num_vlm_layers": 2,
+        "self_attn_every_n_layers": 2, "resize_imgs_with_padding": (64, 64), "max_state_dim": 8,
+        "max_action_dim": 8, "tokenizer_max_length": 8, "num_steps": 5,
+        "freeze_vision_encoder": False, "train_expert_only": False,
+    },
+}  # fmt: skip
+STEPS: Final = {"act": 1500, "diffusion": 1500, "smolvla": 2500}
+BATCH: Final = 16
+
+
+def train(kind: str, root: Path, episodes: Sequence[MadeEpisode], folder: Path, seed: int) -> Path:
+    """Train a tiny policy with LeRobot's own loss; write it as lerobot-train does."""
+    import torch
+    from lerobot.configs import FeatureType, PolicyFeature
+    from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
+    from lerobot.policies.factory import (
+        get_policy_class,
+        make_policy_config,
+        make_pre_post_processors,
+    )
+
+    stats = LeRobotDatasetMetadata(f"me/{root.name}", root=root).stats
+    named = {"vlm_model_name": str(folder.parent / "vlm")} if kind == "smolvla" else {}
+    visual = PolicyFeature(FeatureType.VISUAL, (3, PX, PX))
+    config = make_policy_config(
+        kind, device="cpu", push_to_hub=False,
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (6,)),
+            **{f"observation.images.{name}": visual for name in CAMERAS},
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (6,))},
+        **OPTIONS[kind], **named,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    policy = get_policy_class(kind)(config)
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    steps, back = STEPS[kind], int(config.n_obs_steps)
+    optimizer = torch.optim.AdamW(policy.parameters(), 1e-3 if kind != "act" else 5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
+    rng = np.random.default_rng(seed)
+    began = time.monotonic()
+    for step in range(steps):
+        rows = []
+        for e in (episodes[int(k)] for k in rng.integers(len(episodes), size=BATCH)):
+            t = int(rng.integers(len(e.command)))
+            seen = np.maximum(t + np.arange(1 - back, 1), 0)
+            first = t + 1 - back if kind == "diffusion" else t
+            ahead = np.clip(np.arange(first, first + CHUNK), 0, len(e.command) - 1)
+            pad = np.arange(first, first + CHUNK) >= len(e.command)
+            rows.append((e, seen, ahead, pad))
+        batch: dict[str, Any] = {
+            "observation.state": np.stack([e.reading[s] for e, s, _, _ in rows]),
+            "action": np.stack([e.command[a] for e, _, a, _ in rows]),
+        }
+        for name in CAMERAS:
+            shown = np.stack([e.pictures[name][s] for e, s, _, _ in rows])
+            batch[f"observation.images.{name}"] = shown.transpose(0, 1, 4, 2, 3) / 255.0
+        tensors = {k: torch.from_numpy(np.float32(v)) for k, v in batch.items()}
+        if back == 1:
+            tensors = {k: v if k == "action" else v[:, 0] for k, v in tensors.items()}
+        tensors["action_is_pad"] = torch.from_numpy(np.stack([p for *_, p in rows]))
+        made = before({**tensors, "task": [e.task for e, *_ in rows]})
+        made["action_is_pad"] = tensors["action_is_pad"]
+        loss = policy.forward(made)[0]
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 250 == 0:
+            print(
+                kind,
+                step,
+                round(loss.item(), 4),
+                round(time.monotonic() - began),
+                round(time.process_time()),
+                flush=True,
+            )
+    with contextlib.redirect_stdout(io.StringIO()):
+        for part in (policy, before, after):
+            part.save_pretrained(folder)
+    said = {"dataset": {"repo_id": f"me/{root.name}", "root": str(root)}, "steps": steps}
+    write_json(folder / "train_config.json", said)
+    return folder
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One mistake, and how it is put into held-out episodes or into a copy of the checkpoint.
+
+    Attributes:
+        named: kinds of sentence that name it.
+        data: changes episodes; `fps`: their rate.
+        policy: changes the checkpoint's folder.
+        kinds: policies that can have it.
+    """
+
+    named: tuple[str, ...]
+    data: Callable[[list[MadeEpisode], np.random.Generator], list[MadeEpisode]] | None = None
+    policy: Callable[[Path, np.random.Generator], None] | None = None
+    kinds: tuple[str, ...] = ("act", "diffusion", "smolvla")
+    fps: float = FPS
+
+
+def _vectors(
+    episodes: list[MadeEpisode], change: Callable[[FloatArray], FloatArray]
+) -> list[MadeEpisode]:
+    return [replace(e, command=change(e.command), reading=change(e.reading)) for e in episodes]
+
+
+def _pictures(
+    episodes: list[MadeEpisode], change: Callable[[Mapping[str, Image]], Mapping[str, Image]]
+) -> list[MadeEpisode]:
+    return [replace(e, pictures=change(e.pictures)) for e in episodes]
+
+
+def _swap(episodes: list[MadeEpisode], rng: np.random.Generator) -> list[MadeEpisode]:
+    order = np.arange(6)
+    a, b = rng.choice(5, 2, replace=False)
+    order[[a, b]] = b, a
+    return _vectors(episodes, lambda x: x[:, order])
+
+
+def _reverse(episodes: list[MadeEpisode], rng: np.random.Generator) -> list[MadeEpisode]:
+    sign = np.ones(6)
+    sign[rng.integers(5)] = -1
+    return _vectors(episodes, lambda x: x * sign)
+
+
+def _normalised(episodes: list[MadeEpisode], rng: np.random.Generator) -> list[MadeEpisode]:
+    middle, half = rng.uniform(-15, 15, 6), rng.uniform(100, 140, 6) / 100
+    middle[5], half[5] = 0, 1
+    return _vectors(episodes, lambda x: (x - middle) / half)
+
+
+def _cut(shown: Image) -> Image:
+    edge = round(PX * 0.15)
+    inner = shown[:, edge:-edge, edge:-edge]
+    return np.stack([cv2.resize(p, (PX, PX)) for p in inner])
+
+
+def _of_another_set(folder: Path, rng: np.random.Generator) -> None:
+    """Give the processors statistics of a set in which other joints do other things."""
+    from safetensors.numpy import load_file, save_file
+
+    with_other = [episode(rng) for _ in range(10)]
+    mixed, shift = rng.permutation(5).tolist(), rng.normal(0, 25, 6)
+    values = {
+        "action": np.concatenate([e.command for e in with_other])[:, [*mixed, 5]] + shift,
+        "observation.state": np.concatenate([e.reading for e in with_other])[:, [*mixed, 5]]
+        + shift,
+    }
+    for file in folder.glob("*processor_step_*.safetensors"):
+        tensors = load_file(file)
+        for key, value in tensors.items():
+            feature, _, what = key.rpartition(".")
+            if feature in values and what in (of := statistics(values[feature])):
+                got = of[what]
+                tensors[key] = got.astype(value.dtype)
+        save_file(tensors, file)
+
+
+def _without_statistics(folder: Path, _rng: np.random.Generator) -> None:
+    for file in folder.glob("policy_*processor.json"):
+        said = read_json(file)
+        for step in said["steps"]:
+            if "normalizer" in step.get("registry_name", ""):
+                step.pop("state_file", None)
+        write_json(file, said)
+
+
+def _one_observation(folder: Path, _rng: np.random.Generator) -> None:
+    write_json(folder / "config.json", read_json(folder / "config.json") | {"n_obs_steps": 1})
+
+
+PLANTED: Final[Mapping[str, Planted]] = {
+    "statistics of another set": Planted(("wrong_statistics",), policy=_of_another_set),
+    "swapped joints": Planted(("joint_order",), _swap),
+    "swapped cameras": Planted(
+        ("camera_order",),
+        lambda e, _: _pictures(e, lambda p: {"top": p["side"], "side": p["top"]}),
+    ),
+    "degrees for normalised": Planted(("wrong_units",), _normalised),
+    "reversed sign": Planted(("joint_sign",), _reverse),
+    "wrong rate": Planted(("wrong_rate",), fps=FPS / 2),
+    "wrong crop": Planted(
+        ("wrong_crop",), lambda e, _: _pictures(e, lambda p: {k: _cut(v) for k, v in p.items()})
+    ),
+    "missing processor": Planted(("no_normaliser",), policy=_without_statistics),
+    "other colour order": Planted(
+        ("colour_order",),
+        lambda e, _: _pictures(e, lambda p: {k: v[..., ::-1].copy() for k, v in p.items()}),
+    ),
+    "delta for absolute": Planted(
+        ("action_kind",), lambda e, _: [_changes(one) for one in e]
+    ),
+    "wrong task text": Planted(
+        ("wrong_task",), lambda e, _: [replace(one, task="Put it away") for one in e],
+        kinds=("smolvla",),
+    ),
+    "too few observation steps": Planted(
+        ("observation_steps",), policy=_one_observation, kinds=("diffusion",)
+    ),
+}  # fmt: skip
+"""In data that is the mistake of what recorded it; in the checkpoint, of what saved it."""
+
+
+def _changes(one: MadeEpisode) -> MadeEpisode:
+    command = one.command - one.reading
+    command[:, 5] = one.command[:, 5]
+    return replace(one, command=command)
+
+
+def said_of(root: Path, policy: Path) -> tuple[list[str], dict[str, Any]]:
+    """Run `gaploop check ROOT --policy.path=POLICY --json`; return kinds about the policy."""
+    from gaploop.datasets.absolute.findings import POLICY_KINDS
+    from gaploop.scripts.cli import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        main(["check", str(root), f"--policy.path={policy}", "--json"])
+    answer = json.loads(out.getvalue())
+    return [s["kind"] for s in answer["sentences"] if s["kind"] in POLICY_KINDS], answer
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Train tiny policies, plant each mistake that they can have, and count what is named."""
+    from benchmarks.lerobot_made_up import without_downloads
+
+    add_thin_backbone()
+    without_downloads(setattr, folder / "vlm", is_tiny=True)
+    draws, rows = config.n or 1, list[dict[str, Any]]()
+    cells = [(m, k) for m, p in PLANTED.items() for k in p.kinds
+             if not config.tasks or m in config.tasks or k in config.tasks]  # fmt: skip
+    print(f"{len(cells)} cells: " + "; ".join(f"{m} x {k}" for m, k in cells), flush=True)
+    chosen = [k for k in OPTIONS if any(kind == k for _, kind in cells)]
+    for kind in chosen:
+        if not (folder / kind / "config.json").exists():
+            rng = np.random.default_rng(config.seed)
+            shown = [episode(rng) for _ in range(TRAINED)]
+            root = folder / "training"
+            train(kind, root if root.exists() else write(root, shown), shown, folder / kind, 0)
+
+    def note(**row: Any) -> None:
+        rows.append(row)
+        with (folder / "rows.jsonl").open("a") as file:
+            print(json.dumps(row), file=file)
+
+    for n in range(RIGHT):
+        for kind in chosen:
+            draw = np.random.default_rng((config.seed, 1, n))
+            made = [episode(draw) for _ in range(LOOKED_AT)]
+            there = write(folder / "right", made)
+            said, answer = said_of(there, folder / kind)
+            note(mistake="none", kind=kind, draw=n, said=said, good=answer["good"])
+            shutil.rmtree(there)
+    for n in range(draws):
+        for mistake, kind in cells:
+            of = PLANTED[mistake]
+            draw = np.random.default_rng((config.seed, 2, n))
+            made = [episode(draw, of.fps) for _ in range(LOOKED_AT)]
+            changed = of.data(made, draw) if of.data else made
+            there = write(folder / "planted", changed, of.fps)
+            policy = folder / kind
+            if of.policy:
+                policy = shutil.copytree(policy, folder / "changed")
+                of.policy(policy, draw)
+            said, answer = said_of(there, policy)
+            note(
+                mistake=mistake,
+                kind=kind,
+                draw=n,
+                said=said,
+                named=said[:1] == [*of.named][:1],
+                good=answer["good"],
+                untested=answer["untested"],
+            )
+            shutil.rmtree(there)
+            if policy != folder / kind:
+                shutil.rmtree(policy)
+    return {"rows": rows, "trained_steps": STEPS, "cells": len(cells)}
+
+
+RIGHT: Final = 7
+"""Held-out sets that each right policy is checked against."""
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """As printed: of each mistake and policy, how often the first sentence names it."""
+    rows = result["rows"]
+    lines = ["| mistake | " + " | ".join(OPTIONS) + " |", "|---|" + "---|" * len(OPTIONS)]
+    for mistake in PLANTED:
+        cells = []
+        for kind in OPTIONS:
+            own = [r for r in rows if r["mistake"] == mistake and r["kind"] == kind]
+            cells.append(f"{sum(r['named'] for r in own)} of {len(own)}" if own else "–")
+        lines.append(f"| {mistake} | " + " | ".join(cells) + " |")
+    planted = [r for r in rows if r["mistake"] != "none"]
+    right = [r for r in rows if r["mistake"] == "none"]
+    hits, false = sum(r["named"] for r in planted), sum(bool(r["said"]) for r in right)
+    if planted:
+        lines.append(f"named: {hits} of {len(planted)} ({percent(rate(hits, len(planted)))})")
+    if right:
+        lines.append(
+            f"right checkpoints accused: {false} of {len(right)} "
+            f"({percent(rate(false, len(right)))}): {[r['said'] for r in right if r['said']]}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,382 @@
+"""What a saved LeRobot policy says about itself, set against a dataset: JSON and numbers only.
+
+A policy folder holds `config.json` (what goes in and out), processors with the statistics that
+they normalise by, and, by lerobot-train, `train_config.json`: the dataset that it learned from.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json, regular_file
+from gaploop.core.messages import FloatArray
+from gaploop.core.paths import plain_name
+from gaploop.core.statistics import Estimate
+from gaploop.datasets import layout
+from gaploop.datasets.absolute.examine import training_set
+from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.columns import ACTION, IMAGES, STATE
+from gaploop.datasets.layout import DatasetInfo
+
+NARROW: Final = 1e-3
+"""A spread below this share of what a joint covers here turns its noise into huge inputs."""
+HUGE: Final = 50.0
+"""Spreads: a normalised input beyond lies far outside all that a policy has seen."""
+SAME_STATS: Final = 0.05
+"""Spreads by which statistics of one dataset may differ: it may have been trained on a part."""
+IMAGE_KINDS: Final = "VISUAL"
+_CENTRES: Final[Mapping[str, tuple[str, str]]] = {
+    "MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90"),
+}  # fmt: skip
+"""By LeRobot's mode of normalisation: what it maps to -1 and to 1."""
+_NUMBERS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8"}
+_LONGEST_HEADER: Final = 100_000_000
+
+type Stats = Mapping[str, Mapping[str, FloatArray]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a policy folder says.
+
+    Attributes:
+        inputs: feature to shape; pictures as (3, height, width) [px].
+        modes: kind of feature to LeRobot's mode of normalisation; it is in no processor where
+            `normalises` is false.
+        stats: by feature, what the preprocessor normalises by.
+        renamed: camera or vector of the dataset to the policy's name.
+        chunk: actions that it predicts at once; `observations`: how many it looks at.
+        fps: rate that it was trained at [Hz]; 0 where nothing says.
+        names: entries of the action in order; () where nothing says.
+        trained_on: folder of its training set, where it is on this machine.
+        episodes: those of it that it learned from, None for all.
+    """
+
+    folder: Path
+    kind: str
+    inputs: Mapping[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...]]
+    modes: Mapping[str, str]
+    stats: Stats
+    normalises: bool
+    reads_text: bool
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    chunk: int = 1
+    observations: int = 1
+    fps: float = 0.0
+    names: tuple[str, ...] = ()
+    trained_on: Path | None = None
+    episodes: tuple[int, ...] | None = None
+
+    @property
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """Cameras that it sees, by their feature, with (3, height, width) [px]."""
+        return {k: v for k, v in self.inputs.items() if k.startswith(IMAGES)}
+
+    def is_of(self, root: Path) -> bool:
+        """Say whether its training set is the dataset at `root`."""
+        return self.trained_on is not None and self.trained_on.resolve() == root.resolve()
+
+    def affine(self, feature: str) -> tuple[FloatArray, FloatArray] | None:
+        """Return centre and half-width that it normalises by; None where it doesn't."""
+        mode = self.modes.get("ACTION" if feature == ACTION else "STATE", "IDENTITY")
+        return affine(self.stats.get(feature, {}), mode)
+
+
+def affine(stats: Mapping[str, FloatArray], mode: str) -> tuple[FloatArray, FloatArray] | None:
+    """Return centre and half-width of LeRobot's normalisation; None without statistics."""
+    if mode == "MEAN_STD" and {"mean", "std"} <= stats.keys():
+        return stats["mean"], stats["std"]
+    low, high = _CENTRES.get(mode, ("", ""))
+    if low in stats and high in stats:
+        return (stats[low] + stats[high]) / 2, (stats[high] - stats[low]) / 2
+    return None
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a policy folder's own words.
+
+    Raises:
+        UnusableInputError: no config.json, or a file in it is damaged.
+    """
+    config = _object(folder / "config.json")
+    before, after = (_steps(folder / f"policy_{n}.json") for n in ("preprocessor", "postprocessor"))
+    stats = dict[str, dict[str, FloatArray]]()
+    renamed, modes = dict[str, str](), dict(config.get("normalization_mapping") or {})
+    for step in before:
+        options = step.get("config") or {}
+        renamed |= options.get("rename_map") or {}
+        if "normalizer" in str(step.get("registry_name", "")):
+            modes = options.get("norm_map") or modes
+        if "state_file" in step and "normalizer" in str(step.get("registry_name", "")):
+            name = plain_name(step["state_file"], "state_file", str(folder))
+            for key, value in read_tensors(folder / name).items():
+                feature, _, what = key.rpartition(".")
+                stats.setdefault(feature, {})[what] = value.ravel()
+    steps = [str(s.get("registry_name") or s.get("class") or "") for s in (*before, *after)]
+    said = _object(folder / "gaploop.json") if (folder / "gaploop.json").exists() else {}
+    try:
+        trained = training_set(folder)
+        root, episodes = trained.root, trained.only
+    except UnusableInputError:  # it names none, or that isn't here
+        root, episodes = None, None
+    fps, names = float(said.get("fps") or 0.0), tuple(said.get("action_names") or ())
+    if root is not None:
+        info = layout.read_info(root)
+        fps, names = fps or info.fps, names or info.names(ACTION)
+    chunk = config.get("chunk_size") or config.get("horizon") or config.get("n_action_steps") or 1
+    shapes = [
+        {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
+        for key in ("input_features", "output_features")
+    ]
+    return Checkpoint(
+        folder, str(config.get("type") or "policy"), *shapes, modes, stats,
+        any("unnormalizer" in s for s in steps) and any(s.startswith("normalizer") for s in steps),
+        any("tokenizer" in s for s in steps), renamed, int(chunk),
+        int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
+    )  # fmt: skip
+
+
+def _object(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    return list(_object(path).get("steps") or []) if path.exists() else []
+
+
+def read_tensors(path: Path) -> dict[str, FloatArray]:
+    """Read a .safetensors file's plain numbers: eight bytes of length, JSON, then the values.
+
+    Raises:
+        UnusableInputError: it isn't one.
+    """
+    try:
+        with regular_file(path).open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, _LONGEST_HEADER)))
+            values = file.read()
+        header.pop("__metadata__", None)
+        return {
+            name: np.frombuffer(values[slice(*spec["data_offsets"])], _NUMBERS[spec["dtype"]])
+            .reshape(spec["shape"])
+            .astype(np.float64)
+            for name, spec in header.items()
+            if spec["dtype"] in _NUMBERS
+        }
+    except DAMAGE as error:
+        raise UnusableInputError(f"{path} can't be read ({error!r}). Restore it.") from None
+
+
+class CheckpointTests:
+    """What a policy's own files say against a dataset, each test adding to the report.
+
+    Args:
+        stats: of the dataset's rows, by feature: mean, std, min, max.
+        tasks: the dataset's.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        info: DatasetInfo,
+        stats: Stats,
+        tasks: tuple[str, ...],
+        report: AbsoluteReport,
+    ) -> None:
+        self.checkpoint, self.info, self.stats, self.report = checkpoint, info, stats, report
+        self.tasks = tasks
+        self.policy, self.root = (shlex.quote(str(p)) for p in (checkpoint.folder, info.root))
+
+    def run(self) -> None:
+        """Run all tests."""
+        self._features()
+        self._rate()
+        self._normaliser()
+        self._statistics()
+        self._constant()
+        self._task()
+
+    def say(
+        self, kind: str, about: str, sentence: str, command: str, cost: float, apart: str = "",
+        estimate: Estimate | None = None, unit: str = "",
+    ) -> None:  # fmt: skip
+        """Add a finding about the whole dataset."""
+        total = self.info.total_episodes
+        size = estimate or Estimate(float("nan"), float("nan"), float("nan"))
+        self.report.findings.append(
+            AbsoluteFinding(
+                kind, about, sentence, size, unit, tuple(range(total)), total, None, apart, command,
+                cost,
+            )
+        )  # fmt: skip
+
+    def missing_cameras(self) -> list[str]:
+        """Return the names of cameras that it sees and the dataset lacks."""
+        have = {self.checkpoint.renamed.get(k, k) for k in self.info.picture_keys}
+        return [k.removeprefix(IMAGES) for k in self.checkpoint.cameras if k not in have
+                and "empty_camera" not in k]  # fmt: skip
+
+    def _features(self) -> None:
+        for feature, shapes in (
+            (STATE, self.checkpoint.inputs),
+            (ACTION, self.checkpoint.outputs),
+        ):
+            wanted, have = shapes.get(feature), self.info.width(feature)
+            if wanted and wanted[0] != have:
+                self.say(
+                    "wrong_features", feature, f"The policy's {feature} has {wanted[0]} entries, "
+                    f"this dataset's {have}: it is of another arm",
+                    f"Choose a policy of this arm, or train one: gaploop finetune {self.root}",
+                    110.0,
+                )  # fmt: skip
+        names, have_names = self.checkpoint.names, self.info.names(ACTION)
+        told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
+        if told and set(names) == set(have_names) and names != have_names:
+            moved = [a for a, b in zip(names, have_names, strict=True) if a != b]
+            self.say(
+                "joint_order", ", ".join(moved), f"The policy's joints come in another order than "
+                f"this dataset's: {', '.join(moved[:3])}",
+                f"Record in the policy's order: {', '.join(names)}", 105.0,
+            )  # fmt: skip
+        missing = self.missing_cameras()
+        have_cameras = [k.removeprefix(IMAGES) for k in self.info.picture_keys]
+        if missing:
+            self.say(
+                "wrong_features", ", ".join(missing), f"The policy sees camera {missing[0]}; this "
+                f"dataset has {', '.join(have_cameras) or 'none'}",
+                f"Name cameras as the policy does ({', '.join(missing)}): in --robot.cameras, or "
+                "with lerobot's --rename_map", 108.0,
+            )  # fmt: skip
+        for key in self.info.picture_keys:
+            wanted = self.checkpoint.cameras.get(self.checkpoint.renamed.get(key, key))
+            spec = self.info.features[key]
+            shape = list(spec.get("shape") or ())
+            if not wanted or len(wanted) != 3 or len(shape) != 3:
+                continue
+            height, width = shape[1:] if shape[0] in (1, 3) and shape[2] > 4 else shape[:2]
+            if abs(width * wanted[1] / (height * wanted[2]) - 1) > 0.02:
+                name = key.removeprefix(IMAGES)
+                self.say(
+                    "wrong_crop", name, f"Camera {name} gives {width}x{height} pictures, the "
+                    f"policy learned from {wanted[2]}x{wanted[1]}: they are stretched or cropped",
+                    f"Set width: {wanted[2]} and height: {wanted[1]} in --robot.cameras", 60.0,
+                )  # fmt: skip
+
+    def _rate(self) -> None:
+        fps = self.checkpoint.fps
+        if not fps:
+            self.report.untested["the policy's rate"] = "nothing beside it says at which it learned"
+        elif abs(fps - self.info.fps) > 1e-6:
+            self.say(
+                "wrong_rate", "", f"The policy learned at {fps:g} Hz, this dataset is at "
+                f"{self.info.fps:g} Hz: its plans are played {fps / self.info.fps:.2g} times slower"
+                if fps > self.info.fps else
+                f"The policy learned at {fps:g} Hz, this dataset is at {self.info.fps:g} Hz: its "
+                f"plans are played {self.info.fps / fps:.2g} times faster",
+                f"Run it at its rate: --dataset.fps={fps:g}", 95.0,
+            )  # fmt: skip
+
+    def lacks_normaliser(self) -> list[str]:
+        """Return the vectors that should be normalised, and that nothing does normalise."""
+        used = {STATE: self.checkpoint.inputs, ACTION: self.checkpoint.outputs}
+        modes = self.checkpoint.modes
+        return [
+            feature
+            for feature, shapes in used.items()
+            if feature in shapes
+            and modes.get("ACTION" if feature == ACTION else "STATE", "IDENTITY") != "IDENTITY"
+            and (not self.checkpoint.normalises or self.checkpoint.affine(feature) is None)
+        ]
+
+    def _normaliser(self) -> None:
+        if bare := self.lacks_normaliser():
+            self.say(
+                "no_normaliser", "", f"Nothing normalises {' and '.join(bare)}: the policy's "
+                "processors lack the statistics of its training set",
+                f"Copy policy_preprocessor and policy_postprocessor (.json, .safetensors) from the "
+                f"training run to {self.policy}, or make them anew from its training set", 120.0,
+            )  # fmt: skip
+
+    def _statistics(self) -> None:
+        """Its own statistics must be those of the set that its config names, if that is this."""
+        if not self.checkpoint.is_of(self.info.root) or self.checkpoint.episodes is not None:
+            return
+        far = dict[str, float]()
+        for feature in (STATE, ACTION):
+            own, here = self.checkpoint.stats.get(feature, {}), self.stats.get(feature, {})
+            if {"mean", "std"} <= own.keys() & here.keys() and len(own["mean"]) == len(
+                here["mean"]
+            ):
+                spread = np.maximum(here["std"], 1e-9)
+                off = np.abs(own["mean"] - here["mean"]) / spread
+                off = np.maximum(off, np.abs(np.log(np.maximum(own["std"], 1e-9) / spread)))
+                far |= {n: float(v) for n, v in zip(self.info.names(feature), off, strict=True)}
+        worst = max(far, key=lambda n: far[n], default="")
+        if worst and far[worst] > SAME_STATS and not self.lacks_normaliser():
+            self.say(
+                "wrong_statistics", worst, "The policy names this dataset as its training set, and "
+                f"normalises by other statistics: {worst} is off by", "Make the processors anew "
+                f"from this dataset's statistics, or put back those of the training run: "
+                f"{self.policy}", 100.0, "a dataset that was changed since",
+                Estimate(far[worst], far[worst], far[worst]), "spreads",
+            )  # fmt: skip
+        elif far:
+            self.report.good["statistics"] = "the policy normalises by this dataset's statistics"
+
+    def _constant(self) -> None:
+        for feature in (STATE, ACTION):
+            here, own = self.stats.get(feature, {}), self.checkpoint.affine(feature)
+            if own is None or "min" not in here or len(own[0]) != len(here["min"]):
+                continue
+            centre, half = own
+            reach = here["max"] - here["min"]
+            out = np.maximum(np.abs(here["max"] - centre), np.abs(here["min"] - centre))
+            narrow = (half < NARROW * np.maximum(reach, 1e-9)) & (out > HUGE * (half + 1e-8))
+            for k in np.flatnonzero(narrow & (reach > 1e-6)):
+                name = self.info.names(feature)[k].removesuffix(".pos")
+                size = float(min(out[k] / (half[k] + 1e-8), 1e9))
+                self.say(
+                    "constant_input", name, f"{name} hardly moved in the policy's training and "
+                    f"moves here: normalised, its {feature} reaches",
+                    "Train on episodes in which it moves, or leave it out of state and action",
+                    50.0, "", Estimate(size, size, size), "spreads",
+                )  # fmt: skip
+
+    def trained_tasks(self) -> tuple[str, ...]:
+        """Return the tasks of its training set; () where that isn't here."""
+        root = self.checkpoint.trained_on
+        return tasks_of(root) if root is not None else ()
+
+    def _task(self) -> None:
+        known = self.trained_tasks()
+        if not self.checkpoint.reads_text or not known:
+            return
+        new = [task for task in self.tasks if task not in known]
+        if new:
+            self.say(
+                "wrong_task", new[0], f"The policy reads the task, and never learned "
+                f"“{_short(new[0])}”; it knows “{_short(known[0])}”"
+                + (f" and {len(known) - 1} more" if len(known) > 1 else ""),
+                f"Ask for it in its words: --dataset.single_task={shlex.quote(known[0])}", 80.0,
+            )  # fmt: skip
+
+
+def _short(task: str) -> str:
+    words = task.split()
+    return " ".join(words[:6]) + (" …" if len(words) > 6 else "")
+
+
+def tasks_of(root: Path) -> tuple[str, ...]:
+    """Return a dataset's tasks in order of their first episode."""
+    rows = layout.episode_rows(root)
+    return tuple(dict.fromkeys(str(task) for row in rows for task in row.get("tasks") or ()))

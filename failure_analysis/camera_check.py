@@ -1,0 +1,790 @@
+"""What has changed about a camera, in units of how much it varies between takes by itself.
+
+Reference takes, such as a policy's training or a set's own successes, are each compared with the
+others; a take to judge is compared with all. Every question is answered by one or more numbers,
+each set against what the reference takes, left out in blocks of neighbours, give (so that slow
+drift counts as usual). Pictures are compared with those of the reference in which the joints stood
+nearest, so that a camera on a wrist or head can be judged, too. Nothing was fitted to pictures of
+any place: limits follow from the reference, `ERROR_RATE` and how finely pictures can be measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import stdtrit
+
+from gaploop.core.messages import FloatArray, Image
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.views.camera_samples import (
+    HEIGHT,
+    WIDTH,
+    CameraSamples,
+    brightness,
+    sample,
+)
+from gaploop.failure_analysis.views.pictures import Grey, Similarity, register
+
+ERROR_RATE: Final = 0.05
+"""Of an unaltered take, how often any question about one of its cameras may be answered by yes."""
+LEAST: Final = 3
+"""Reference takes below which nothing is told."""
+MOST: Final = 40
+"""Takes that are looked at, of a reference and of those judged, evenly spread."""
+BLOCKS: Final = 6
+"""Reference takes are left out in so many blocks of neighbours."""
+NEIGHBOURS: Final = 5
+"""Pictures of the reference that each picture is compared with."""
+BLACK: Final = 8.0
+"""Mean grey level of a take below which it shows nothing."""
+CELL: Final = 8
+"""Side of a cell, of a kept picture [pixels]."""
+STILL: Final = 0.06
+"""Stops by which a pixel's brightness may typically vary over a take and count as still."""
+FIXED: Final = 0.5
+"""Share of a picture that stands still from which on the camera does."""
+EDGE: Final = 0.6
+"""Strength of an edge that stays, 0 to 1, from which on pictures are laid on it."""
+LEAST_STILL: Final = 0.04
+"""Share of a picture near such edges below which there is nothing to lay it on."""
+ALIKE: Final = 0.5
+"""Correlation there from which on one picture lies on another."""
+MOSTLY: Final = 0.6
+"""The same of the middle one of all cells from which on the camera stands about where it stood."""
+NO_OTHER: Final = 3.0
+"""Spreads of brightness below which soft cells still show the same."""
+ENOUGH: Final = 0.8
+"""The same from which on no other start is tried."""
+
+
+class Kind(StrEnum):
+    """How a camera moves."""
+
+    FIXED = "fixed"
+    WRIST = "moves with the arm"
+    HEAD = "moves, but not with the joints"
+
+
+class Answer(StrEnum):
+    """To one question about one camera."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "can't tell"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing that may have happened to a camera.
+
+    Attributes:
+        words: as a sentence goes on after the camera's name.
+        numbers: what tells it.
+        unit: of the first of them.
+        worth: change from which on it matters, in each number's unit: where chance alone reaches
+            that far, the answer is not "no".
+    """
+
+    words: str
+    numbers: tuple[str, ...]
+    unit: str
+    worth: float
+    dimension: GapDimension = GapDimension.VISUAL_DOMAIN
+
+
+_SPACE: Final = GapDimension.SPATIAL_GEOMETRY
+QUESTIONS: Final[Mapping[str, Question]] = {
+    "exposure": Question("is {more} exposed", ("light",), "stops", 0.5),
+    "white_balance": Question("has another white balance", ("red", "blue"), "stops", 0.3),
+    "haze": Question("has {more} contrast in the shadows", ("haze",), "stops", 0.5),
+    "vignette": Question("is {more} dark in its corners", ("vignette",), "stops", 0.4),
+    "local_light": Question("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
+    "flicker": Question("flickers {more}", ("flicker", "bands"), "log", 1.0),
+    "sharpness": Question("is {more} sharp", ("sharpness",), "log", 0.3),
+    "noise": Question(
+        "is {more} noisy", ("noise",), "log", 0.7, GapDimension.SENSOR_NOISE
+    ),
+    "moved": Question(
+        "has moved", ("right", "down", "turn"), "% of its width or degrees", 3.0, _SPACE
+    ),
+    "crop": Question("shows a larger or smaller cut", ("scale",), "%", 5.0, _SPACE),
+    "cover": Question("is covered in part, or something new stands before it", ("cover",), "", 3.0),
+    "dirt": Question("is soft in part, as with dirt on its lens", ("dirt",), "", 3.0),
+}  # fmt: skip
+BY_PLACE: Final = ("vignette", "local_light", "cover", "dirt")
+"""Questions told by cells of the picture, which must show the same places."""
+FLOORS: Final[Mapping[str, float]] = {
+    "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
+    "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
+    "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "cover": 0.1, "dirt": 0.1,
+}  # fmt: skip
+"""Spreads that can't be measured: one grey level, a tenth of a kept pixel."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a number varies between reference takes.
+
+    Attributes:
+        most: farthest from `middle` that a reference take lies.
+        n: reference takes that it is known of.
+        blocks: of neighbours among them, which vary together: what is independent.
+    """
+
+    middle: float
+    spread: float
+    most: float
+    n: int
+    blocks: int
+
+    def reach(self, share: float) -> float:
+        """Return how far from `middle` a new take may lie, but for a share of them, by chance."""
+        wide = float(stdtrit(self.blocks - 1, 1.0 - 0.5 * share))
+        wide *= float(np.sqrt(1.0 + 1.0 / self.blocks))
+        return max(wide * self.spread, self.most)
+
+
+@dataclass(frozen=True)
+class CameraAnswer:
+    """One question about one camera in one take.
+
+    Attributes:
+        number: what told it, or what could not.
+        value: its change from usual; `reach` is what chance alone reaches, in the same unit.
+        where: cells that show it, shape (rows, columns); empty where it is of the whole picture.
+        why: why it can't be told.
+    """
+
+    camera: str
+    question: str
+    answer: Answer
+    number: str
+    value: float
+    reach: float
+    where: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """The answer in one line."""
+        asked = QUESTIONS.get(self.question)
+        if self.question == "swapped" and self.answer is Answer.UNKNOWN:
+            return f"camera {self.camera}: can't tell whether it is swapped: {self.why}"
+        if self.question == "swapped":
+            return f"camera {self.camera} has changed places with {self.number}"
+        if asked is None:
+            return f"camera {self.camera}: {self.why}"
+        words = asked.words.format(more="more" if self.value > 0 else "less")
+        if self.question == "exposure":
+            words = f"is {'brighter' if self.value > 0 else 'darker'}"
+        unit = {"turn": "°", "right": " % of its width", "down": " % of its height"}.get(
+            self.number, f" {asked.unit}".rstrip()
+        )
+        size = f"{self.value:+.2g}{unit} ({self.number}; chance reaches {self.reach:.2g})"
+        if self.answer is Answer.UNKNOWN:
+            return f"camera {self.camera}: can't tell whether it {words}: {self.why}"
+        if self.where.size:
+            rows, columns = np.nonzero(self.where)
+            row, column = rows.mean() / len(self.where), columns.mean() / self.where.shape[1]
+            down = "upper" if row < 1 / 3 else "lower" if row > 2 / 3 else "middle"
+            across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
+            size = f"{self.where.mean():.0%} of the picture, {down} {across}"
+        return f"camera {self.camera} {words}: {size}"
+
+
+class KnownCamera:
+    """What one camera shows in reference takes, and how much that varies."""
+
+    def __init__(self, name: str, takes: Sequence[CameraSamples | None]) -> None:
+        usable = {n: t for n, t in enumerate(takes) if t is not None and t.pictures.mean() > BLACK}
+        self.name, self.takes, self.numbers = name, tuple(usable.values()), tuple(usable)
+        takes = self.takes
+        if not takes:
+            return
+        self.owner = np.repeat(np.arange(len(takes)), [len(t.pictures) for t in takes])
+        self.pose = np.concatenate([t.pose for t in takes])
+        self.pose_scale = np.maximum(self.pose.std(axis=0), 1e-3 * (1 + np.abs(self.pose).max()))
+        self.measures = {
+            key: np.concatenate([t.measures[key] for t in takes]) for key in takes[0].measures
+        }
+        self.looks = [Look.of(t) for t in takes]
+        self.levels = np.concatenate([look.levels for look in self.looks])
+        self.block = np.minimum(np.arange(len(takes)) * BLOCKS // max(len(takes), 1), BLOCKS - 1)
+        if len(takes) <= BLOCKS:
+            self.block = np.arange(len(takes))
+
+    @cached_property
+    def kind(self) -> Kind:
+        """How the camera moves, from how much of its picture stands still over takes."""
+        if float(np.median([look.still.mean() for look in self.looks])) >= FIXED:
+            return Kind.FIXED
+        told = [self.follows(take, None) for take in self.takes]
+        return Kind.WRIST if np.isfinite(told).any() and np.nanmedian(told) > 0.3 else Kind.HEAD
+
+    def follows(self, samples: CameraSamples, left_out: int | None) -> float:
+        """Return how well a take's pictures change as this camera's do when its joints move.
+
+        Their correlation; NaN without joints. A block of the reference may be left out.
+        """
+        known = self.__dict__.setdefault("_weights", {})
+        if left_out not in known:
+            takes = [self.takes[k] for k in self._others(left_out)]
+            speed = np.concatenate([t.speed for t in takes]) / self.pose_scale
+            change = np.exp(np.concatenate([t.change for t in takes]))
+            sure = np.isfinite(change) & np.isfinite(speed).all(axis=1)
+            basis = np.column_stack([speed, np.ones(len(speed))])
+            known[left_out] = nnls(basis[sure], change[sure])[0] if sure.sum() > 20 else None
+        weights = known[left_out]
+        if weights is None or not samples.has_joints or len(samples.change) < 5:
+            return float("nan")
+        expected = np.log(samples.speed / self.pose_scale @ weights[:-1] + weights[-1] + 1e-3)
+        if min(float(expected.std()), float(samples.change.std())) < 1e-6:
+            return float("nan")
+        return float(np.corrcoef(samples.change, expected)[0, 1])
+
+    def resembles(self, look: Look, left_out: int | None) -> float:
+        """Return the correlation of a take's lasting edges with this camera's."""
+        edges = self._still(tuple(self._others(left_out)))[2]
+        return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
+
+    @cached_property
+    def usual(self) -> Image:
+        """The median of all pictures, RGB, shape (HEIGHT, WIDTH, 3): what stays is sharp."""
+        firsts = [np.median(take.pictures, axis=0) for take in self.takes]
+        return np.asarray(np.median(firsts, axis=0), dtype=np.uint8)
+
+    @property
+    def edges(self) -> Grey:
+        """Edges that stay where they are in all takes, 0 to 1, shape (HEIGHT, WIDTH)."""
+        return self._still(tuple(self._others(None)))[2]
+
+    def _others(self, left_out: int | None) -> list[int]:
+        takes = range(len(self.takes))
+        return [k for k in takes if left_out is None or self.block[k] != left_out]
+
+    def compared(
+        self, samples: CameraSamples, look: Look, left_out: int | None = None
+    ) -> tuple[dict[str, float], dict[str, FloatArray]]:
+        """Return how a take differs from the reference, and by cells; a block may be left out."""
+        others = self._others(left_out)
+        rows = np.flatnonzero(np.isin(self.owner, others))
+        numbers, maps = dict[str, float](), dict[str, FloatArray]()
+        away = (samples.pose[:, None] - self.pose[rows][None]) / self.pose_scale
+        near = np.argsort((away**2).sum(axis=2), axis=1)[:, : min(NEIGHBOURS, len(rows))]
+        for key, values in samples.measures.items():
+            usual = np.median(self.measures[key][rows][near], axis=1)
+            numbers[key] = float(np.median(values - usual))
+        # Light by cells, less that of the whole picture, and its even slopes and fall to corners.
+        levels = look.levels - np.median(self.levels[rows][near], axis=1)
+        numbers["light"] = float(np.median(np.median(levels, axis=(1, 2))))
+        levels = np.median(levels - np.median(levels, axis=(1, 2), keepdims=True), axis=0)
+        surface, shape = _surface(levels)
+        numbers |= shape
+        for column, key in enumerate(("flicker", "bands")):
+            of_others = [_flicker(self.takes[k].steps[:, column]) for k in others]
+            numbers[key] = _flicker(samples.steps[:, column]) - float(np.median(of_others))
+        # Place: edges that stay where they are, of the scene or of a gripper, laid on the others'.
+        base, mask, edges, counts = self._still(tuple(others))
+        move, everywhere = None, np.ones_like(edges)
+        if counts.mean() >= LEAST_STILL:
+            move = register(_spread(edges), _spread(look.edges), everywhere, counts, ENOUGH)
+        lies = _texture(look.even, base, mask)
+        if np.isfinite(lies).sum() > 10 and np.nanmedian(lies) > MOSTLY:
+            # Most cells lie where they lay: something new in others mustn't drag the rest along.
+            agrees = cv2.resize((np.nan_to_num(lies) > ALIKE).astype(np.uint8), (WIDTH, HEIGHT)) > 0
+            still = register(_spread(edges), _spread(look.edges), everywhere, counts & agrees, 0.0)
+            move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
+        if move is not None and move.match >= ALIKE:
+            numbers |= {
+                "right": 100.0 * float(move.shift_px[0]) / WIDTH,
+                "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
+                "turn": float(np.degrees(move.turn_rad)),
+                "scale": 100.0 * (move.scale - 1.0),
+            }
+        maps["level"] = levels - surface
+        maps["detail"] = look.detail - np.median([self.looks[k].detail for k in others], axis=0)
+        maps["motion"] = look.motion - np.median([self.looks[k].motion for k in others], axis=0)
+        even = look.even if move is None or self.kind is not Kind.FIXED else _laid(look.even, move)
+        maps["texture"] = _texture(even, base, mask)
+        return numbers, maps
+
+    def _still(
+        self, others: tuple[int, ...]
+    ) -> tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]:
+        """Return the reference's still picture, where it stands still, its edges, where they are.
+
+        Each of shape (HEIGHT, WIDTH).
+        """
+        known = self.__dict__.setdefault("_stills", {})
+        if others not in known:
+            evens = np.stack([self.looks[k].even for k in others])
+            base = np.median(evens, axis=0).astype(np.float32)
+            spread = np.median(np.abs(evens - base), axis=0)
+            always = np.mean([self.looks[k].still for k in others], axis=0) > 0.5
+            always &= spread < 0.5 * max(float(base.std()), 1e-3)
+            edges = np.median([self.looks[k].edges for k in others], axis=0).astype(np.float32)
+            near = cv2.dilate((edges > EDGE).astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
+            known[others] = base, always, edges, near
+        found: tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]] = known[others]
+        return found
+
+    @cached_property
+    def _left_out(self) -> list[tuple[dict[str, float], dict[str, FloatArray]]]:
+        return [
+            self.compared(t, self.looks[k], int(self.block[k])) for k, t in enumerate(self.takes)
+        ]
+
+    @cached_property
+    def _cells(self) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """Middle and spread of each cell's numbers over reference takes."""
+        found = {}
+        floors = {"level": 0.05, "detail": 0.1, "motion": 0.15, "texture": 0.05}
+        for key, floor in floors.items():
+            rows = np.stack([maps[key] for _, maps in self._left_out])
+            middle = np.median(rows, axis=0)
+            spread = np.maximum(rows.std(axis=0), 1.4826 * np.median(np.abs(rows - middle), axis=0))
+            found[key] = middle, np.maximum(spread, floor)
+        return found
+
+    def spots(self, maps: Mapping[str, FloatArray]) -> dict[str, tuple[float, FloatArray]]:
+        """Return how far the oddest patch of cells lies from usual, and which: cover and dirt."""
+        z = {key: (maps[key] - m) / s for key, (m, s) in self._cells.items()}
+        shown = np.maximum(-np.nan_to_num(z["texture"]), np.abs(z["level"]))
+        if self.kind is not Kind.FIXED:  # what moves along is no scene
+            shown = np.median(z["motion"]) - z["motion"]
+        soft = -(z["detail"] - np.median(z["detail"]))
+        found = {}
+        for key, parts in (("cover", shown), ("dirt", soft)):
+            patch = cv2.blur(parts.astype(np.float32), (2, 2), borderType=cv2.BORDER_REPLICATE)
+            worst = float(patch.max())
+            found[key] = float(np.log(max(worst, 1.0))), parts > 0.5 * worst
+        return {k: (v, w.astype(np.float64)) for k, (v, w) in found.items()}
+
+    @cached_property
+    def units(self) -> dict[str, Unit]:
+        """How each number varies between reference takes."""
+        rows = []
+        for numbers, maps in self._left_out:
+            rows.append(numbers | {key: value for key, (value, _) in self.spots(maps).items()})
+        units, blocks = {}, len(set(self.block.tolist()))
+        for key, floor in FLOORS.items():
+            values = np.array([row[key] for row in rows if np.isfinite(row.get(key, np.nan))])
+            if len(values) >= max(LEAST, 0.7 * len(rows)):
+                middle = float(np.median(values))
+                apart = np.abs(values - middle)
+                spread = max(float(values.std(ddof=1)), 1.4826 * float(np.median(apart)), floor)
+                units[key] = Unit(middle, spread, float(apart.max()), len(values), blocks)
+        return units
+
+    def judge(self, samples: CameraSamples) -> list[CameraAnswer]:
+        """Answer every question about this camera in a take."""
+        if len(self.takes) < LEAST:
+            why = f"{len(self.takes)} takes to compare with; {LEAST} are needed"
+            return [
+                CameraAnswer(self.name, q, Answer.UNKNOWN, "", np.nan, np.nan, why=why)
+                for q in QUESTIONS
+            ]
+        look = Look.of(samples)
+        numbers, maps = self.compared(samples, look)
+        share = ERROR_RATE / len(FLOORS)
+        answers = list[CameraAnswer]()
+        usual_size = self.takes[0].size_px
+        if samples.size_px != usual_size:
+            (h, w), (uh, uw) = samples.size_px, usual_size
+            cut = "" if h * uw == w * uh else ": cropped or stretched"
+            why = f"gives {w}x{h} pictures, usually {uw}x{uh}{cut}"
+            answers.append(
+                CameraAnswer(self.name, "size", Answer.YES, "size", h * w / (uh * uw), 1.0, why=why)
+            )
+        spots = self.spots(maps)
+        numbers |= {key: value for key, (value, _) in spots.items()}
+        told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
+        still = self.kind is not Kind.WRIST
+        lit = ("exposure", "white_balance", "local_light")
+        for asked in BY_PLACE:
+            if told[asked].answer is not Answer.YES:
+                continue
+            why = _unsure(
+                told, ("moved", "crop"), "it has moved", "where it looks" if still else ""
+            )
+            if not why and still and asked != "local_light":
+                why = _unsure(told, lit, "the light has changed", "light")
+            if why:
+                told[asked] = replace(told[asked], answer=Answer.UNKNOWN, why=why)
+            elif asked in spots:
+                told[asked] = replace(told[asked], where=spots[asked][1])
+        if {told[q].answer for q in ("cover", "dirt")} == {Answer.YES}:
+            # A cover is another picture; dirt leaves the picture's brightness about as it is.
+            middle, spread = self._cells["level"]
+            other = np.abs(maps["level"] - middle) / spread
+            is_dirt = still and np.median(other[told["dirt"].where > 0]) < NO_OTHER
+            less = "cover" if is_dirt else "dirt"
+            told[less] = replace(told[less], answer=Answer.NO)
+        return [*answers, *told.values()]
+
+    def _answer(
+        self, asked: str, question: Question, numbers: Mapping[str, float], share: float
+    ) -> CameraAnswer:
+        found = list[tuple[float, str, float, float]]()
+        unknown = ""
+        for key in question.numbers:
+            value, unit = numbers.get(key, np.nan), self.units.get(key)
+            if unit is None or not np.isfinite(value):
+                unknown = unknown or (
+                    "too little stands still in its pictures" if asked in ("moved", "crop")
+                    else "it varies too much between the takes to compare with"
+                )  # fmt: skip
+                continue
+            away, reach = value - unit.middle, unit.reach(share)
+            found.append((abs(away) / reach, key, away, reach))
+        if not found:
+            return CameraAnswer(self.name, asked, Answer.UNKNOWN, "", np.nan, np.nan, why=unknown)
+        ratio, key, away, reach = max(found)
+        one_sided = key in ("cover", "dirt", "flicker", "bands")
+        if ratio > 1.0 and (away > 0 or not one_sided):
+            return CameraAnswer(self.name, asked, Answer.YES, key, away, reach)
+        if unknown or max(r for _, _, _, r in found) > question.worth:
+            why = unknown or f"{key} varies by {reach:.2g} {question.unit} by chance"
+            return CameraAnswer(self.name, asked, Answer.UNKNOWN, key, away, reach, why=why)
+        return CameraAnswer(self.name, asked, Answer.NO, key, away, reach)
+
+
+def _unsure(
+    told: Mapping[str, CameraAnswer], asked: Sequence[str], changed: str, varies: str
+) -> str:
+    """Return why another answer can't be trusted: one of these isn't answered by no.
+
+    Where what `varies` is not named, only a yes counts.
+    """
+    answers = {told[q].answer for q in asked}
+    if Answer.YES in answers:
+        return changed
+    unknown = varies and Answer.UNKNOWN in answers
+    return f"{varies} varies too much between the reference takes" if unknown else ""
+
+
+class CameraCheck:
+    """All cameras of reference takes; `judge` answers for those of another take."""
+
+    def __init__(self, takes: Sequence[Mapping[str, CameraSamples]], reference: str = "") -> None:
+        self.reference, self.takes = reference, len(takes)
+        names = sorted({name for take in takes for name in take})
+        known = [KnownCamera(name, [take.get(name) for take in takes]) for name in names]
+        self.cameras = {camera.name: camera for camera in known if camera.takes}
+
+    def judge(self, take: Mapping[str, CameraSamples]) -> list[CameraAnswer]:
+        """Answer every question about every camera of a take that the reference has, too."""
+        shown = {name: samples for name, samples in take.items() if name in self.cameras}
+        found = [a for name, samples in shown.items() for a in self.cameras[name].judge(samples)]
+        for one, other in itertools.combinations(shown, 2):
+            found += self._swapped(one, other, shown)
+        return found
+
+    def _swapped(
+        self, one: str, other: str, shown: Mapping[str, CameraSamples]
+    ) -> list[CameraAnswer]:
+        """Tell whether two cameras' pictures lie under each other's names.
+
+        By lasting edges, such as those of grippers, and by which joints the pictures move with.
+        """
+        a, b = self.cameras[one], self.cameras[other]
+        both = [
+            (a.numbers.index(n), b.numbers.index(n)) for n in a.numbers if n in b.numbers
+        ]  # fmt: skip
+        if len(both) < LEAST:
+            return []
+
+        def crossed(
+            of_a: CameraSamples, of_b: CameraSamples, looks: tuple[Look, Look], block: int | None
+        ) -> tuple[float, float]:
+            moves = (
+                a.follows(of_b, block) + b.follows(of_a, block)
+                - a.follows(of_a, block) - b.follows(of_b, block)
+            )  # fmt: skip
+            edges = (
+                a.resembles(looks[1], block) + b.resembles(looks[0], block)
+                - a.resembles(looks[0], block) - b.resembles(looks[1], block)
+            )  # fmt: skip
+            return moves, edges
+
+        usual = np.array([
+            crossed(a.takes[k], b.takes[j], (a.looks[k], b.looks[j]), int(a.block[k]))
+            for k, j in both
+        ])  # fmt: skip
+        now = crossed(shown[one], shown[other], (Look.of(shown[one]), Look.of(shown[other])), None)
+        best, said = Answer.UNKNOWN, (float("nan"), float("nan"))
+        for value, known in zip(now, usual.T, strict=True):
+            known = known[np.isfinite(known)]
+            if len(known) < LEAST or not np.isfinite(value):
+                continue
+            apart = np.abs(known - np.median(known))
+            unit = Unit(
+                float(np.median(known)), float(known.std(ddof=1)) + 1e-3, float(apart.max()),
+                len(known), len(set(a.block.tolist())),
+            )  # fmt: skip
+            reach = unit.reach(ERROR_RATE / len(FLOORS))
+            if unit.middle + reach > 0:  # straight and crossed look too alike to tell
+                continue
+            if best is not Answer.YES:
+                said = value - unit.middle, reach
+                best = Answer.YES if value > 0 and value - unit.middle > reach else Answer.NO
+        why = (
+            "" if best is not Answer.UNKNOWN else f"{one} and {other} look and move too much alike"
+        )
+        return [CameraAnswer(one, "swapped", best, other, *said, why=why)]
+
+
+@dataclass(frozen=True)
+class CameraReport:
+    """What is answered of several takes together.
+
+    Attributes:
+        kinds: camera to how it moves.
+        takes: take to its answers.
+        shown: camera and question to what shows a yes best, RGB, and its take.
+    """
+
+    reference: str
+    n_reference: int
+    kinds: Mapping[str, Kind]
+    takes: Mapping[str, tuple[CameraAnswer, ...]]
+    shown: Mapping[tuple[str, str], tuple[str, Image]]
+
+    def answers(self, camera: str, question: str) -> list[CameraAnswer]:
+        """Return the answers to one question about one camera, take by take."""
+        every = [a for answers in self.takes.values() for a in answers]
+        return [a for a in every if (a.camera, a.question) == (camera, question)]
+
+    @property
+    def found(self) -> dict[tuple[str, str], list[CameraAnswer]]:
+        """Camera and question to the takes' yes, where more take part than chance would have."""
+        asked = {(a.camera, a.question) for answers in self.takes.values() for a in answers}
+        result = {}
+        for key in sorted(asked):
+            every = self.answers(*key)
+            yes = [a for a in every if a.answer is Answer.YES]
+            n, k = len(every), len(yes)
+            by_chance = sum(
+                math.comb(n, j) * ERROR_RATE**j * (1 - ERROR_RATE) ** (n - j)
+                for j in range(k, n + 1)
+            )
+            if yes and by_chance <= ERROR_RATE:
+                result[key] = sorted(yes, key=lambda a: abs(a.value) / max(a.reach, 1e-9))
+        return result
+
+    def lines(self) -> list[str]:
+        """Return what people read: what is found, then what couldn't be told."""
+        if not self.takes or not self.kinds:
+            return []
+        lines = [f"Cameras, against {self.n_reference} takes ({self.reference}):"]
+        for (camera, question), yes in self.found.items():
+            n = len(self.answers(camera, question))
+            lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} takes")
+        if len(lines) == 1:
+            lines.append("  nothing has changed beyond how these vary by themselves")
+        for camera, kind in self.kinds.items():
+            open_to = [
+                q.replace("_", " ") for q in QUESTIONS
+                if any(a.answer is Answer.UNKNOWN for a in self.answers(camera, q))
+            ]  # fmt: skip
+            if open_to:
+                lines.append(f"  {camera} ({kind}): can't tell {', '.join(open_to)}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `summary.camera_check` of a diagnosis."""
+        found = self.found
+        return {
+            "reference": self.reference,
+            "reference_takes": self.n_reference,
+            "kinds": {name: kind.value for name, kind in self.kinds.items()},
+            "found": [
+                {"camera": camera, "question": question, "takes": len(yes),
+                 "dimension": dimension_of(question).value, "says": yes[len(yes) // 2].line}
+                for (camera, question), yes in found.items()
+            ],
+            "takes": {
+                uid: {f"{a.camera}.{a.question}": a.answer.value for a in answers}
+                for uid, answers in self.takes.items()
+            },
+        }  # fmt: skip
+
+
+def dimension_of(question: str) -> GapDimension:
+    """Return the gap dimension that a yes to a question speaks for."""
+    asked = QUESTIONS.get(question)
+    return asked.dimension if asked else GapDimension.VISUAL_DOMAIN
+
+
+def check_takes(
+    reference: Sequence[Take], judged: Sequence[Take], name: str
+) -> CameraReport | None:
+    """Judge takes' cameras by what they showed in the takes of a reference, called `name`.
+
+    Of many takes `MOST`, evenly spread, are looked at. None where nothing can be looked at.
+    """
+    samples = [
+        {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
+        for take in _spread_out(reference)
+    ]
+    check = CameraCheck([held for held in samples if held])
+    takes, shown = dict[str, tuple[CameraAnswer, ...]](), dict[tuple[str, str], Any]()
+    for take in _spread_out(judged):
+        seen = {camera: s for camera in take.cameras if (s := sample(take, camera)) is not None}
+        takes[take.info.uid] = tuple(check.judge(seen))
+        for answer in takes[take.info.uid]:
+            key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
+            if answer.answer is Answer.YES and size > shown.get(key, (0.0,))[0]:
+                usual = check.cameras[answer.camera]
+                shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
+    if not any(takes.values()):
+        return None
+    return CameraReport(
+        name, check.takes, {n: c.kind for n, c in check.cameras.items()}, takes,
+        {key: (uid, picture) for key, (_, uid, picture) in shown.items()},
+    )  # fmt: skip
+
+
+def _spread_out(takes: Sequence[Take]) -> list[Take]:
+    if len(takes) <= MOST:
+        return list(takes)
+    return [takes[int(k)] for k in np.linspace(0, len(takes) - 1, MOST)]
+
+
+def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -> Image:
+    """Return the usual picture beside the take's, with what shows an answer marked, RGB.
+
+    Cells that show it lie under red; where it has moved, its lasting edges lie in green over the
+    usual ones in red.
+    """
+    picture = np.asarray(np.median(samples.pictures, axis=0), dtype=np.uint8)
+    marked = picture.copy()
+    if answer.where.size:
+        size = (WIDTH, HEIGHT)
+        where = cv2.resize(answer.where.astype(np.float32), size, interpolation=cv2.INTER_NEAREST)
+        marked[where > 0.5] = (0.5 * marked[where > 0.5] + [127, 10, 10]).astype(np.uint8)
+    elif answer.question in ("moved", "crop"):
+        marked = np.zeros_like(picture)
+        marked[..., 0] = 255 * camera.edges
+        marked[..., 1] = 255 * _edges(samples.pictures)
+    return np.hstack([camera.usual, picture, marked])
+
+
+@dataclass(frozen=True)
+class Look:
+    """A take's pictures by cells and pixels.
+
+    Attributes:
+        levels: brightness of each cell of each picture [stops], shape (n, rows, columns).
+        even: the median picture, light evened out, shape (HEIGHT, WIDTH).
+        still: pixels that stand still over the take, shape (HEIGHT, WIDTH).
+        edges: edges that stay where they are over the take, 0 to 1, shape (HEIGHT, WIDTH).
+        detail: fine structure of each cell [log], shape (rows, columns).
+        motion: how much each cell's pixels change over the take [log], shape (rows, columns).
+    """
+
+    levels: FloatArray
+    even: Grey
+    still: NDArray[np.bool_]
+    edges: Grey
+    detail: FloatArray
+    motion: FloatArray
+
+    @classmethod
+    def of(cls, samples: CameraSamples) -> Look:
+        """Return the look of a take's pictures."""
+        stops = brightness(samples.pictures)
+        level = stops - np.median(stops, axis=(1, 2), keepdims=True)
+        middle = np.median(level, axis=0)
+        apart = np.median(np.abs(level - middle), axis=0)
+        fine = np.stack([
+            cv2.GaussianBlur(p, (0, 0), 0.8) - cv2.GaussianBlur(p, (0, 0), 2.0)
+            for p in stops.astype(np.float32)
+        ])  # fmt: skip
+        return cls(
+            np.stack([_cells(p) for p in stops]),
+            _even(middle),
+            apart < STILL,
+            _edges(samples.pictures),
+            np.log(_cells(np.median(np.abs(fine), axis=0)) + 0.005),
+            np.log(_cells(apart) + 0.01),
+        )
+
+
+def _edges(pictures: Image) -> Grey:
+    """Return edges that stay over pictures, in brightness and colour: median slopes, 0 to 1."""
+    logs = np.log2(pictures.astype(np.float32) + 4.0)
+    grey = logs @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+    square = np.zeros((HEIGHT, WIDTH), dtype=np.float32)
+    for channel in (grey, logs[..., 0] - logs[..., 1], logs[..., 2] - logs[..., 1]):
+        smooth = [cv2.GaussianBlur(p, (0, 0), 1.0) for p in channel]
+        for k in (0, 1):
+            slopes = [cv2.Sobel(p, cv2.CV_32F, 1 - k, k, scale=0.125) for p in smooth]
+            square += np.median(slopes, axis=0) ** 2
+    return np.asarray(np.tanh(np.sqrt(square) / 0.05), dtype=np.float32)
+
+
+def _spread(picture: Grey) -> Grey:
+    return np.asarray((picture - picture.mean()) / (picture.std() + 1e-6), dtype=np.float32)
+
+
+def _cells(picture: NDArray[np.floating]) -> FloatArray:
+    size = (WIDTH // CELL, HEIGHT // CELL)
+    reduced = cv2.resize(picture.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.asarray(reduced, dtype=np.float64)
+
+
+def _even(picture: FloatArray) -> Grey:
+    """Return a picture's structure with slow changes of light taken out."""
+    sharp = picture.astype(np.float32)
+    return np.asarray(sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16), dtype=np.float32)
+
+
+def _flicker(steps: FloatArray) -> float:
+    """Return how far brightness typically steps between pictures [log]; NaN where not known."""
+    known = steps[np.isfinite(steps)]
+    return float(np.log(np.median(np.abs(known)) + 2e-3)) if len(known) else float("nan")
+
+
+def _surface(levels: FloatArray) -> tuple[FloatArray, dict[str, float]]:
+    """Fit slopes and fall to the corners to light by cells, odd cells aside [stops]."""
+    rows, columns = levels.shape
+    y, x = np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij")
+    basis = np.stack([np.ones_like(x), x, y, x**2 + y**2, x * y, x**2 - y**2], -1).reshape(-1, 6)
+    values, weight = levels.reshape(-1), np.ones(levels.size)
+    fitted = np.zeros(6)
+    for _ in range(5):
+        root = np.sqrt(weight)
+        fitted = np.linalg.lstsq(basis * root[:, None], values * root, rcond=None)[0]
+        left = values - basis @ fitted
+        scale = 1.4826 * np.median(np.abs(left)) + 1e-3
+        weight = 1.0 / (1.0 + (left / (2.0 * scale)) ** 2)
+    shape = {"slope_x": 2 * fitted[1], "slope_y": 2 * fitted[2], "vignette": -2 * fitted[3]}
+    return (basis @ fitted).reshape(rows, columns), {k: float(v) for k, v in shape.items()}
+
+
+def _laid(picture: Grey, move: Similarity) -> Grey:
+    """Return a picture laid on the reference that it was registered to."""
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    matrix = move.matrix((WIDTH, HEIGHT))
+    return np.asarray(cv2.warpAffine(picture, matrix, (WIDTH, HEIGHT), flags=flags), np.float32)
+
+
+def _texture(even: Grey, base: Grey, mask: NDArray[np.bool_]) -> FloatArray:
+    """Return the correlation of each cell's structure with the reference's; NaN without any."""
+    weight = mask.astype(np.float32)
+    one, two, both = (_cells(a * b * weight) for a, b in ((even, even), (base, base), (even, base)))
+    strong = two > (0.15**2) * np.maximum(_cells(weight), 0.1)
+    found = both / np.sqrt(np.maximum(one, 1e-4) * np.maximum(two, 1e-6))
+    return np.where(strong & (_cells(weight) > 0.3), np.clip(found, -1, 1), np.nan)

@@ -1,0 +1,174 @@
+"""What one camera shows in one take, from a few pictures spread over the whole of it.
+
+Decoded are `PLACES` pairs of consecutive pictures. A pair tells flicker and how much changes while
+the joints move as fast as recorded; its first picture is measured at full size and kept small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+
+from gaploop.core.messages import FloatArray, Image
+from gaploop.core.take import Take
+from gaploop.datasets.video import pictures_at
+
+PLACES: Final = 16
+"""Of a take at which pictures are decoded."""
+WIDTH: Final = 128
+HEIGHT: Final = 96
+"""Size that pictures are kept at [pixels], whatever their own."""
+MEASURED: Final = 640
+"""Widest picture that is measured; wider ones are reduced."""
+BLOCK: Final = 16
+"""Side of the blocks of which the quietest tell noise [pixels]."""
+
+type Alter = Callable[[Image, int], Image]
+"""Changes a picture of a given row; for benchmarks."""
+
+
+@dataclass(frozen=True)
+class CameraSamples:
+    """One camera in one take; n pictures, in order of time.
+
+    Attributes:
+        size_px: height and width as recorded.
+        pictures: RGB, uint8, shape (n, HEIGHT, WIDTH, 3).
+        pose: joint readings at each, shape (n, d); the share of the take gone by where none.
+        has_joints: `pose` holds joints.
+        measures: of each picture as recorded, shape (n,); see `measure`.
+        change: how much of the picture changes until the next row [log], shape (n,).
+        speed: how far each joint goes until then, shape (n, d).
+        steps: how much brighter the next picture is, and how unevenly from row to row [stops],
+            shape (n, 2): flicker, and its bands.
+    """
+
+    size_px: tuple[int, int]
+    pictures: Image
+    pose: FloatArray
+    has_joints: bool
+    measures: dict[str, FloatArray]
+    change: FloatArray
+    speed: FloatArray
+    steps: FloatArray
+
+
+def sample(take: Take, camera: str, alter: Alter | None = None) -> CameraSamples | None:
+    """Look at one camera of a take; None where it has no pictures."""
+    n = len(take.frames)
+    if n < 2 or camera not in take.cameras:
+        return None
+    rows = np.unique(np.linspace(0, n - 2, PLACES).astype(int))
+    wanted = sorted({*rows.tolist(), *(rows + 1).tolist()})
+    shown = dict(pictures_at(take.cameras[camera], wanted))
+    rows = np.array([r for r in rows if r in shown and r + 1 in shown], dtype=int)
+    if not len(rows):
+        return None
+    if alter is not None:
+        shown = {row: alter(picture, row) for row, picture in shown.items()}
+    size = shown[int(rows[0])].shape[:2]
+    small = {row: reduced(picture) for row, picture in shown.items()}
+    state = take.frames.state
+    joints = state.ndim == 2 and state.shape[1] > 0 and bool(np.isfinite(state).all())
+    pose = state[rows] if joints else (rows / n)[:, None]
+    before = state[np.maximum(rows - 1, 0)] if joints else pose
+    after = state[np.minimum(rows + 2, n - 1)] if joints else pose
+    pairs = [_pair(small[int(r)], small[int(r) + 1]) for r in rows]
+    told = [measure(shown[int(r)]) for r in rows]
+    return CameraSamples(
+        (int(size[0]), int(size[1])),
+        np.stack([small[int(r)] for r in rows]),
+        np.asarray(pose, dtype=np.float64),
+        joints,
+        {name: np.array([row[name] for row in told]) for name in told[0]},
+        np.array([change for change, _, _ in pairs]),
+        np.abs(after - before) / 3.0,
+        np.array([[step, band] for _, step, band in pairs]),
+    )
+
+
+def of_pictures(pictures: Sequence[Image]) -> CameraSamples:
+    """Return samples of single pictures that no joints and no next picture are known of."""
+    told = [measure(picture) for picture in pictures]
+    n, size = len(pictures), pictures[0].shape[:2]
+    nothing = np.full(n, np.nan)
+    return CameraSamples(
+        (int(size[0]), int(size[1])),
+        np.stack([reduced(picture) for picture in pictures]),
+        np.zeros((n, 1)),
+        False,
+        {name: np.array([row[name] for row in told]) for name in told[0]},
+        nothing,
+        np.zeros((n, 1)),
+        np.full((n, 2), np.nan),
+    )
+
+
+def reduced(picture: Image) -> Image:
+    """Return a picture at the size that is kept."""
+    if picture.shape[1] >= 4 * WIDTH:  # in two steps: averaging many pixels is slow
+        half = (picture.shape[1] // 2, picture.shape[0] // 2)
+        picture = np.asarray(cv2.resize(picture, half, interpolation=cv2.INTER_LINEAR))
+    return np.asarray(cv2.resize(picture, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def brightness(pictures: Image) -> FloatArray:
+    """Return the brightness of pictures, shape (…, 3), on a logarithmic scale [stops], (…)."""
+    weights = np.array([0.299, 0.587, 0.114])
+    return np.asarray(np.log2(pictures.astype(np.float64) @ weights + 4.0))
+
+
+def measure(picture: Image) -> dict[str, float]:
+    """Return light, colour, haze, sharpness and noise of a picture, RGB, as logarithms.
+
+    light [stops]; red and blue to green [stops]; haze, how far the shadows are below the middle
+    [stops]; sharpness, how steep strong edges are on a fine scale to how steep on a coarse one;
+    noise [log grey levels] (Immerkaer 1996), in the quietest blocks.
+    """
+    if picture.shape[1] > MEASURED:
+        size = (MEASURED, round(picture.shape[0] * MEASURED / picture.shape[1]))
+        picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA))
+    grey8 = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+    dark, middle = np.percentile(grey8[::3, ::3], (5.0, 50.0))
+    colour = picture[::3, ::3].reshape(-1, 3)
+    level = grey8[::3, ::3].reshape(-1)
+    lit = colour[(level > 15) & (level < 240)]
+    red, green, blue = (lit if len(lit) > 50 else colour).astype(np.float64).mean(axis=0) + 2.0
+    grey = grey8.astype(np.float32)
+    slopes = []
+    for sigma in (0.7, 2.0):
+        smooth = cv2.GaussianBlur(grey, (0, 0), sigma)
+        across, down = (cv2.Sobel(smooth, cv2.CV_32F, k, 1 - k, scale=0.125) for k in (1, 0))
+        slopes.append(cv2.magnitude(across, down))
+    strong = slopes[1] >= np.percentile(slopes[1][::3, ::3], 95.0)
+    kernel = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=np.float32)
+    rough = np.abs(cv2.filter2D(grey, cv2.CV_32F, kernel))
+    blocks = (max(1, grey.shape[1] // BLOCK), max(1, grey.shape[0] // BLOCK))
+    quiet = cv2.resize(rough, blocks, interpolation=cv2.INTER_AREA)
+    mean = cv2.resize(grey, blocks, interpolation=cv2.INTER_AREA)
+    usable = quiet[(mean > 12) & (mean < 243)]
+    sigma_grey = np.percentile(usable if usable.size else quiet, 20.0) * np.sqrt(np.pi / 2) / 6.0
+    return {
+        "light": float(np.log2(middle + 2.0)),
+        "red": float(np.log2(red / green)),
+        "blue": float(np.log2(blue / green)),
+        "haze": float(np.log2((dark + 4.0) / (middle + 4.0))),
+        "sharpness": float(
+            np.log((slopes[0][strong].mean() + 1e-3) / (slopes[1][strong].mean() + 1e-3))
+        ),
+        "noise": float(np.log(sigma_grey + 0.2)),
+    }
+
+
+def _pair(now: Image, after: Image) -> tuple[float, float, float]:
+    """Return change, brightness step and its unevenness over rows of two consecutive pictures."""
+    step = brightness(after) - brightness(now)
+    overall = float(np.median(step))
+    apart = np.abs(step - overall)
+    bands = np.median(step, axis=1) - overall
+    smooth = np.convolve(np.pad(bands, 2, "edge"), np.ones(5) / 5, "valid")
+    return float(np.log(apart.mean() + 1e-3)), overall, float(smooth.std())

@@ -1,0 +1,144 @@
+"""What `gaploop doctor` measures of a station each morning, and what changed since the ones before.
+
+The joints' test motions go through the tests that datasets go through (`datasets/absolute`). A
+station's figures are kept beside its file, STATION.mornings.jsonl, one line a run: when, and the
+numbers; nothing about people, paths or pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import append_line, json_lines
+from gaploop.core.messages import Tick
+from gaploop.core.statistics import Estimate
+from gaploop.datasets.absolute.arm_findings import ArmTests
+from gaploop.datasets.absolute.findings import AbsoluteReport, Figure
+from gaploop.datasets.absolute.history import Day, figures_from_json, figures_to_json, trends
+from gaploop.datasets.absolute.recording import recording_of
+from gaploop.teleop.checks.result import CheckResult, Level
+
+SUFFIX: Final = ".mornings.jsonl"
+MORNINGS: Final = 60
+"""So many runs are looked back at."""
+MOTION: Final = "motion"
+HISTORY: Final = "history"
+FPS: Final = 50.0
+"""Turns are thinned to about this rate [Hz]: steps between readings must be larger than noise."""
+AROUND_S: Final = 0.6
+"""Of the rest before and after a motion so much belongs to it [s]."""
+HELD: Final = 0.05
+"""A number that was read once is taken to be right to this share."""
+SAID: Final = ("offset", "noise", "repeats", "quantum", "dead_band", "joint_delay", "jumps")
+"""Kinds that motions of a few degrees can show; the others are for demonstrations."""
+
+
+class MotionLog:
+    """A `TakeSink` that keeps what joints were sent and where they were."""
+
+    def __init__(self) -> None:
+        self.turns: list[Tick] = []
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn."""
+        self.turns.append(tick)
+
+    def report(self, names: Sequence[str]) -> AbsoluteReport | None:
+        """Return what the motions show by themselves; None where there were too few."""
+        found = AbsoluteReport(Path())
+        if len(self.turns) < 10:
+            return None
+        t = np.array([turn.t_s for turn in self.turns])
+        step = max(1, round(1 / FPS / max(float(np.median(np.diff(t))), 1e-3)))
+        turns = self.turns[::step]
+        fps = 1.0 / float(np.median(np.diff(t[::step])))
+        sent = np.degrees([turn.command.sent_rad for turn in turns])
+        read = np.degrees([turn.state.position_rad for turn in turns])
+        around, last = round(AROUND_S * fps), 0
+        made = []
+        moves = np.abs(np.diff(sent, axis=0)) > 0.01
+        which = np.where(moves.any(axis=1), moves.argmax(axis=1), -1)
+        rows = np.flatnonzero(which >= 0)  # an episode is what one joint does
+        for part in np.split(rows, np.flatnonzero(np.diff(which[rows])) + 1):
+            first, end = max(last, part[0] - around), part[-1] + around
+            made += [(sent[first:end], read[first:end])] if len(part) > around else []
+            last = int(part[-1])
+        if not made:
+            return None
+        ArmTests(recording_of(names, made, fps), found).run()
+        found.rank()
+        return found
+
+
+def check_motion(report: AbsoluteReport) -> Iterator[CheckResult]:
+    """Yield what the test motions show by themselves."""
+    said = [f for f in report.findings if f.kind in SAID]
+    for finding in said:
+        yield CheckResult(MOTION, Level.WARN, finding.line(), finding.command, finding.to_json())
+    if not said:
+        rests = [f for f in report.figures if f.what == "offset"]
+        worst = max(rests, key=lambda f: abs(f.size.value), default=None)
+        found = "joints follow their commands"
+        if worst is not None:
+            found += f"; at rest {worst.about} is furthest off, by {worst.size.value:.2g}°"
+        yield CheckResult(MOTION, Level.OK, found)
+
+
+def camera_figures(results: Sequence[CheckResult]) -> list[Figure]:
+    """Return what was measured of the pictures."""
+    kinds = (("rate_hz", "new pictures a second", "", 3.0), ("brightness", "brightness", "of 255",
+             8.0), ("age_p99_s", "age", "s", 0.05))  # fmt: skip
+    return [
+        Figure(what, str(r.data["camera"]), unit, _once(float(r.data[key])), least)
+        for r in results if "camera" in r.data
+        for key, what, unit, least in kinds if math.isfinite(r.data.get(key, math.nan))
+    ]  # fmt: skip
+
+
+def _once(value: float) -> Estimate:
+    half = HELD * abs(value)
+    return Estimate(value, value - half, value + half)
+
+
+def _morning(row: Any, _where: str) -> Day:
+    return str(row["at"]), figures_from_json(row["figures"])
+
+
+def check_history(
+    station: Path, figures: Sequence[Figure], now: datetime | None = None
+) -> Iterator[CheckResult]:
+    """Yield what changed since the mornings before; keep this morning's figures."""
+    path = station.with_name(f"{station.stem}{SUFFIX}")
+    today = (now or datetime.now(UTC)).astimezone()
+    try:
+        days = list(json_lines(path, "a morning's figures", _morning)) if path.exists() else []
+    except UnusableInputError as error:
+        fix = f"Move {path} away: a new one is begun."
+        yield CheckResult(HISTORY, Level.WARN, str(error), fix)
+        return
+    if not figures:
+        found = "nothing was measured that could be set against another day"
+        yield CheckResult(HISTORY, Level.WARN, found, "Let the joints move; give it cameras.")
+        return
+    name = f"{today:%a %Y-%m-%d %H:%M}"
+    row = {"at": name, "figures": figures_to_json(figures)}
+    try:
+        append_line(path, json.dumps(row, ensure_ascii=False))
+    except OSError as error:
+        yield CheckResult(HISTORY, Level.WARN, f"not kept: {error}", f"Make {path} writable.")
+    changed = trends([*days[-MORNINGS:], (name, figures)])
+    for trend in changed:
+        yield CheckResult(HISTORY, Level.WARN, trend.line(), data=trend.to_json())
+    if not changed:
+        found = f"first figures of this station, kept in {path}"
+        if days:
+            found = f"{len(figures)} figures as on the {len(days)} runs before, since {days[0][0]}"
+        yield CheckResult(HISTORY, Level.OK, found)

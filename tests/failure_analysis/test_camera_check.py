@@ -1,0 +1,179 @@
+"""What has changed about a camera: yes, no or can't tell, in units of the reference takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+import cv2
+import numpy as np
+import pytest
+from failure_analysis_makers import take
+
+from gaploop.core.messages import Image
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.failure_analysis.camera_check import (
+    QUESTIONS,
+    Answer,
+    CameraCheck,
+    Kind,
+    KnownCamera,
+    check_takes,
+)
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.views.camera_samples import CameraSamples, sample
+
+N = 24
+type Change = Callable[[Image], Image]
+
+
+@cache
+def place(seed: int) -> Image:
+    """Return a textured place, twice as wide and high as a picture of 192 by 144."""
+    rng = np.random.default_rng(seed)
+    whole = np.full((288, 384, 3), 110.0)
+    for size in (9, 18, 40, 90):
+        grey = rng.uniform(-28, 28, (size, size * 4 // 3, 1)) + rng.uniform(-8, 8, (1, 1, 3))
+        whole += cv2.resize(grey, (384, 288), interpolation=cv2.INTER_CUBIC)
+    return np.clip(whole, 0, 255).astype(np.uint8)
+
+
+def seen(seed: int, wrist: bool, change: Change | None) -> Iterator[Image]:
+    """Yield a take's pictures: a fixed camera sees an arm, one on a wrist its own gripper."""
+    rng = np.random.default_rng(seed)
+    for k in range(N):
+        along = 0.5 - 0.5 * np.cos(2 * np.pi * k / N)
+        if wrist:
+            x, y = 20 + int(150 * along), 20 + int(90 * along) + seed % 3
+            picture = place(2)[y : y + 144, x : x + 192].copy()
+            cv2.fillPoly(picture, [np.array([[60, 144], [95, 80], [130, 144]])], (120, 60, 170))
+        else:
+            picture = place(1)[72:216, 96:288].copy()
+            x = 20 + int(120 * along)
+            picture[:70, x : x + 14] = (35, 38, 42)
+        picture = np.clip(picture + rng.normal(0, 1.2, picture.shape), 0, 255).astype(np.uint8)
+        yield change(picture) if change else picture
+
+
+def attempt(
+    seed: int, change: Change | None = None, outcome: Outcome = Outcome.SUCCESS, swap: bool = False
+) -> Take:
+    made = take(uid=f"take-{seed:03d}", seed=0, outcome=outcome)
+    rows = np.arange(N)
+    state = np.zeros((N, 6))
+    state[:, 1] = 50 - 50 * np.cos(2 * np.pi * rows / N)
+    frames = replace(
+        made.frames, t_s=rows / 20.0, state=state, action=state, sent=state,
+        environment_state=np.empty((N, 0)), environment_names=(),
+        intervention=np.zeros(N, bool), safety=np.zeros(N, np.int64), camera_age_s={},
+    )  # fmt: skip
+    return replace(
+        made,
+        info=replace(made.info, domain=Domain.REAL, fps=20.0, robot_type="someone's"),
+        frames=frames,
+        cameras={
+            "top": lambda: seen(seed, swap, change),
+            "wrist": lambda: seen(seed + 100, not swap, None),
+        },
+    )
+
+
+def looked(seed: int, change: Change | None = None, swap: bool = False) -> dict[str, CameraSamples]:
+    made = attempt(seed, change, swap=swap)
+    found = {name: sample(made, name) for name in made.cameras}
+    return {name: samples for name, samples in found.items() if samples is not None}
+
+
+@pytest.fixture(scope="module")
+def check() -> CameraCheck:
+    return CameraCheck([looked(seed) for seed in range(8)])
+
+
+def yes(check: CameraCheck, shown: dict[str, CameraSamples]) -> set[tuple[str, str]]:
+    return {(a.camera, a.question) for a in check.judge(shown) if a.answer is Answer.YES}
+
+
+def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:
+    assert check.cameras["top"].kind is Kind.FIXED
+    assert check.cameras["wrist"].kind is Kind.WRIST
+
+
+@pytest.mark.parametrize("seed", [20, 21, 22])
+def test_nothing_is_said_of_an_unaltered_take(check: CameraCheck, seed: int) -> None:
+    assert not yes(check, looked(seed))
+
+
+def blurred(picture: Image) -> Image:
+    return np.asarray(cv2.GaussianBlur(picture, (0, 0), 1.5))
+
+
+def shifted(picture: Image) -> Image:
+    matrix = np.array([[1.0, 0.0, 12.0], [0.0, 1.0, 0.0]])
+    return np.asarray(cv2.warpAffine(picture, matrix, (192, 144), borderMode=cv2.BORDER_REFLECT))
+
+
+def covered(picture: Image) -> Image:
+    done = picture.copy()
+    done[80:130, 20:80] = (60, 55, 50)
+    return done
+
+
+def lit_from_the_side(picture: Image) -> Image:
+    gain = np.linspace(0.7, 1.4, 192)[None, :, None]
+    return np.clip(picture * gain, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("change", "question"),
+    [
+        (lambda p: (p * 0.7).astype(np.uint8), "exposure"),
+        (lambda p: (p * np.array([1.0, 0.9, 0.8])).astype(np.uint8), "white_balance"),
+        (blurred, "sharpness"),
+        (shifted, "moved"),
+        (covered, "cover"),
+        (lit_from_the_side, "local_light"),
+    ],
+)
+def test_a_change_is_named_of_its_camera_alone(
+    check: CameraCheck, change: Change, question: str
+) -> None:
+    found = yes(check, looked(30, change))
+    assert ("top", question) in found
+    assert {camera for camera, _ in found} == {"top"}
+    if question != "cover":  # a shadow or a move is no cover
+        assert not {("top", "cover"), ("top", "dirt")} & found
+
+
+def test_swapped_cameras_are_told_by_what_stays_and_what_moves(check: CameraCheck) -> None:
+    assert ("top", "swapped") in yes(check, looked(40, swap=True))
+
+
+def test_with_few_takes_to_compare_with_nothing_can_be_told() -> None:
+    known = KnownCamera("top", [looked(seed)["top"] for seed in range(2)])
+    answers = known.judge(looked(50, blurred)["top"])
+    assert {a.question for a in answers} == set(QUESTIONS)
+    assert {a.answer for a in answers} == {Answer.UNKNOWN}
+
+
+def test_what_shows_a_change_is_marked_in_a_picture() -> None:
+    report = check_takes([attempt(k) for k in range(5)], [attempt(60, covered)], "these")
+    assert report is not None
+    assert any("top is covered" in line and "lower left" in line for line in report.lines())
+    _, picture = report.shown["top", "cover"]
+    usual, now, marked = np.split(picture.astype(int), 3, axis=1)
+    assert np.abs(marked - now)[60:80, 20:45].mean() > 20 > np.abs(marked - now)[:30, 90:].mean()
+    assert np.abs(usual - now)[60:80, 20:45].mean() > 20
+
+
+def test_without_images_no_picture_is_decoded() -> None:
+    def never() -> Iterator[Image]:
+        raise AssertionError("decoded")
+
+    takes = [
+        replace(attempt(k, outcome=how), cameras={"top": never})
+        for k, how in enumerate([Outcome.SUCCESS] * 3 + [Outcome.FAILURE] * 2)
+    ]
+    found = diagnose(takes, images=False)
+    assert found.camera_check is None

@@ -1,0 +1,113 @@
+"""Outside the embedded cell: failures beside successes, and nothing that chance would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from failure_analysis_makers import repeated, scene_picture, successes, take
+
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
+from gaploop.failure_analysis.modes.rules import ModeCall
+from gaploop.failure_analysis.reference import (
+    Ground,
+    Reference,
+    TakesOrigin,
+    build_reference,
+    ground_of,
+    load_reference,
+    save_reference,
+)
+from gaploop.failure_analysis.relative import TakeFigures, compare
+
+
+def real(takes: Sequence[Take]) -> list[Take]:
+    return [
+        replace(t, info=replace(t.info, domain=Domain.REAL, robot_type="so101_follower"))
+        for t in takes
+    ]
+
+
+def rows(values: Sequence[float]) -> list[TakeFigures]:
+    """Return takes that differ in their delay only [s]."""
+    return [TakeFigures({"lag_s": v}, {}, ModeCall(None, None)) for v in values]
+
+
+@pytest.mark.parametrize("n", [6, 12, 24])
+def test_outcomes_at_random_name_nothing_in_19_of_20_sets(n: int) -> None:
+    rng, named, names = np.random.default_rng(n), 0, [f"end:joint_{k}" for k in range(30)]
+    for _ in range(40):
+        takes = [
+            TakeFigures(dict(zip(names, x, strict=True)), {}, ModeCall(None, None))
+            for x in rng.normal(0.0, 5.0, (n, 30))
+        ]
+        dealt = rng.permutation(np.arange(n) < n // 2)
+        named += bool(compare(takes, dealt.tolist()).separations)
+    assert named <= 7  # 5 % of 40 is 2; more than 7 is seen once in 900 such runs
+
+
+def test_a_drift_over_the_session_is_no_cause() -> None:
+    """Twelve takes called failures, then the other twelve: both named an obstruction in all 12."""
+    drift = np.linspace(0.05, 0.15, 24) + np.random.default_rng(0).normal(0.0, 0.004, 24)
+    for first in (True, False):
+        found = compare(rows(drift.tolist()), [first] * 12 + [not first] * 12)
+        assert not found.separations
+        assert found.in_a_row
+    jump = [0.06] * 12 + [0.2] * 12
+    assert compare(rows(jump), [False] * 12 + [True] * 12).cause
+
+
+def mixed(bad: Sequence[Take]) -> Diagnosis:
+    """Return what six failures among eight successes show, in turns."""
+    good = list(successes(8))
+    order = [t for pair in zip(good, bad, strict=False) for t in pair] + good[len(bad) :]
+    return diagnose(real(order))
+
+
+def test_a_delay_is_named_and_a_difference_of_the_table_isnt() -> None:
+    late = [take(lag_s=0.2, uid=f"late-{k}", seed=20 + k) for k in range(6)]
+    found = mixed(late)
+    assert found.summary["station"]["named"] == ["actuator_response"]
+    assert "200 ms late" in found.takes[0].evidence[0].message
+    clutter = repeated(scene_picture(blobs=4))  # red things on the table, as printed on a cloth
+    alike = [take(uid=f"red-{k}", seed=40 + k, pictures=clutter) for k in range(6)]
+    found = mixed(alike)
+    assert not found.summary["station"]["named"]
+    assert {t.mode for t in found.takes} == {"unknown"}
+    assert "environmental" not in str(found.to_json()["takes"]).replace("environmental_compl", "")
+    assert not [e for t in found.takes for e in suggested_labels(t)]
+
+
+def test_without_a_success_nothing_is_named_and_what_would_tell_is_said() -> None:
+    found = diagnose(real([take(lag_s=0.3)]))
+    assert found.takes[0].abstained
+    assert "What would tell" in found.summary["station"]["says"]
+    assert "no take that went well" in found.summary["reference"]["name"]
+    few = diagnose(real([*successes(1), take(lag_s=0.3)]))
+    assert "the 1 success" in few.summary["reference"]["name"]
+
+
+def test_a_reference_of_the_station_keeps_its_figures(tmp_path: object) -> None:
+    built = build_reference(real(list(successes(8))), "these")
+    assert built is not None
+    path = tmp_path / "usual.json"  # type: ignore[operator]
+    save_reference(built, path)
+    again = load_reference(path)
+    assert len(again.figures) == 8
+    late = [take(lag_s=0.3, uid=f"late-{k}", seed=k) for k in range(4)]
+    found = diagnose(real(late), again)
+    assert found.summary["station"]["named"] == ["actuator_response"]
+
+
+def test_the_ground_is_what_takes_say() -> None:
+    takes = list(successes(1))
+    assert ground_of(takes) is Ground.CELL
+    assert ground_of(real(takes)) is Ground.ELSEWHERE
+    of_cell = TakesOrigin(Domain.SIM, "sim", TakeKind.ROLLOUT)
+    assert ground_of(real(takes), Reference("sim", 8, {}, origins=(of_cell,))) is Ground.TWIN
+    ours = replace(takes[0].info, domain=Domain.REAL, robot_type="so101_sim")
+    assert ground_of([replace(takes[0], info=ours)]) is Ground.CELL
