@@ -24,6 +24,7 @@ from typing import Any, Final
 import av
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.bench import BenchConfig
 from gaploop.core.files import read_json, write_json
@@ -77,7 +78,7 @@ def episode(rng: np.random.Generator, fps: float = FPS) -> MadeEpisode:
     both = np.column_stack([poses, grips])
     command = both[stage] + share[:, None] * (both[stage + 1] - both[stage])
     late = np.interp(t - 0.08, t, np.arange(len(t)))
-    low = late.astype(int)
+    low: NDArray[np.int64] = late.astype(np.int64)
     high = np.minimum(low + 1, len(t) - 1)
     reading = command[low] + (late - low)[:, None] * (command[high] - command[low])
     reading = np.round((reading + rng.normal(0, 0.05, reading.shape)) / 0.088) * 0.088
@@ -90,7 +91,7 @@ def episode(rng: np.random.Generator, fps: float = FPS) -> MadeEpisode:
 
 
 def _top(where: FloatArray, decoy: FloatArray, q: FloatArray, held: bool) -> Image:
-    shown = np.full((PX, PX, 3), (150, 150, 140), np.uint8)
+    shown: Image = np.full((PX, PX, 3), (150, 150, 140), np.uint8)
     for at, colour in ((decoy, (30, 40, 200)), (where, (210, 30, 30))):
         x, y = (PX / 2 + at * 22).astype(int).tolist()
         if colour[0] < 100 or not held:
@@ -101,7 +102,7 @@ def _top(where: FloatArray, decoy: FloatArray, q: FloatArray, held: bool) -> Ima
 
 
 def _side(bar: float, q: FloatArray) -> Image:
-    shown = np.full((PX, PX, 3), (90, 110, 90), np.uint8)
+    shown: Image = np.full((PX, PX, 3), (90, 110, 90), np.uint8)
     x = int(PX / 2 + 24 * bar)
     cv2.rectangle(shown, (x - 4, 8), (x + 4, 44), (230, 200, 40), -1)
     cv2.line(shown, (6, PX - 4), (int(20 + 0.3 * q[2]), int(50 + 0.2 * q[1])), (30, 30, 30), 3)

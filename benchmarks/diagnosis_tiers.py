@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks import blind_gaps
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.scripts import options
@@ -235,8 +236,8 @@ def _record(
 ) -> None:
     """Record a station's takes; scripted ones without a driver, and then until enough go well."""
     from gaploop.collect.journal import JournalWriter
+    from gaploop.collect.recording import run_take
     from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.session import run_take
     from gaploop.finetune.evaluate import MAX_S
     from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.tasks import INSTRUCTIONS
@@ -249,7 +250,7 @@ def _record(
     for n in range(takes):
         seed = STATION_SCENES + n + (500 if driver is None else 0)
         rig.reset(seed)
-        header = rig.header(INSTRUCTIONS["pick_place"], kind=kind)
+        header = rig.header(TakeInfo("", INSTRUCTIONS["pick_place"], kind=kind))
         with JournalWriter(journal, header) as writer:
             drives = leader or ScriptedLeader(rig.cell, seed)
             run_take(rig, drives, seed=seed, max_s=MAX_S, writer=writer)
@@ -273,17 +274,17 @@ def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
         gap_seed: draws them.
         folder: where journal and twin go.
     """
-    from gaploop.collect.probe import LONGEST_S, parts_of, probe_cell
+    from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.session import SessionSpec
     from gaploop.scripts.identify import IdentifyConfig, identify
     from gaploop.sim.arms import SO101
 
     journal = folder / "probe"
     probe_cell(
         parts_of(SO101.joint_names, (3, 3)),
-        SessionSpec(journal, "probe", TakeKind.PROBE, max_s=LONGEST_S, seed=gap_seed),
+        journal,
         lambda conditions: embedded_rig(gaps=gaps, gap_seed=gap_seed, conditions=conditions),
+        seed=gap_seed,
     )
     return identify(IdentifyConfig([journal], folder / "twin"))
 

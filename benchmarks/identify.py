@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.messages import FloatArray, Tick
+from gaploop.core.take import TakeInfo
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def motion_takes(gaps: Mapping[str, float], seed: int, n: int = TAKES) -> tuple[
 
     rig = replace(embedded_rig(gaps=gaps, gap_seed=seed), cameras=(), tracker=None)
     joints, takes = rig.follower.joint_names, []
-    header = replace(rig, cameras=()).header("move the cube")
+    header = replace(rig, cameras=()).header(TakeInfo("", "move the cube"))
     rig.reset(seed)
     leader = rig.scripted_leader(seed)
     for k in range(n):

@@ -16,6 +16,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, LeaderSample
+from gaploop.core.take import TakeInfo
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Home:
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `n` takes and read what every process holds after each."""
     from gaploop.collect.publisher import Publisher
+    from gaploop.collect.recording import Quota, TakeResult, record_takes
     from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.session import Quota, SessionSpec, TakeResult, record_takes
     from gaploop.core.vocabulary import TakeKind
 
     if not Path("/proc/self/status").exists():
@@ -63,7 +64,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     held: dict[str, list[tuple[int, float]]] = {}
     takes = 0
     with (
-        Publisher(journal, root, "bench/memory", None) as publisher,
+        Publisher(journal, root, "bench/memory") as publisher,
         options.progress("Recording", n) as advance,
     ):
 
@@ -75,12 +76,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             advance()
 
         record_takes(
-            SessionSpec(journal, "bench", TakeKind.ROLLOUT, max_s=TAKE_S),
+            journal,
+            TakeInfo("", "bench", kind=TakeKind.ROLLOUT),
             [Quota(n)],
             lambda _conditions: embedded_rig(),
             lambda _rig, _seed: Home(),
             on_take=on_take,
             publish=publisher.behind,
+            max_s=TAKE_S,
         )
     return {
         "takes": n,

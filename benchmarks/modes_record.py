@@ -10,11 +10,12 @@ from typing import Any, Final
 from benchmarks.oracle import Oracle
 from benchmarks.provoke import WAYS, Provoked
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import Operator, Quota, record_takes, run_take
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.session import Operator, Quota, SessionSpec, record_takes, run_take
 from gaploop.collect.take import TakeResult
 from gaploop.core.errors import GaploopError
 from gaploop.core.protocols import Leader
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.sim.expert import ScriptedLeader
@@ -95,11 +96,17 @@ def record(job: RecordingJob) -> str:
         return Provoked(driver, cell, job.way, seed, rig.safety.estop) if job.way else driver
 
     policy = policy_id(job.policy) if job.controller == "policy" else ""
-    spec = SessionSpec(
-        job.folder / job.name, job.task, TakeKind.ROLLOUT, MAX_S, job.scene, policy=policy,
+    record_takes(
+        job.folder / job.name,
+        TakeInfo("", job.task, kind=TakeKind.ROLLOUT, policy=policy),
+        [Quota(job.takes)],
+        make_rig,
+        make_leader,
+        operator=_Watched(job),
+        max_s=MAX_S,
+        seed=job.scene,
         resume=True,
-    )  # fmt: skip
-    record_takes(spec, [Quota(job.takes)], make_rig, make_leader, operator=_Watched(job))
+    )
     return job.name
 
 

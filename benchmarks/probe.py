@@ -60,10 +60,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:
-    from gaploop.collect.probe import LONGEST_S, parts_of, probe_cell
+    from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.session import SessionSpec
-    from gaploop.core.vocabulary import TakeKind
     from gaploop.datasets.sources import load_takes
     from gaploop.sim.arms import SO101
     from gaploop.sim.gaps import draw_gaps
@@ -81,8 +79,9 @@ def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[s
     began_s = time.monotonic()
     end = probe_cell(
         parts,
-        SessionSpec(journal, "probe", TakeKind.PROBE, max_s=LONGEST_S, seed=seed),
+        journal,
         lambda conditions: embedded_rig(gaps=gaps, gap_seed=seed, conditions=conditions),
+        seed=seed,
     )
     probed_s, used_s = time.monotonic(), time.process_time()
     found = fit_scene(list(load_takes(journal)), SO101)

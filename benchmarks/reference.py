@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import GaploopError
+from gaploop.core.take import TakeInfo
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def record_reference(
     """
     from gaploop.collect.journal import JournalWriter
     from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.collect.session import run_take
+    from gaploop.collect.recording import run_take
     from gaploop.core.files import writable_folder
     from gaploop.core.journal_format import read_journal
     from gaploop.core.vocabulary import TakeKind
@@ -93,7 +94,9 @@ def record_reference(
         rig = cell.rig({})
         for number, seed in enumerate(seeds):
             rig.reset(seed)
-            with JournalWriter(journal, rig.header(cell.instruction, kind=TakeKind.ROLLOUT)) as to:
+            with JournalWriter(
+                journal, rig.header(TakeInfo("", cell.instruction, kind=TakeKind.ROLLOUT))
+            ) as to:
                 run_take(
                     rig,
                     make_leader(rig, seed),

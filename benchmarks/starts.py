@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gaploop.collect.recording import Quota, TakeResult, record_takes
 from gaploop.collect.rig import scripted_leader
-from gaploop.collect.session import Quota, SessionSpec, TakeResult, record_takes
+from gaploop.core.take import TakeInfo
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import DEMONSTRATION_S, SIM_SEEDS, TargetCell
 from gaploop.finetune.config import FinetuneConfig, StartPolicy, TrainingCell
@@ -39,11 +40,18 @@ def record_demonstrations(
     Returns:
         the dataset's folder.
     """
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
+    record_takes(
+        folder / "takes_journal",
+        TakeInfo("", target.instruction),
+        [Quota(takes)],
+        target.rig,
+        scripted_leader,
+        on_take=on_take,
+        max_s=DEMONSTRATION_S,
+        seed=seed,
+        resume=True,
     )
-    record_takes(spec, [Quota(takes)], target.rig, scripted_leader, on_take=on_take)
-    publish(spec.journal, folder / "takes", "local/takes")
+    publish(folder / "takes_journal", folder / "takes", "local/takes")
     return folder / "takes"
 
 

@@ -14,8 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any, Final
 
 from gaploop.collect.journal import JournalWriter
@@ -25,25 +24,21 @@ from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
 from gaploop.collect.take import STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
-from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
+from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyReason
 from gaploop.core.protocols import (
-    CameraSource,
     CountedCamera,
     Follower,
     Leader,
-    SceneTracker,
-    SensorSource,
     TakeSink,
 )
-from gaploop.core.station import SafetyLimits, Station
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.follower import CellFollower, PacedCellClock
-from gaploop.teleop.advice import GONE, say_reasons, say_to_do
+from gaploop.teleop.advice import GONE, say_reasons, say_to_do, say_trip
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
-from gaploop.teleop.loop import LoopEnd, Rates
-from gaploop.teleop.realtime import SWITCH_INTERVAL_S
-from gaploop.teleop.safety import make_safety
+from gaploop.teleop.loop import LoopEnd, Rates, Turns
+from gaploop.teleop.realtime import SWITCH_INTERVAL_S, Realtime
 from gaploop.teleop.statistics import LoopStatistics
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 
@@ -54,8 +49,6 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
 MISSED: Final = 2
 """An arm that was found and misses so many questions in a row, `RETRY_S` apart, has gone again."""
-MANY: Final = 6
-"""More joints than a servo or two: the whole arm is meant."""
 
 type SharedDriver = Callable[[Follower, Rates, Callable[[], FloatArray], Leader | None], Leader]
 """Returns who drives, such as a policy that a person can take over from: given the arm, the loop's
@@ -67,8 +60,10 @@ class SessionDevices(ABC):
 
     window: Any = None
     """A leader that has a window, or None."""
-    monitor: LoopMonitor | None = None
-    """Watches the loop; None before the first take."""
+    statistics: LoopStatistics | None = None
+    """What the loop does, counted; None before the first take."""
+    writer: JournalWriter | None = None
+    """Writes the take that runs, or ran last."""
 
     @abstractmethod
     def rig(self, conditions: Mapping[str, object]) -> Rig:
@@ -104,55 +99,16 @@ class SessionDevices(ABC):
     def finish(self) -> None:  # noqa: B027
         """Torque off, disconnect; raises DeviceError."""
 
-    def reconnect(
-        self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
-    ) -> bool:
-        """Let go of all devices, wait until they answer, and drive again; False where it is to end.
-
-        Args:
-            lost: what was lost, in words.
-            stop: whether the session is to end meanwhile.
-            pause: waits so long [s], and heeds keys meanwhile where nobody else does.
-
-        Raises:
-            LostError: what was found doesn't drive.
-            DeviceError: nobody watches, and it doesn't answer in time.
-        """
-        del lost, stop, pause
-        return False
-
-    @abstractmethod
-    def close(self) -> None:
-        """Torque off, and everything disconnected; safe to call twice."""
-
-
-class LoopMonitor:
-    """Keeps the loop's newest pictures and counts its turns; one thread ticks, any may read."""
-
-    def __init__(self, joints: tuple[str, ...], rates: Rates, limits: SafetyLimits) -> None:
-        self.pictures: Mapping[str, Image] = MappingProxyType({})
-        self.statistics = LoopStatistics(joints, rates.period_s, limits)
-        self._fps = rates.fps
-        self._writer: JournalWriter | None = None
-
-    def watch(self, writer: JournalWriter | None) -> None:
-        """Count what the encoder of this take drops."""
-        self._writer = writer
-
-    def tick(self, tick: Tick) -> None:
-        """Take note of a turn."""
-        self.statistics.tick(tick)
-        if tick.frames:
-            self.pictures = {n: f.image for n, f in tick.frames.items() if f.image.ndim == 3}
-
-    def loop(self, tripped: SafetyReason, snapshot: Snapshot | None = None) -> Loop:
+    def _loop(self, rates: Rates, tripped: SafetyReason, snapshot: Snapshot | None = None) -> Loop:
         """Return how the loop does, given why the filter has tripped, as it stands now."""
-        rate_hz, _, _ = self.statistics.now()
-        figures, writer = self.statistics.figures(), self._writer
+        statistics, writer = self.statistics, self.writer
+        if statistics is None:
+            return Loop()
+        figures = statistics.figures()
         joints = figures.trips[-1].joints if figures.trips else ()
         return Loop(
-            rate_hz,
-            self._fps,
+            statistics.now()[0],
+            rates.fps,
             figures.missed,
             dict(writer.dropped) if writer is not None else {},
             len(figures.trips),
@@ -163,22 +119,23 @@ class LoopMonitor:
             behind_s=writer.behind_s() if writer is not None else 0.0,
         )
 
+    def reconnect(self, lost: str, stop: Callable[[], bool]) -> bool:
+        """Let go of all devices, wait until they answer, and drive again; False where it is to end.
 
-def say_trip(reason: SafetyReason, joints: tuple[str, ...], clear: str = "") -> str:
-    """Return why the filter tripped, which joints show it, and what to do, in one line.
+        Args:
+            lost: what was lost, in words.
+            stop: whether the session is to end meanwhile.
 
-    How it is cleared then, such as `press c twice`, is left out where `clear` is empty.
-    """
-    then = f"; then {clear}" if clear else ""
-    to_do = say_to_do(reason) or "see to it"
-    return f"{say_reasons(reason)}{say_joints(joints)}. To go on: {to_do}{then}."
+        Raises:
+            LostError: what was found doesn't drive.
+            DeviceError: nobody watches, and it doesn't answer in time.
+        """
+        del lost, stop
+        return False
 
-
-def say_joints(joints: tuple[str, ...]) -> str:
-    """Return which joints show why the filter tripped, in brackets; "" where none does."""
-    if not joints:
-        return ""
-    return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"
+    @abstractmethod
+    def close(self) -> None:
+        """Torque off, and everything disconnected; safe to call twice."""
 
 
 def lost_after_trip(leader: Leader | None) -> SafetyReason:
@@ -198,29 +155,6 @@ def subscribers(leader: Leader | None) -> tuple[TakeSink, ...]:
 # -- arms ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Arms:
-    """Connected devices, torque off.
-
-    Attributes:
-        leader: who leads the arm by hand; None where only a policy drives.
-        cameras: looked at on policy frames.
-        clock: the time that all of them live on.
-        tracker: reads the scene from the first camera's pictures, or None.
-        window: the leader, where it is driven by a window's keys or a gamepad, else None.
-    """
-
-    follower: Follower
-    leader: Leader | None
-    cameras: tuple[CameraSource, ...]
-    clock: Clock
-    title: str = ""
-    sensors: tuple[SensorSource, ...] = ()
-    tracker: SceneTracker | None = None
-    calibration: str = ""
-    window: Any = None
-
-
 class ArmDevices(SessionDevices):
     """The arms of a session, over all their connections.
 
@@ -229,22 +163,24 @@ class ArmDevices(SessionDevices):
 
     Args:
         connect: connects all devices or none, or raises DeviceError; called again after a loss.
+            Returns the rig, and who leads the arm by hand, or None.
         shared: who drives, where that isn't just the leader.
-        is_watched: somebody is there to clear a trip and to say that a found arm may move. Where
+        is_watched: somebody is there to clear a trip and to say that a returned arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
             cell; a real arm stays limp.
         patience_s: how long to wait for what was lost where nobody is [s].
-        clear_hint: how the operator clears a trip, or says that a found arm may move.
+        clear_hint: how the operator clears a trip, or says that a returned arm may move.
         max_s: longest time of driving, over all connections, after which the loop ends, as it
             does where the leader is done [s]; None for a session of takes.
         on_connect: called with the devices of every connection before they are started.
     """
 
+    rates: Rates
+    station: Station
+
     def __init__(
         self,
-        connect: Callable[[], Arms],
-        station: Station,
-        rates: Rates,
+        connect: Callable[[], tuple[Rig, Leader | None]],
         *,
         shared: SharedDriver | None = None,
         is_watched: bool = True,
@@ -253,82 +189,101 @@ class ArmDevices(SessionDevices):
         max_s: float | None = None,
         on_connect: Callable[[ArmDevices], object] = lambda _devices: None,
     ) -> None:
-        self.station, self.rates = station, rates
         self._connect, self._shared, self._on_connect = connect, shared, on_connect
-        self._is_watched, self._patience_s = is_watched, patience_s
+        self.is_watched, self._patience_s = is_watched, patience_s
         self._clear_hint, self._max_s = clear_hint, max_s
-        self._lost, self._is_found = "", False
-        self._said_slow = set[str]()
+        self._lost, self._is_found, self._starts_anew = "", False, False
+        self._slow_cameras = set[str]()
+        """Cameras that a line was logged about."""
         self._agreed = threading.Event()
-        self._wire(connect())
+        self._faults: tuple[str, ...] = ()
+        self._bus_faults: dict[str, int] = {}
+        """Those of connections that are over."""
+        self._realtime: Realtime | None = None
+        self._state: FollowerState | None = None
+        """What a limp arm reported last, while the operator's word is waited for."""
+        self._wire(*connect())
 
-    def _wire(self, arms: Arms) -> None:
+    def _wire(self, rig: Rig, leader: Leader | None) -> None:
         """Put safety filter and control loop between the devices of a new connection."""
         with ExitStack() as undo:
-            undo.callback(disconnect, arms.follower, arms.leader, *arms.cameras, *arms.sensors)
-            self.filter = make_safety(self.station, arms.follower, self.rates.period_s)
-            drives = arms.leader
+            undo.callback(disconnect, rig.follower, leader, *rig.cameras, *rig.sensors)
+            if self.statistics is not None:  # of the connection before
+                self._bus_faults, self._faults = self.bus_faults, self.faults
+                self._realtime = self.realtime
+            self.filter, self.station, self.rates = rig.safety, rig.station, rig.rates
+            drives = leader
             if self._shared is not None:
                 drives = self._shared(
-                    arms.follower, self.rates, lambda: self.filter.sent_rad, arms.leader
+                    rig.follower, self.rates, lambda: self.filter.sent_rad, leader
                 )
             assert drives is not None, "an arm is led by somebody or by a policy"
-            if self.monitor is None:
-                names = arms.follower.joint_names
-                self.monitor = LoopMonitor(names, self.rates, self.filter.limits)
-            self.arms, self.window, self.gone = arms, arms.window, lost_after_trip(arms.leader)
+            if self.statistics is None:
+                names = rig.follower.joint_names
+                self.statistics = LoopStatistics(names, self.rates.period_s, self.filter.limits)
+            self.arm, self.hand, self.gone = rig, leader, lost_after_trip(leader)
+            self.window = leader if hasattr(leader, "pump") else None
             self._drives, max_s = drives, math.inf
             if self._max_s is not None:
-                driven_s = self.monitor.statistics.figures().duration_s
+                driven_s = self.statistics.figures().duration_s
                 max_s = max(self._max_s - driven_s, self.rates.period_s)
             self.control = ControlThread(
-                arms.follower,
+                rig.follower,
                 drives,
                 self.filter,
                 self.rates,
-                cameras=arms.cameras,
-                tracker=arms.tracker,
-                sinks=(self.monitor, *subscribers(arms.leader)),
+                cameras=rig.cameras,
+                tracker=rig.tracker,
+                sinks=(self.statistics, *subscribers(leader)),
                 max_s=max_s,
                 until_done=self._max_s is not None,
-                clock=arms.clock,
+                clock=rig.clock,
             )
             self._on_connect(self)
             undo.pop_all()
 
-    # -- what takes are made with -----------------------------------------------------------
+    # -- what takes are made with, and driving without a take ---------------------------------
 
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Return the arms as a rig; closing it leaves them connected."""
-        return Rig(
-            follower=self.arms.follower,
-            cameras=self.arms.cameras,
-            sensors=self.arms.sensors,
-            tracker=self.arms.tracker,
-            clock=self.arms.clock,
-            safety=self.filter,
-            control_hz=self.rates.control_hz,
-            fps=self.rates.fps,
-            domain=self.station.domain,
-            station=self.station,
-            reset=lambda _seed: None,  # what lies where is for a person to put back
-            judge=lambda: None,
-            truth=lambda: None,
-            close=lambda: None,
-            conditions=dict(conditions),
-            calibration=self.arms.calibration,
-            loop=self._take_loop,
-            blocker=self.blocker,
-        )
+        running, blocker = self._span, self.blocker
+        return replace(self.arm, conditions=dict(conditions), running=running, blocker=blocker)
 
     def leader(self, _rig: Rig, _seed: int) -> Leader:
         """Return who drives: the same in all takes of a connection."""
         return self._drives
 
-    def _take_loop(self, *given: Any, **options: Any) -> LoopEnd:
-        """Run a take's turns; LostError where the loop can't go on with its devices."""
+    def _span(self, **options: Any) -> Turns:
+        """Yield a take's turns; LostError where the loop can't go on with its devices."""
         try:
-            return self.control.take_loop(*given, **options)
+            return (yield from self.control.span(**options))
+        except (DeviceError, OSError) as error:
+            raise LostError(one_line(error)) from error
+
+    def drive(self, stop: Callable[[], bool]) -> str:
+        """Drive until the loop ends by itself; return why it did, or "" where `stop` said so.
+
+        Raises:
+            LostError: a device is gone, and has to be connected anew.
+            TrippedError: the arm is limp after a trip, and nobody is there to clear it.
+        """
+        while not stop():
+            snapshot = self.control.snapshot()
+            if snapshot.mode is LoopMode.TRIPPED and not self.is_watched:
+                raise TrippedError(self.trip)
+            if snapshot.mode is LoopMode.TRIPPED and (
+                self._starts_anew or snapshot.tripped & self.gone
+            ):
+                raise LostError(self.trip)
+            if not self.control.alive:
+                return self._loop_end().reason.value
+            self.control.wait(LOOK_S)
+        return ""
+
+    def _loop_end(self) -> LoopEnd:
+        """Return how the loop ended; LostError where a device ended it."""
+        try:
+            return self.control.finish()
         except (DeviceError, OSError) as error:
             raise LostError(one_line(error)) from error
 
@@ -342,15 +297,12 @@ class ArmDevices(SessionDevices):
         tripped = self.filter.tripped
         gone = tripped & self.gone
         if gone and not self.control.snapshot().doing:  # once the arm is down
-            to_do = say_to_do(gone, getattr(self.arms.leader, "where", ""))
+            to_do = say_to_do(gone, getattr(self.hand, "where", ""))
             raise LostError(f"Lost contact: {say_reasons(gone)}; {to_do}.")
         if not self.control.alive:
-            try:
-                self.control.finish()
-            except (DeviceError, OSError) as error:
-                raise LostError(one_line(error)) from error
+            self._loop_end()
             raise LostError("The control loop has ended.")
-        is_alone = not self._is_watched and self.station.domain is not Domain.REAL
+        is_alone = not self.is_watched and self.station.domain is not Domain.REAL
         if doing := self.control.snapshot().doing:
             if is_alone:
                 self.control.clear()  # heeded where it is held
@@ -359,7 +311,7 @@ class ArmDevices(SessionDevices):
             words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
             if unconfirmed := self.control.snapshot().unconfirmed:
                 words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
-            if not self._is_watched and self.station.domain is Domain.REAL:
+            if not self.is_watched and self.station.domain is Domain.REAL:
                 raise TrippedError(
                     f"{words} Nobody is there to clear it: fix the cause, then run the same "
                     "command again."
@@ -369,20 +321,48 @@ class ArmDevices(SessionDevices):
             return words
         if self.control.snapshot().mode is not LoopMode.RUNNING:
             return "The arm's torque is coming on."
-        for camera in self.arms.cameras:
-            if self.arms.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
+        for camera in self.arm.cameras:
+            if self.arm.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
                 return stale_camera(camera.name)
         for name, words in self._slow().items():
-            if name not in self._said_slow:
-                self._said_slow.add(name)
+            if name not in self._slow_cameras:
+                self._slow_cameras.add(name)
                 log.warning("%s. %s", words, MORE_PICTURES)
         return ""
 
     def _slow(self) -> dict[str, str]:
         """Return what to say of cameras that give fewer pictures than they should, by name."""
-        counted = [c for c in self.arms.cameras if isinstance(c, CountedCamera)]
-        found = {c.name: too_slow(c, c.rate_hz(), self.rates.fps) for c in counted}
-        return {name: words for name, words in found.items() if words}
+        counted = [c for c in self.arm.cameras if isinstance(c, CountedCamera)]
+        words = {c.name: too_slow(c, c.rate_hz(), self.rates.fps) for c in counted}
+        return {name: line for name, line in words.items() if line}
+
+    # -- what happened ----------------------------------------------------------------------
+
+    @property
+    def trip(self) -> str:
+        """Why the filter tripped last, and what to do, in one line; "" where it hasn't."""
+        trips = self.statistics.figures().trips if self.statistics else ()
+        return say_trip(trips[-1].reason, trips[-1].joints) if trips else ""
+
+    @property
+    def realtime(self) -> Realtime | None:
+        """Whether real-time rights were granted; None where the loop never ran."""
+        return self.control.snapshot().realtime or self._realtime
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What else went wrong, a line each, over all connections."""
+        return tuple(dict.fromkeys((*self._faults, *self.control.snapshot().faults)))
+
+    @property
+    def bus_faults(self) -> dict[str, int]:
+        """Every kind of bus fault of either arm, in words, to its count, over all connections."""
+        counts = dict(self._bus_faults)
+        for role, device in (("follower", self.arm.follower), ("leader", self.hand)):
+            if callable(faults := getattr(device, "fault_counts", None)):
+                for name, count in faults().items():
+                    counts[f"{role} {name}"] = counts.get(f"{role} {name}", 0) + count
+        return counts
 
     # -- what the operator does to them -----------------------------------------------------
 
@@ -396,17 +376,47 @@ class ArmDevices(SessionDevices):
         self.control.estop()
 
     def clear(self) -> None:
-        """Let the arm go on after a trip, or drive one that was found again."""
+        """Let the arm go on after a trip, or drive one that has returned."""
         self._agreed.set()
-        self.control.clear()
+        snapshot, drives = self.control.snapshot(), self._max_s is not None
+        is_unwell = bool(snapshot.tripped & SafetyReason.HARDWARE_ERROR)
+        if drives and is_unwell and snapshot.mode is LoopMode.TRIPPED:
+            self._starts_anew = True  # a servo with an error of its own is connected again
+        else:
+            self.control.clear()
 
     def loop(self) -> Loop:
         """Return how the control loop does, or what is lost."""
-        if self._lost or self.monitor is None:
+        if self._lost or self.statistics is None:
             return Loop(lost=self._lost, limp=True, found=self._is_found)
         snapshot = self.control.snapshot()
-        loop = self.monitor.loop(snapshot.tripped, snapshot)
-        return replace(loop, alignment=self.filter.alignment, slow=tuple(self._slow().values()))
+        loop = self._loop(self.rates, snapshot.tripped, snapshot)
+        alignment = ""
+        if snapshot.mode is LoopMode.RUNNING and not snapshot.tripped:
+            coming = "Coming slowly to the leader's pose." if self.filter.catching_up else ""
+            alignment = self.filter.alignment or coming
+        timing = ""
+        if self._max_s is not None:
+            _, error, latency = self.statistics.now()
+            timing = f"period error p99 {_ms(error.p99_s)} · leader to follower p50 "
+            timing += f"{_ms(latency.p50_s)} p99 {_ms(latency.p99_s)}"
+        slow = tuple(self._slow().values())
+        return replace(loop, alignment=alignment, slow=slow, timing=timing)
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether the arm is under torque."""
+        return not self._lost and self.control.snapshot().mode not in (
+            LoopMode.TRIPPED,
+            LoopMode.ENDED,
+        )
+
+    def state(self) -> FollowerState | None:
+        """Return what the arm reports while it isn't driven; None while it is, or is lost."""
+        if self._lost:
+            return self._state
+        snapshot = self.control.snapshot()
+        return None if snapshot.mode is LoopMode.RUNNING else snapshot.state
 
     # -- connections ------------------------------------------------------------------------
 
@@ -414,22 +424,18 @@ class ArmDevices(SessionDevices):
         """Put torque on and drive."""
         self.control.start()
 
-    def reconnect(
-        self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
-    ) -> bool:
+    def reconnect(self, lost: str, stop: Callable[[], bool]) -> bool:
         """Let go of everything, wait until all of it answers and may move, and drive."""
-        if not stop():
-            self._lost, self._is_found = lost, False
-            log.warning("%s", lost)
-        self._disconnect()
-        while self._find(stop, pause):
+        if stop():
+            self._disconnect()
+        else:
+            self._lose(lost)
+        while self._find(stop):
             try:
-                if not self._may_move(stop, pause):
+                if not self._may_move(stop):
                     return False
             except LostError as error:
-                self._lost, self._is_found = str(error), False
-                log.warning("%s", error)
-                self._disconnect()
+                self._lose(str(error))
                 continue
             try:
                 self.start()
@@ -440,42 +446,52 @@ class ArmDevices(SessionDevices):
             return True
         return False
 
-    def _find(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
+    def _lose(self, lost: str) -> None:
+        """Let go of everything; say what was lost, and what couldn't be ended."""
+        self._lost, self._is_found, self._starts_anew = lost, False, False
+        faults = (fault.partition(": ")[2] or fault for fault in self._disconnect())
+        self._lost = " ".join(dict.fromkeys((lost, *faults)))
+        log.warning("%s", self._lost)
+
+    def _find(self, stop: Callable[[], bool]) -> bool:
         """Wait until all devices answer; False where `stop` says so first."""
-        began_s, tried_s, said = time.monotonic(), -math.inf, ""
+        began_s, tried_s, before, lost = time.monotonic(), -math.inf, "", self._lost
         while not stop():
             if time.monotonic() - tried_s >= RETRY_S:
                 try:
-                    self._wire(self._connect())
+                    self._wire(*self._connect())
                 except DeviceError as error:
                     why = str(error)
                 else:
                     return True
                 tried_s = time.monotonic()
-                if why != said:
-                    self._lost = said = why
+                if why != before:
+                    before = why
+                    self._lost = lost if why in lost else f"{lost} Now: {why}"
                     log.info("%s", why)
-                if not self._is_watched and tried_s - began_s >= self._patience_s:
+                if not self.is_watched and tried_s - began_s >= self._patience_s:
                     raise DeviceError(why)
-            pause(LOOK_S)
+            time.sleep(LOOK_S)
         return False
 
-    def _may_move(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
+    def _may_move(self, stop: Callable[[], bool]) -> bool:
         """Wait for the operator's word, where there is one; LostError where the arm goes again."""
         self._agreed.clear()
         ask = f" Make sure that the arm may move, then {self._clear_hint}."
         # It is connected limp, and every servo has confirmed that.
         is_back = "Everything answers again, and torque is off."
-        self._lost = is_back + (ask if self._is_watched else "")
-        self._is_found = self._is_watched
+        self._lost = is_back + (ask if self.is_watched else "")
+        self._is_found = self.is_watched
         log.info("%s", self._lost)
         asked_s, missed = time.monotonic(), 0
-        while self._is_watched and not self._agreed.is_set():
+        while self.is_watched and not self._agreed.is_set():
             if stop():
                 return False
             if time.monotonic() - asked_s >= RETRY_S:
-                state = self.state()
-                is_whole = state is not None and not (state.status & NO_REPLY).any()
+                self._state = None
+                with CleanupStep():
+                    self._state = self.arm.follower.read()
+                is_whole = self._state is not None and not (self._state.status & NO_REPLY).any()
                 missed = 0 if is_whole else missed + 1
                 asked_s = time.monotonic()
                 if missed >= MISSED:
@@ -483,14 +499,8 @@ class ArmDevices(SessionDevices):
                         "The arm answered again, but has stopped answering since."
                         " Check its cable and power, then run the same command again."
                     )
-            pause(LOOK_S)
+            time.sleep(LOOK_S)
         return True
-
-    def state(self) -> FollowerState | None:
-        """Return what a limp arm reports now; None where it doesn't."""
-        with CleanupStep():
-            return self.arms.follower.read()
-        return None
 
     def end(self) -> None:
         """End the loop; the arm is lowered."""
@@ -514,12 +524,16 @@ class ArmDevices(SessionDevices):
         self.control.finish()
 
     def _disconnect(self) -> tuple[str, ...]:
-        return (*self.control.close(), *disconnect(*self.arms.sensors))
+        return (*self.control.close(), *disconnect(*self.arm.sensors))
 
     def close(self) -> None:
         """Torque off, and everything disconnected; what fails in that is logged."""
         for fault in self._disconnect():
             log.error("%s", fault)
+
+
+def _ms(seconds: float) -> str:
+    return "–" if math.isnan(seconds) else f"{seconds * 1e3:.2f} ms"
 
 
 # -- the embedded cell --------------------------------------------------------------------------
@@ -571,7 +585,8 @@ class CellDevices(SessionDevices):
             clock.restart()
 
         self._rig = replace(rig, clock=clock, reset=reset)
-        self.monitor = LoopMonitor(rig.follower.joint_names, rig.rates, rig.safety.limits)
+        names = rig.follower.joint_names
+        self.statistics = LoopStatistics(names, rig.rates.period_s, rig.safety.limits)
         return self._rig
 
     def leader(self, rig: Rig, seed: int) -> Leader:
@@ -586,8 +601,8 @@ class CellDevices(SessionDevices):
         """E-stop, clearing, and how the loop of the rig that is set up does."""
 
         def loop() -> Loop:
-            rig, monitor = self._rig, self.monitor
-            return Loop() if rig is None or monitor is None else monitor.loop(rig.safety.tripped)
+            rig = self._rig
+            return Loop() if rig is None else self._loop(rig.rates, rig.safety.tripped)
 
         return Safety(
             lambda: None if self._rig is None else self._rig.safety.estop(),

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,17 +22,16 @@ from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.leaders.controls import IntentSource
-from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock
 from gaploop.teleop.sensors import connect_sensors
 from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
-    from gaploop.collect.devices import Arms
     from gaploop.collect.rig import EmbeddedRig, Rig
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.sim.cell import SimCell
     from gaploop.teleop.lerobot_devices.identity import Identities
+    from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +46,6 @@ TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER, PHONE)
 """Those that move the arm's tool, by an input device."""
 OWN: Final = (EXPERT, MOTION, *TOOL)
 """Those that need the arm that they lead."""
-
-
-@dataclass(frozen=True)
-class LeaderInputs:
-    """How an operator's hands are taken in: options that LeRobot's teleoperators don't have."""
-
-    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-    force: ForceOptions = field(default_factory=ForceOptions)
 
 
 def calibration_of(file: Path | None, follower: Follower) -> str:
@@ -116,118 +107,87 @@ def _is_emulated(robot: Any) -> bool:
     return any(os.path.realpath(port).startswith("/dev/pts/") for port in ports if port)
 
 
-def connect(
-    robot: Any,
-    teleop: Any,
-    station: Station,
-    *,
-    with_cameras: bool = False,
-    inputs: LeaderInputs | None = None,
-    identities: Identities | None = None,
-) -> Arms:
-    """Connect the devices that LeRobot's configs describe; all or none.
-
-    Args:
-        inputs: the usual speeds and forces unless given.
-        identities: what they were when they were connected before; filled in.
-
-    Raises:
-        DeviceError: a device doesn't answer, or isn't what it should be.
-        UnusableInputError: options or calibration that can't be used.
-    """
-    from gaploop.collect.devices import Arms
-
-    title = f"{_name(robot)} ← {_name(teleop)}"
-    with contextlib.ExitStack() as undo:
-        cell = cell_of(robot) if robot.type == EMBEDDED else None
-        follower, clock = follower_of(robot, station, cell, identities)
-        undo.callback(follower.close)
-        expert: Leader | None = None
-        if cell is not None:
-            from gaploop.sim.relay import scripted
-
-            expert = scripted(cell, robot.seed)
-        leader = leader_of(
-            teleop, follower, station, clock, expert=expert, inputs=inputs, identities=identities
-        )
-        if callable(close := getattr(leader, "close", None)):
-            undo.callback(close)
-        cameras = cameras_of(robot, clock, station, identities) if with_cameras else ()
-        undo.pop_all()
-    return Arms(follower, leader, cameras, clock, title)
-
-
 class ArmConnection(contextlib.ExitStack):
-    """Connects a session's arms, cameras and sensors, as often as they are lost.
+    """Connects a session's robot, leader, cameras and sensors, as often as they are lost.
 
     A leader with a window, which belongs to a thread, outlives the arms: it ends with the block.
 
     Args:
-        teleop: who leads the arm by hand; None where nobody does.
-        station_file: beside it lies the calibration, None for the usual place.
-        sensors: as of `--sensors`.
+        config: as of `DriveOptions`, perhaps with `sensors`.
+        leads: somebody leads the arm by hand.
+        records: cameras, sensors and the calibration, which lies beside the station's file, are
+            looked at, too.
         driver: the policy that the person takes over from, if one drives.
     """
 
     def __init__(
         self,
-        robot: Any,
-        teleop: Any,
+        config: Any,
         station: Station,
+        rates: Rates,
         *,
-        station_file: Path | None,
-        inputs: LeaderInputs | None = None,
-        sensors: Mapping[str, Any] | None = None,
+        leads: bool = True,
+        records: bool = True,
         driver: RolloutDriver | None = None,
     ) -> None:
         super().__init__()
         from gaploop.teleop.lerobot_devices.identity import Identities
 
-        self._robot, self._teleop, self._station = robot, teleop, station
-        self._station_file, self._inputs, self._driver = station_file, inputs, driver
-        self._sensors, self._identities = dict(sensors or {}), Identities()
+        self._config, self._station, self._rates = config, station, rates
+        self._leads, self._records, self._driver = leads, records, driver
+        self._identities = Identities()
         self._panel: Any = None
         """The leader that has a window."""
 
-    def connect(self) -> Arms:
+    @property
+    def title(self) -> str:
+        """Follower and leader by type and id."""
+        return f"{_name(self._config.robot)} ← {_name(self._config.teleop)}"
+
+    def connect(self) -> tuple[Rig, Leader | None]:
         """Connect everything, torque off; all or nothing.
 
         Raises:
-            DeviceError: a device doesn't answer.
+            DeviceError: a device doesn't answer, or isn't what it should be.
             UnusableInputError: options or a calibration that can't be used.
         """
-        from gaploop.collect.devices import Arms
+        from gaploop.collect.rig import arm_rig
 
-        robot, station, driver = self._robot, self._station, self._driver
+        config, station, robot = self._config, self._station, self._config.robot
+        more: dict[str, Any] = {}
         with contextlib.ExitStack() as undo:
-            follower, clock = follower_of(robot, station, identities=self._identities)
+            cell = cell_of(robot) if robot.type == EMBEDDED else None
+            follower, clock = follower_of(robot, station, cell, self._identities)
             undo.callback(disconnect, follower)
-            leader = None if self._teleop is None else self._leader(follower, clock)
+            leader = self._leader(follower, clock, cell) if self._leads else None
             undo.callback(disconnect, leader)
-            cameras = cameras_of(robot, clock, station, self._identities)
-            undo.callback(disconnect, *cameras)
-            sensors = connect_sensors(self._sensors)
-            undo.callback(disconnect, *sensors)
-            tracker = None if driver is None else driver.tracker(cameras, station)
-            calibration = calibration_of(self._station_file, follower)
+            if self._records:
+                cameras = more["cameras"] = cameras_of(robot, clock, station, self._identities)
+                undo.callback(disconnect, *cameras)
+                sensors = more["sensors"] = connect_sensors(getattr(config, "sensors", {}))
+                undo.callback(disconnect, *sensors)
+                if self._driver is not None:
+                    more["tracker"] = self._driver.tracker(cameras, station)
+                if cell is None:
+                    more["calibration"] = calibration_of(config.station, follower)
+            rig = arm_rig(follower, clock, station, self._rates, **more)
             undo.pop_all()
-        return Arms(
-            follower, leader, cameras, clock, "", sensors, tracker, calibration, self._panel
-        )
+        return rig, leader
 
-    def _leader(self, follower: Follower, clock: Clock) -> Leader:
+    def _leader(self, follower: Follower, clock: Clock, cell: SimCell | None) -> Leader:
+        config = self._config
         if self._panel is not None:
             self._panel.lead(lambda: follower.read().position_rad)
             return self._panel  # type: ignore[no-any-return]
+        expert: Leader | None = None
+        if cell is not None:
+            from gaploop.sim.relay import scripted
+
+            expert = scripted(cell, config.robot.seed)
         leader = leader_of(
-            self._teleop,
-            follower,
-            self._station,
-            clock,
-            inputs=self._inputs,
-            identities=self._identities,
+            config, follower, self._station, clock, expert=expert, identities=self._identities
         )
-        if kind(self._teleop) in TOOL:
+        if kind(config.teleop) in TOOL:
             self._panel = leader
             self.callback(self._panel.keep_open())
             return leader
@@ -265,23 +225,23 @@ def follower_of(
 
 
 def leader_of(
-    teleop: Any,
+    config: Any,
     follower: Follower,
     station: Station,
     clock: Clock,
     *,
     expert: Leader | None = None,
-    inputs: LeaderInputs | None = None,
     identities: Identities | None = None,
 ) -> Leader:
-    """Connect who leads a follower; a leader with a window belongs to the thread that calls.
+    """Connect who leads a follower, by options as of `DriveOptions`.
+
+    A leader with a window belongs to the thread that calls.
 
     Raises:
         DeviceError: it doesn't answer, or no window can be opened.
         UnusableInputError: it doesn't fit the follower.
     """
-    inputs = inputs or LeaderInputs()
-    chosen = kind(teleop)
+    teleop, chosen = config.teleop, kind(config.teleop)
     leader: Leader
     if chosen in (KEYBOARD, GAMEPAD):
         from gaploop.teleop.lerobot_devices.make import refuse_options
@@ -296,8 +256,8 @@ def leader_of(
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
             opened = {BROWSER: _browser, PHONE: _phone}.get(chosen)
-            source = opened and functools.partial(opened, teleop, inputs.cartesian.speed_step)
-            leader = make.make_tool_leader(chosen, follower, station, inputs.cartesian, source)
+            source = opened and functools.partial(opened, teleop, config.cartesian.speed_step)
+            leader = make.make_tool_leader(chosen, follower, station, config.cartesian, source)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -309,7 +269,7 @@ def leader_of(
             f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
             f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
         )
-    if not inputs.force.enabled:
+    if not config.force.enabled:
         return leader
     from gaploop.teleop.lerobot_devices.force import ForceLeader
     from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
@@ -322,7 +282,7 @@ def leader_of(
                 f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
                 "Leave it out."
             )
-        pushing = ForceLeader(leader, inputs.force)
+        pushing = ForceLeader(leader, config.force)
         undo.pop_all()
     return pushing
 

@@ -1,4 +1,4 @@
-"""How far a campaign has come with the people that it asks for, and how many takes one may add."""
+"""A campaign on its way: how far it has come, with whom, and how many takes a person may add."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gaploop.collect.campaign import CampaignProgress, Quota, efforts, sealed_takes, still_missing
-from gaploop.core.consent import consent_ids
+from gaploop.collect.campaign import (
+    CampaignProgress,
+    Quota,
+    campaign_progress,
+    efforts,
+    held,
+    sealed_takes,
+    still_missing,
+)
+from gaploop.collect.scene_setup import words
+from gaploop.core import consent_store
+from gaploop.core.consent import Use, consent_ids, refused
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.participants import ParticipantQuotas
-from gaploop.core.station import Costs
-from gaploop.core.vocabulary import TakeKind
+from gaploop.core.plan import Plan
+from gaploop.core.station import Costs, Station
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Domain, TakeKind
 
 FEWEST_PEOPLE: Final = 5
 """Smaller groups aren't counted in what is printed: k-anonymity (Sweeney, 2002) with k = 5."""
@@ -147,3 +160,120 @@ def programme_costs(
         money = None if rate is None else hours * rate + people * (costs.fee_per_person or 0.0)
         found.append(ProgrammeCost(takes, people, hours, money))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A plan on its way: its takes in order, one quota for each stretch of one set-up."""
+
+    plan: Plan
+    order: tuple[Quota, ...]
+    journal: Path
+    station: Station
+
+    def people(self) -> Participants | None:
+        """Return who took part so far; None where the plan doesn't ask."""
+        asked = self.plan.participants
+        if asked is None:
+            return None
+        now = self.progress()
+        bands = consent_store.read_bands(consent_store.default_register())
+        return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
+
+    def costs(self) -> tuple[ProgrammeCost, ...]:
+        """Return what programmes with participants cost here; empty where the plan asks none."""
+        asked = self.plan.participants
+        if asked is None:
+            return ()
+        return programme_costs(self.progress(), self.order, asked.most_each, self.station.costs)
+
+    def progress(self) -> CampaignProgress:
+        """Return how far it has come, from the journal."""
+        return campaign_progress(self.journal, self.order)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return how far it has come and what comes next, as `--json` prints it."""
+        now = self.progress()
+        people, following = self.people(), None
+        if now.left:
+            first = now.left[0]
+            following = {
+                "item": first.plan,
+                "conditions": first.conditions,
+                "takes": first.takes,
+                "words": words(first.conditions, self.station.grid),
+            }
+        return {
+            "plan": self.plan.id,
+            "have": now.have,
+            "wanted": now.wanted,
+            "left_s": now.left_s,
+            "measured": now.measured,
+            "attempts_per_take": now.attempts_per_take,
+            "setups": now.setups,
+            "participants": people.progress() if people else (),
+            "costs": self.costs(),
+            "next": following,
+        }
+
+
+def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
+    """Return the campaign's order, no longer than those who take part now may add to it.
+
+    Raises:
+        UnusableInputError: nobody is named, a person's bands aren't known, or their takes would
+            keep out people who are still asked for.
+    """
+    people = campaign.people()
+    if people is None:
+        return list(campaign.order)
+    ids = consent_ids(consent)
+    if not ids:
+        raise UnusableInputError(
+            f"Plan '{campaign.plan.id}' asks who takes part. Name them with --consent=ID; new "
+            "ones: gaploop consent add … --bands='{age_band: 30-44, handedness: left, …}'."
+        )
+    for id_ in ids:
+        missing = [kind for kind in people.quotas.bands if kind not in people.bands.get(id_, {})]
+        if missing:
+            raise UnusableInputError(
+                f"Plan '{campaign.plan.id}' asks for {', '.join(missing)}, not known of {id_}. Add "
+                f"it with: gaploop consent add {id_} … --bands='{{{missing[0]}: …}}'."
+            )
+    room = min(people.room(id_) for id_ in ids)
+    if not room and people.left:
+        lacking = [f"{p.kind} {p.band}" for p in people.progress() if p.have < p.wanted]
+        raise UnusableInputError(
+            f"No takes left for {consent} in plan '{campaign.plan.id}' (at most "
+            f"{people.quotas.most_each or 'any number'} each). Still needed: "
+            f"{', '.join(lacking) or 'other people'}."
+        )
+    return first_takes(
+        campaign.order, held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order), room
+    )
+
+
+def require_consents(quotas: Sequence[Quota], station: Station, consent: str) -> None:
+    """Refuse to record people who haven't agreed; those of the embedded cell are simulated.
+
+    Args:
+        consent: ids of participants, separated by commas, or "".
+
+    Raises:
+        UnusableInputError: what can't be recorded, why, and how to fix it.
+    """
+    if not consent_ids(consent) and station.domain is not Domain.REAL:
+        return
+    register = consent_store.load_register()
+    for quota in quotas:
+        info = TakeInfo(
+            "",
+            domain=station.domain,
+            conditions=quota.conditions,
+            dimensions=quota.dimensions,
+            consent=consent,
+        )
+        reason = register.refusal(info, Use.RECORD)
+        if reason:
+            what = f"Plan item '{quota.plan}'" if quota.plan else "The takes"
+            raise refused(reason, Use.RECORD, what)

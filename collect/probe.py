@@ -20,16 +20,11 @@ from gaploop.collect import lerobot_factory
 from gaploop.collect.campaign import Quota, held
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.operator.keys import keys
+from gaploop.collect.recording import MakeLeader, MakeRig, SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.scene_setup import sketch_text, words
-from gaploop.collect.session import (
-    MakeLeader,
-    MakeRig,
-    SessionEnd,
-    SessionSpec,
-    drive_on,
-    record_takes,
-)
+from gaploop.collect.session import drive_on
+from gaploop.collect.session_options import DriveOptions
 from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -37,7 +32,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import LeaderSample
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.arms import arm_named
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.teleop.leaders.make import make_motion_leader, within_limits
@@ -209,20 +205,23 @@ class _Prober(Operator):
     def __init__(
         self,
         parts: Sequence[ProbePart],
-        spec: SessionSpec,
+        journal: Path,
         on_part: Callable[[PartEnd], object],
         ask: Callable[[ProbePart], str] = lambda _part: "",
         patience_s: float = PATIENCE_S,
+        seed: int = 0,
+        resume: bool = False,
     ) -> None:
         super().__init__(patience_s)
         self.ended: dict[str, PartEnd] = {}
         self._parts = {part.name: part for part in parts}
-        self._spec, self._on_part, self._ask = spec, on_part, ask
+        self._journal, self._seed, self._resume = journal, seed, resume
+        self._on_part, self._ask = on_part, ask
         self._now = parts[0]
         self._before = Counter[str]()
         """Keys of the parts' quotas that an earlier probe recorded, where they count."""
-        if spec.resume:
-            self._before = held(spec.journal, spec.kind, [part.quota for part in parts])
+        if resume:
+            self._before = held(journal, TakeKind.PROBE, [part.quota for part in parts])
 
     def record(
         self, make_rig: MakeRig, make_leader: MakeLeader, stop: Callable[[], bool]
@@ -234,7 +233,17 @@ class _Prober(Operator):
             return True
 
         return record_takes(
-            self._spec, quotas, make_rig, make_leader, set_up=set_up, stop=stop, operator=self
+            self._journal,
+            TakeInfo("", "probe", kind=TakeKind.PROBE),
+            quotas,
+            make_rig,
+            make_leader,
+            max_s=LONGEST_S,
+            seed=self._seed,
+            resume=self._resume,
+            set_up=set_up,
+            stop=stop,
+            operator=self,
         )
 
     def summary(self) -> tuple[PartEnd, ...]:
@@ -274,9 +283,11 @@ class _Prober(Operator):
 
 def probe_cell(
     parts: Sequence[ProbePart],
-    spec: SessionSpec,
+    journal: Path,
     build: Callable[[Mapping[str, object]], EmbeddedRig],
     *,
+    seed: int = 0,
+    resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
 ) -> ProbeEnd:
@@ -299,7 +310,7 @@ def probe_cell(
             return HandOver(rig, seed)
         return arm_leader(rig.follower, rig.station, part.motion)
 
-    prober = _Prober(parts, spec, on_part)
+    prober = _Prober(parts, journal, on_part, seed=seed, resume=resume)
     try:
         end = prober.record(make_rig, make_leader, stop)
     finally:
@@ -310,9 +321,10 @@ def probe_cell(
 
 def probe_arm(
     parts: Sequence[ProbePart],
-    spec: SessionSpec,
+    journal: Path,
     devices: SessionDevices,
     *,
+    resume: bool = False,
     ask: Callable[[ProbePart], str],
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
@@ -321,7 +333,7 @@ def probe_arm(
     """Probe an arm, from where it stands.
 
     Args:
-        spec: the session, of kind `probe`.
+        resume: parts that the journal holds already aren't done again.
         devices: started; driven by a `MotionLeader`.
         ask: has the object put where a part needs it; why that can't be, or "".
         stop: asked every turn; True interrupts the part and ends the probe.
@@ -330,7 +342,7 @@ def probe_arm(
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
-    prober = _Prober(parts, spec, on_part, ask, patience_s)
+    prober = _Prober(parts, journal, on_part, ask, patience_s, resume=resume)
 
     def drive() -> bool:
         prober.record(devices.rig, devices.leader, stop)
@@ -344,8 +356,9 @@ def probe_robot(
     robot: Any,
     station: Station,
     station_file: Path | None,
-    spec: SessionSpec,
+    journal: Path,
     *,
+    resume: bool,
     say: Callable[[str], object],
     on_part: Callable[[PartEnd], object],
     stopped: Stopped,
@@ -362,7 +375,9 @@ def probe_robot(
     if robot.type == lerobot_factory.EMBEDDED:
         parts = parts_of(arm_named(robot.model).joint_names, station.grid)
         build = functools.partial(lerobot_factory.cell_rig, robot, None)
-        return probe_cell(parts, spec, build, stop=lambda: bool(stopped), on_part=on_part)
+        return probe_cell(
+            parts, journal, build, resume=resume, stop=lambda: bool(stopped), on_part=on_part
+        )
 
     def ask(part: ProbePart) -> str:
         """Have the operator put the object in place; say why that can't be, or ""."""
@@ -386,11 +401,14 @@ def probe_robot(
         return "stopped"
 
     with contextlib.ExitStack() as stack:
-        connection = lerobot_factory.ArmConnection(robot, None, station, station_file=station_file)
-        devices = ArmDevices(
-            stack.enter_context(connection).connect,
+        connection = lerobot_factory.ArmConnection(
+            DriveOptions(robot=robot, station=station_file),
             station,
             Rates.near(FPS),
+            leads=False,
+        )
+        devices = ArmDevices(
+            stack.enter_context(connection).connect,
             shared=lambda follower, *_: arm_leader(follower, station),
             is_watched=False,
         )
@@ -398,9 +416,17 @@ def probe_robot(
         stopped.again = devices.leave
         pressed = stack.enter_context(keys())
         pressed.listen(devices.estop)
-        parts = parts_of(devices.arms.follower.joint_names, station.grid)
+        parts = parts_of(devices.arm.follower.joint_names, station.grid)
         devices.start()
-        end = probe_arm(parts, spec, devices, ask=ask, stop=lambda: bool(stopped), on_part=on_part)
+        end = probe_arm(
+            parts,
+            journal,
+            devices,
+            resume=resume,
+            ask=ask,
+            stop=lambda: bool(stopped),
+            on_part=on_part,
+        )
         pressed.deaf()
         try:
             devices.finish()

@@ -1,455 +1,339 @@
-"""A session that records: a robot, who leads it, what watches, and where it is shown.
+"""Takes one after another, each sealed before the next, until the quotas are filled.
 
-`RecordingSession` connects what the options name, begins and judges takes through an operator's
-console (window, terminal) or by itself, has what was lost connected anew, and publishes beside it
-all. In the embedded cell with nobody watching it records as fast as simulated time goes.
+A take goes from here through `take` (runs, judges, seals it), `recorder` (a turn to a row),
+`journal` and `streams` (rows to the disk) and `encoder` (pictures to videos).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from gaploop.collect import lerobot_factory
-from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
-from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
-from gaploop.collect.lerobot_factory import LeaderInputs
-from gaploop.collect.operator import display
-from gaploop.collect.operator.attended import ConsoleOperator
-from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.machine import StageTiming
-from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
-from gaploop.collect.operator.sounds import SoundPlayer
-from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
-from gaploop.collect.publisher import STOPPING, Publisher
-from gaploop.collect.rig import Rig, scripted_leader
-from gaploop.collect.scene_setup import change_words, words
-from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
-from gaploop.collect.session_target import check_targets
-from gaploop.collect.take import Operator, TakeResult
-from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import Leader, Suggest
-from gaploop.core.station import Station
-from gaploop.core.vocabulary import TakeKind
-from gaploop.teleop.checks.cameras import MORE_PICTURES
-from gaploop.teleop.loop import Rates
-from gaploop.teleop.stopping import CleanupStep, stoppable
-
-if TYPE_CHECKING:
-    from gaploop.collect.rollout import RolloutDriver
-    from gaploop.datasets.lerobot_publish import PublishReport
+from gaploop.collect.campaign import Quota, counts, held, plan_quotas, still_missing
+from gaploop.collect.encoder import Encoder
+from gaploop.collect.journal import JournalWriter, no_room, warm_up
+from gaploop.collect.recovery import recover
+from gaploop.collect.rig import Rig
+from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.core import journal_format
+from gaploop.core.consent import Place, Use, refused
+from gaploop.core.consent_store import refusal_at
+from gaploop.core.errors import DeviceError, LostError, UnusableInputError
+from gaploop.core.files import uuid7
+from gaploop.core.protocols import Leader
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import RANDOMISED, Outcome
 
 log = logging.getLogger(__name__)
 
-FPS: Final = 30.0
-"""Frames a second of a real arm, as in lerobot-record [Hz]."""
-REMEMBERED: Final = 5
-"""Takes of earlier sessions that can be labelled anew."""
-TAKEN: Final = {
-    lerobot_factory.KEYBOARD: {
-        "space": "hold to move",
-        "tab": "frame",
-        "x": "clutch",
-        "-": "slower",
-        "=": "faster",
-    },
-    lerobot_factory.GAMEPAD: {
-        "pad:rightshoulder": "hold to move",
-        "pad:b": "emergency stop",
-        "pad:start": "clear a trip",
-        "pad:leftshoulder": "clutch",
-        "pad:back": "frame",
-    },
-}
-"""Leader to the keys that it needs whether or not its dead-man button is held."""
-HELD: Final = {lerobot_factory.KEYBOARD: "Space", lerobot_factory.GAMEPAD: "R1"}
+__all__ = [
+    "MakeLeader",
+    "MakeRig",
+    "Operator",
+    "Quota",
+    "SessionEnd",
+    "SetUpNext",
+    "TakeResult",
+    "plan_quotas",
+    "record_takes",
+    "run_take",
+]
 
 
-def spec_of(
-    config: Any, journal: Path, kind: TakeKind, policy: str, *, resume: bool
-) -> SessionSpec:
-    """Return what the takes of a session share, by its options; `policy` is an id, or ""."""
-    return SessionSpec(
-        journal,
-        config.dataset.single_task or getattr(config.robot, "task", kind.value).replace("_", " "),
-        kind,
-        max_s=config.dataset.episode_time_s,
-        seed=getattr(config.robot, "seed", 0),
-        operator=config.operator,
-        policy=policy,
-        resume=resume,
-        consent=config.consent,
-    )
+@dataclass(frozen=True)
+class SessionEnd:
+    """How a session went.
 
-
-def runs_by_itself(config: Any, leads: str) -> bool:
-    """Whether nobody is needed, and simulated time may go as fast as it can.
-
-    Args:
-        config: the session's options.
-        leads: the type of leader by which a person drives; "" where nobody does.
-    """
-    is_shown = config.display in ("window", "terminal")
-    is_alone = leads in ("", lerobot_factory.EXPERT)
-    return config.robot.type == lerobot_factory.EMBEDDED and is_alone and not is_shown
-
-
-class RecordingSession:
-    """Records the quotas of one session and publishes them; `run` it once.
-
-    Args:
-        config: options, as of `SessionOptions`, with `dataset`.
-        leads: the type of leader by which a person drives; "" where nobody does.
-        fps: frames a second that are asked for; None: the robot's own rate [Hz].
-        driver: the policy that drives and is taken over from, if any.
-        progress: says how far the campaign has come that is followed, if one is.
-        suggest: what failure analysis says of a take, as if it had failed.
-        set_up: told of each set-up that the embedded cell makes by itself.
-        on_take: called with each take that is sealed by itself, and whether it counts.
+    Attributes:
+        takes: sealed takes, oldest first.
+        counted: takes that count towards the quotas, those that were there at the start included.
+        recovered: unsealed takes that were there at the start and are marked `interrupted`.
+        interrupted: the user stopped it.
+        gave_up: a line for every quota that was given up.
+        reconnected: how often lost devices were connected again.
+        trip: the safety trip that ended it, where nobody was there to clear it.
+        signals: numbers of the signals to stop that came.
+        why: what ended driving without a record: quit, time, done, signal, trip, or lost where a
+            device failed without a trip.
+        failed: what failed where that ended it, or in stopping, in a line.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        station: Station,
-        spec: SessionSpec,
-        quotas: Sequence[Quota],
-        root: Path,
-        *,
-        leads: str = "",
-        fps: float | None = None,
-        driver: RolloutDriver | None = None,
-        progress: Callable[[], CampaignProgress] | None = None,
-        suggest: Suggest | None = None,
-        set_up: Callable[[Quota, Quota | None], bool] = lambda _quota, _before: True,
-        on_take: Callable[[TakeResult, bool], None] = lambda _take, _counts: None,
-    ) -> None:
-        self._config, self._station, self._spec = config, station, spec
-        self._quotas, self.root, self._leads = tuple(quotas), root, leads
-        self._fps, self._driver, self._progress = fps, driver, progress
-        self._suggest, self._told_set_up, self._on_take = suggest, set_up, on_take
-        self._shared: SharedDriver | None = None if driver is None else driver.leader
-        self._attempts = None if driver is None else driver.attempts
-        self.journal = spec.journal
-        self._wanted = sum(quota.takes for quota in quotas)
-        self._results: list[TakeResult] = []
-        self._recovered = self._lacking = 0
-        self._publisher = Publisher(spec.journal, root, config.dataset.repo_id)
+    takes: tuple[TakeResult, ...] = ()
+    counted: int = 0
+    wanted: int = 0
+    recovered: int = 0
+    interrupted: bool = False
+    gave_up: tuple[str, ...] = ()
+    reconnected: int = 0
+    trip: str = ""
+    signals: tuple[int, ...] = ()
+    why: str = ""
+    failed: str = ""
 
-    @property
-    def shown(self) -> str:
-        """Where it is shown: window, terminal or none."""
-        return display.chosen_display(self._config.display, self._leads in TAKEN)
 
-    @property
-    def reports(self) -> list[PublishReport]:
-        """Every publication so far."""
-        return self._publisher.reports
+type MakeRig = Callable[[Mapping[str, object]], Rig]
+type MakeLeader = Callable[[Rig, int], Leader]
+type SetUpNext = Callable[[Quota, Quota | None], bool]
+"""Gets the next quota and the one set up before it; False ends the session."""
 
-    def run(self) -> SessionEnd:
-        """Record until everything is, somebody ends it, or a device doesn't come back.
 
-        Raises:
-            DeviceError: a device failed; what was sealed is published.
-            UnusableInputError: options that can't be used.
-        """
-        if runs_by_itself(self._config, self._leads):
-            end = self._alone()
-        else:
-            with self._publisher, contextlib.ExitStack() as cleanup:
-                end = self._with_operator(cleanup)
-        return replace(end, signals=tuple(self._stopped))
+FAULTS_IN_A_ROW: Final = 3
+"""A session ends when this many takes in a row couldn't be recorded."""
 
-    def _make_rig(self, conditions: Mapping[str, object]) -> Any:
-        return lerobot_factory.simulated_rig(self._config.robot, self._fps, conditions)
 
-    def _check(self, make_rig: Callable[[Mapping[str, object]], Rig]) -> None:
-        check_targets(make_rig, self._quotas, self.root, self._spec.journal)
+def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Say which cameras were others when the journal's newest take was recorded.
 
-    # -- by itself --------------------------------------------------------------------------
-
-    def _alone(self) -> SessionEnd:
-        """Record in the embedded cell as fast as it goes."""
-        self._check(self._make_rig)
-
-        def make_leader(rig: Rig, seed: int) -> Leader:
-            expert = scripted_leader(rig, seed)
-            if self._shared is None:
-                return expert
-            return self._shared(rig.follower, rig.rates, lambda: rig.safety.sent_rad, expert)
-
-        with stoppable(STOPPING) as self._stopped, self._publisher:
-            return record_takes(
-                self._spec,
-                self._quotas,
-                self._make_rig,
-                make_leader,
-                set_up=self._told_set_up,
-                stop=lambda: bool(self._stopped),
-                on_take=self._on_take,
-                publish=self._publisher.behind,
-                operator=Operator(attempts=self._attempts),
-            )
-
-    # -- with an operator -------------------------------------------------------------------
-
-    def _with_operator(self, cleanup: contextlib.ExitStack) -> SessionEnd:
-        config, shown, driver = self._config, self.shown, self._driver
-        defaults = DEFAULTS if driver is None else ROLLOUT
-        keys = KeyMap.of(config.keys, TAKEN.get(self._leads, {}), defaults)
-        self._stopped = cleanup.enter_context(stoppable(STOPPING))
-        self._devices = self._connected(cleanup, keys, is_watched=shown != "none")
-        cleanup.callback(self._devices.close)
-        self._stopped.again = self._devices.leave
-        self._check(self._devices.rig)
-        player = cleanup.enter_context(SoundPlayer(shown != "none"))
-        self._book = SessionLabels(self._spec.journal, config.operator)
-        cleanup.callback(self._book.close)
-        times_s = config.dataset.episode_time_s, config.dataset.reset_time_s
-        self._console = console = OperatorConsole(
-            StageTiming(*times_s, config.auto_start or shown == "none"),
-            keys,
-            self._book,
-            task=self._spec.task,
-            play=player.play,
-            hand_held=HELD.get(self._leads, ""),
-            attended=shown != "none",
-        )
-        console.safety = self._devices.safety
-        console.driver = driver
-        self._publisher.before = self._book.flush
-        suggester = None
-        if self._suggest is not None:
-            suggester = LabelSuggester(self._suggest, console.suggested)
-            cleanup.callback(suggester.close)
-        if self._progress is None:  # a campaign is counted from the journal, which takes a while
-            console.on_label = self._count
-        self._operator = ConsoleOperator(
-            console,
-            lambda: self._devices.monitor,
-            suggester,
-            self._recount,
-            self._results.append,
-            self._attempts,
-        )
-        for uid, outcome, message in known_takes(self._spec.journal, REMEMBERED):
-            console.remember(uid, outcome, message)
-        spec = self._spec
-        self._held = held(spec.journal, spec.kind, self._quotas, resume=spec.resume).total()
-        self._count()
-        if shown == "window":
-            title = f"gaploop {'record' if driver is None else 'rollout'}"
-            screen = display.window(
-                console, lambda: self._devices.monitor, self._devices.window, title
-            )
-        elif shown == "terminal":
-            screen = display.terminal(console, self._devices.window)
-        else:
-            screen = display.nowhere(console, lambda line: log.info("%s", line))
-        turn = cleanup.enter_context(screen)
-        self._devices.start()
-        end = self._drive(turn)
-        try:
-            self._devices.finish()
-        except DeviceError as error:
-            if not end.trip:
-                raise
-            end = replace(end, trip=f"{end.trip} {error}")
-        return end
-
-    def _connected(
-        self, cleanup: contextlib.ExitStack, keys: KeyMap, *, is_watched: bool
-    ) -> SessionDevices:
-        """Return the devices that the options name, not driven yet."""
-        config = self._config
-        inputs = LeaderInputs(config.cartesian, config.force)
-        if config.robot.type == lerobot_factory.EMBEDDED:
-            is_led = self._leads not in ("", lerobot_factory.EXPERT)
-            leader_of = functools.partial(lerobot_factory.leader_of, config.teleop, inputs=inputs)
-            return CellDevices(
-                self._make_rig, shared=self._shared, leader_of=leader_of if is_led else None
-            )
-        connection = lerobot_factory.ArmConnection(
-            config.robot,
-            config.teleop if self._leads else None,
-            self._station,
-            station_file=config.station,
-            inputs=inputs,
-            sensors=config.sensors,
-            driver=self._driver,
-        )
-        return ArmDevices(
-            cleanup.enter_context(connection).connect,
-            self._station,
-            Rates.near(self._fps or FPS),
-            shared=self._shared,
-            is_watched=is_watched,
-            clear_hint=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
-        )
-
-    def _drive(self, turn: Callable[[], None]) -> SessionEnd:
-        """Record in a thread of its own, which connects anew what was lost.
-
-        `turn` hears keys and shows how things stand; it returns after some 10 ms.
-        """
-        attempt, ends = CleanupStep(), list[SessionEnd]()
-
-        def record() -> None:
-            with attempt:
-                reconnected, trip = drive_on(
-                    self._devices,
-                    self._record_what_lacks,
-                    self._is_over,
-                    finished=None if self._console.attended else lambda: len(self._results),
-                )
-                self._recount()
-                takes = tuple(replace(r, outcome=self._operator.outcome(r)) for r in self._results)
-                ends.append(
-                    SessionEnd(
-                        takes,
-                        counted=self._wanted - self._lacking,
-                        wanted=self._wanted,
-                        recovered=self._recovered,
-                        interrupted=bool(self._stopped) or self._lacking > 0,
-                        reconnected=reconnected,
-                        trip=trip,
+    `cameras` are those of a take's header now.
+    """
+    with contextlib.suppress(UnusableInputError):  # said where it is read for what it holds
+        for folder in journal_format.take_folders(journal)[-1:]:
+            for name, before in journal_format.read_header(folder).cameras.items():
+                was, now = before.get("identity"), cameras.get(name, {}).get("identity")
+                if was and now and was != now:
+                    yield (
+                        f"Camera {name} was {was} in the take before, and is {now} now. See that "
+                        "it shows the same view, and calibrate it again where it has moved."
                     )
-                )
 
-        thread = threading.Thread(target=record, name="session")
-        thread.start()
-        try:
-            # To its end, which takes a while where takes are still sealed: until then the
-            # operator sees that, and can stop the arm.
-            while thread.is_alive():
-                turn()
-                if self._stopped and not self._console.left:
-                    self._console.leave()
-                if self._console.left:
-                    self._devices.end()
-            self._devices.end()
-            while self._devices.moves:  # on its way down, which the operator sees and can stop
-                turn()
-        finally:
-            self._console.leave()
-            self._devices.end()
-            thread.join()
-        if attempt.error is not None:
-            raise attempt.error
-        return ends[0]
 
-    def _record_what_lacks(self) -> bool:
-        """Record with the devices as they are connected now; return whether more is to be."""
-        quotas = self._quotas
-        if self._results and self._progress is None and not self._spec.resume:
-            quotas = (replace(quotas[0], takes=self._lacking),)
-        end = record_takes(
-            self._spec,
-            quotas,
-            self._devices.rig,
-            self._devices.leader,
-            set_up=self._set_up,
-            stop=self._is_over,
-            publish=self._publisher.behind,
-            operator=self._operator,
-        )
-        self._recovered += end.recovered
-        is_filled = self._count()
-        if self._console.left:
-            return False
-        return not is_filled or self._console.finish(lambda: not self._count())
+@dataclass(kw_only=True)
+class _Takes:
+    """The state of `record_takes`, whose arguments it has: takes, their seals and attempts."""
 
-    def _is_over(self) -> bool:
-        return bool(self._stopped) or self._console.left
+    journal: Path
+    about: TakeInfo
+    max_s: float
+    seed: int
+    publish_every: int
+    make_leader: MakeLeader
+    stop: Callable[[], bool]
+    on_take: Callable[[TakeResult, bool], None]
+    publish: Callable[[], None]
+    operator: Operator
 
-    def _set_up(self, quota: Quota, before: Quota | None) -> bool:
-        grid = self._station.grid
-        had = {} if before is None else before.conditions
-        change = change_words(None if before is None else had, quota.conditions, grid)
-        conditions = {**getattr(self._config.robot, "conditions", {}), **quota.conditions}
-        is_by_hand = (
-            self._config.robot.type != lerobot_factory.EMBEDDED and not self._config.auto_start
-        )
-        ask = is_by_hand and change != "nothing to change" and bool(conditions or had)
-        there = SetUp(words(conditions, grid), conditions, grid)
-        change = change[:1].upper() + change[1:]
-        asked = SetUp(change, conditions, grid) if ask else there
-        going = self._console.await_set_up(asked, ask=ask)
-        self._console.show(there if conditions else SetUp())
-        return going
+    def __post_init__(self) -> None:
+        self.about = replace(self.about, session=uuid7())
+        self.results: list[TakeResult] = []
+        self.attempts = Counter[str]()
+        """Set-up to how many attempts it has had."""
+        self._encoder = Encoder()
+        self._pool = ThreadPoolExecutor(1, "seal")
+        self._pending: deque[TakeResult] = deque()
+        """Takes that are over and whose seal isn't known yet, oldest first."""
+        self._faults = self._unpublished = 0
+        self._next_seed = self.seed + len(journal_format.take_folders(self.journal))
 
-    def _recount(self) -> None:
-        """Count anew what labels say, of quotas and of a policy's successes; may take time."""
-        self._count()
-        if self._attempts is not None:
-            outcomes = {r.uid: self._console.outcome(r.uid, r.outcome) for r in self._results}
-            self._attempts.judged(outcomes)
+    def close(self) -> None:
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self._encoder.close)
+            self._pool.shutdown()
 
-    def _count(self) -> bool:
-        """Tell the console how far the quotas are filled; return whether they are."""
-        if self._progress is None:
-            counted = self._held + sum(
-                counts(
-                    self._spec.kind,
-                    self._console.outcome(r.uid, r.outcome),
-                    self._console.retracted(r.uid),
-                )
-                for r in self._results
+    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
+        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
+
+        Returns how many count. Attempts are counted per set-up: a plan comes back to each of them
+        several times.
+        """
+        leader = self.make_leader(rig, self._next_seed)
+        # Have the encoder chosen and running before somebody waits for the first take.
+        if cameras := rig.header(self.about).cameras:
+            self._encoder.start(self._encoder.named(cameras))
+            for line in () if self.attempts else other_cameras(self.journal, cameras):
+                log.warning("%s", line)
+        first = len(self.results)
+
+        def sealed() -> int:
+            """Return how many takes that were recorded here count, of those sealed by now."""
+            return sum(map(self._counts, self.results[first:]))
+
+        def expected() -> int:
+            """Return how many takes count, with those whose seal isn't known yet."""
+            return sealed() + sum(map(self._counts, self._pending))
+
+        while not self.stop():
+            self._settle(len(self._pending))
+            if expected() >= missing or self.attempts[quota.key] >= most:
+                self._settle(0)  # a seal that failed means one take more
+            if sealed() >= missing or self.attempts[quota.key] >= most:
+                break
+            if not self.operator.begin(lambda: rig.blocker() or no_room(self.journal), self.stop):
+                break
+            if expected() >= missing:
+                continue  # a take was labelled anew while the next one was waited for
+            self.attempts[quota.key] += 1
+            result = self._take(rig, leader, quota)
+            if result.outcome is not Outcome.INTERRUPTED:
+                self._pending.append(result)
+            is_due = self._unpublished + len(self._pending) >= self.publish_every
+            self._settle(0 if is_due else 1)
+        self._settle(0)
+        return sealed()
+
+    def _settle(self, keep: int) -> None:
+        """Report takes that are sealed by now, oldest first; wait until at most `keep` aren't."""
+        while self._pending:
+            result = self._pending[0]
+            if len(self._pending) <= keep and result.sealing and not result.sealing.done():
+                return
+            self._pending.popleft()
+            try:
+                if result.sealing is not None:
+                    result.sealing.result()
+            except DeviceError as error:
+                self._failed(result, str(error))
+                continue
+            self._faults = 0
+            result = replace(result, sealing=None)
+            self.results.append(result)
+            self.on_take(result, self._counts(result))
+            self._unpublished += 1
+            if self._unpublished >= self.publish_every:
+                self.publish()
+                self._unpublished = 0
+
+    def _failed(self, result: TakeResult, why: str) -> None:
+        """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
+        log.warning("Take %s is interrupted: %s", result.uid, why)
+        self._faults += 1
+        if self._faults >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"{self._faults} takes in a row could not be recorded; the last one: {why}"
             )
-            self._lacking = max(0, self._wanted - counted)
-            self._console.tell(Quotas(counted, self._wanted))
-            return not self._lacking
-        self._book.flush()
-        now = self._progress()
-        self._lacking = now.wanted - now.have
-        # A bar for every dimension, and one for each of its set-ups where it has several.
-        bars: list[QuotaBar] = []
-        for dimension, setups in now.by_dimension().items():
-            have, wanted = sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups)
-            bars.append(QuotaBar((dimension or "takes").replace("_", " "), have, wanted))
-            for setup in setups if len(setups) > 1 else ():
-                name = f"· {words(setup.conditions, self._station.grid)}"
-                bars.append(QuotaBar(name, setup.have, setup.wanted))
-        self._console.tell(Quotas(now.have, now.wanted, tuple(bars), now.left_s))
-        return not self._lacking
+
+    def _counts(self, result: TakeResult) -> bool:
+        outcome, retracted = self.operator.outcome(result), self.operator.retracted(result)
+        return counts(self.about.kind, outcome, retracted)
+
+    def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
+        seed, self._next_seed = self._next_seed, self._next_seed + 1
+        drawn = rig.drawn(seed)
+        about = replace(
+            self.about,
+            plan=quota.plan,
+            dimensions=dict(quota.dimensions),
+            conditions={RANDOMISED: drawn} if drawn else {},
+        )
+        header = rig.header(about, leader)
+        header = replace(header, cameras=self._encoder.named(header.cameras))
+        # Asked for each take: people may have withdrawn their consent meanwhile.
+        place = Place("journal", str(self.journal.absolute()))
+        if reason := refusal_at(None, header.info, Use.RECORD, place):
+            raise refused(reason, Use.RECORD, "This take")
+        encoder, waits = self._encoder, not rig.is_real_time
+        try:
+            with JournalWriter(self.journal, header, encoder=encoder, waits=waits) as writer:
+                result = self.operator.run(
+                    rig,
+                    leader,
+                    seed=seed,
+                    max_s=self.max_s,
+                    writer=writer,
+                    stop=self.stop,
+                    sealer=self._pool,
+                )
+        except LostError:
+            raise
+        except DeviceError as error:
+            result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
+        if result.outcome is Outcome.INTERRUPTED and not self.stop():
+            self._failed(result, result.reason)
+        return result
 
 
-def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
-    """Return, and warn of, what cameras and the encoder couldn't do in time.
+def record_takes(
+    journal: Path,
+    about: TakeInfo,
+    quotas: Sequence[Quota],
+    make_rig: MakeRig,
+    make_leader: MakeLeader,
+    *,
+    max_s: float = 10.0,
+    seed: int = 0,
+    resume: bool = False,
+    publish_every: int = 10,
+    set_up: SetUpNext = lambda _quota, _before: True,
+    stop: Callable[[], bool] = lambda: False,
+    on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
+    publish: Callable[[], None] = lambda: None,
+    operator: Operator | None = None,
+) -> SessionEnd:
+    """Record takes until every quota is filled.
 
-    Returns:
-        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s];
-        `doubts`: lines about cameras that were slow or frozen.
+    Each take is sealed while the next begins. A failed demonstration is kept, as a failure, and
+    doesn't count. Takes left unsealed, by this session or one before, are recovered as
+    `interrupted`. A take that can't be recorded ends, because the encoder died, the disk is full,
+    a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
+
+    Args:
+        about: what all takes share, such as task, kind, policy, operator and consent.
+        quotas: in this order; a quota of 0 is passed over. A set-up may come several times; takes
+            that are there already are struck off its first quotas.
+        make_rig: builds the rig for a quota's conditions; closed here.
+        max_s: longest duration of a take [s].
+        seed: scenes are drawn from it and the number of takes in the journal, so that a session
+            that goes on doesn't repeat its scenes.
+        resume: takes that the journal holds already count towards quotas without a plan item.
+            Those of a plan item always do: its quota belongs to the campaign.
+        set_up: called before a rig is made for conditions that differ from those before.
+        stop: asked every turn; True interrupts the take and ends the session.
+        on_take: called once a take is known to be sealed, at the latest after the next one; its
+            second argument says whether it counts.
+        publish: called every `publish_every` takes, so that a publication can begin; must not
+            wait. What is left, the caller publishes afterwards, however the session ended.
+        operator: looks after the session; nobody does unless given.
+
+    Raises:
+        UnusableInputError: the journal can't be written, or people take part without consent.
+        LostError: a device is gone, and has to be connected anew.
+        DeviceError: takes can't be recorded.
     """
-    takes = tuple(takes)
-    doubts = [words for take in takes for words in take.doubts]
-    if doubts:
-        log.warning(
-            "In %d of %d takes a camera was slow or frozen: rows repeat the picture before. %s",
-            sum(bool(take.doubts) for take in takes),
-            len(takes),
-            MORE_PICTURES,
-        )
-    dropped = sum(take.dropped for take in takes)
-    behind_s = max((take.behind_s for take in takes), default=0.0)
-    if dropped:
-        log.warning(
-            "The encoder couldn't keep up: %d pictures were dropped; those rows repeat the "
-            "picture before. Close other programs, or use fewer or smaller pictures.",
-            dropped,
-        )
-    elif behind_s:
-        log.warning(
-            "The encoder was up to %.1f s behind and encoded coarsely; nothing was dropped. Close "
-            "other programs, or use fewer or smaller pictures.",
-            behind_s,
-        )
-    doubts = list(dict.fromkeys(doubts))
-    return {"dropped": dropped, "most_behind_s": round(behind_s, 2), "doubts": doubts}
+    warm_up()
+    recovered = len(recover(journal).recovered) if journal.exists() else 0
+    have = held(journal, about.kind, quotas, resume=resume)
+    operator = operator or Operator()
+    session = _Takes(
+        journal=journal,
+        about=about,
+        max_s=max_s,
+        seed=seed,
+        publish_every=publish_every,
+        make_leader=make_leader,
+        stop=stop,
+        on_take=on_take,
+        publish=publish,
+        operator=operator,
+    )
+    missing = still_missing(quotas, have)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(recover, journal)
+        cleanup.callback(session.close)
+        gave_up: list[str] = []
+        most, done, before = Counter[str](), Counter[str](), None
+        for quota, lacking in zip(quotas, missing, strict=True):
+            most[quota.key] += operator.attempts_per_take * lacking
+        for quota, lacking in zip(quotas, missing, strict=True):
+            if not lacking or stop() or session.attempts[quota.key] >= most[quota.key]:
+                continue
+            if not set_up(quota, before):
+                break
+            before = quota
+            with contextlib.closing(make_rig(quota.conditions)) as rig:
+                done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
+            wanted = most[quota.key] // operator.attempts_per_take
+            if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
+                name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
+                gave_up.append(
+                    f"Gave up on {name}: {most[quota.key]} attempts gave {done[quota.key]} of "
+                    f"{wanted} takes. Ease the conditions or lower the quota."
+                )
+    wanted = sum(quota.takes for quota in quotas)
+    counted = wanted - sum(missing) + done.total()
+    takes = tuple(replace(take, outcome=operator.outcome(take)) for take in session.results)
+    return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(gave_up))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,14 +20,14 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
-from gaploop.teleop.loop import LoopEnd, Rates, run_loop
+from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety
 
 
@@ -40,8 +40,8 @@ class Rig:
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         sensors: what else is measured, such as forces at the wrist.
-        loop: runs a take's turns, called as `run_loop`; for real arms a running
-            `ControlThread`'s `take_loop`, so that the arm is driven between takes, too.
+        running: the arm is driven between takes, too: turns of a loop that runs anyway, as
+            `ControlThread.span`. None: the loop runs for each take.
         reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
@@ -60,14 +60,14 @@ class Rig:
     fps: float
     domain: Domain
     station: Station
-    reset: Callable[[int], None]
-    judge: Callable[[], Outcome | None]
-    truth: Callable[[], Mapping[str, Any] | None]
-    close: Callable[[], None]
+    reset: Callable[[int], None] = lambda _seed: None
+    judge: Callable[[], Outcome | None] = lambda: None
+    truth: Callable[[], Mapping[str, Any] | None] = lambda: None
+    close: Callable[[], None] = lambda: None
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
-    loop: Callable[..., LoopEnd] = run_loop
+    running: Callable[..., Turns] | None = None
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     blocker: Callable[[], str] = lambda: ""
 
@@ -81,39 +81,40 @@ class Rig:
         """Control and frame rate."""
         return Rates(self.control_hz, self.fps)
 
-    def header(
-        self,
-        task: str,
-        *,
-        kind: TakeKind = TakeKind.DEMONSTRATION,
-        dimensions: Mapping[str, float] | None = None,
-        plan: str = "",
-        policy: str = "",
-        session: str = "",
-        operator: str = "",
-        leader: Leader | None = None,
-    ) -> TakeHeader:
+    def turns(self, leader: Leader, max_s: float, on_frame: Iterable[OnFrame] = ()) -> Turns:
+        """Return the turns of a take of at most `max_s` [s]."""
+        if self.running is not None:
+            return self.running(max_s=max_s, on_frame=on_frame)
+        return run_turns(
+            self.follower,
+            leader,
+            self.safety,
+            self.clock,
+            self.rates,
+            max_s=max_s,
+            cameras=self.cameras,
+            tracker=self.tracker,
+            on_frame=on_frame,
+        )
+
+    def header(self, about: TakeInfo, leader: Leader | None = None) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
-        A leader's own servos are recorded too, where it has any.
+        Args:
+            about: what is known of the take beside the rig, such as its task, kind and policy.
+            leader: its own servos are recorded too, where it has any.
         """
-        info = TakeInfo(
+        info = replace(
+            about,
             uid=uuid7(),
-            task=task,
             fps=self.fps,
-            kind=kind,
             domain=self.domain,
             joint_names=self.follower.joint_names,
             robot_type=self.follower.robot_type,
             units=self.follower.units,
-            dimensions=dict(dimensions or {}),
-            conditions=dict(self.conditions),
-            session=session,
-            operator=operator,
+            conditions={**self.conditions, **about.conditions},
             station=self.station.name,
             calibration=self.calibration,
-            policy=policy,
-            plan=plan,
             t0_ns=utc_ns(),
         )
         names = self.tracker.names if self.tracker is not None else ()
@@ -127,6 +128,22 @@ class Rig:
             if identity := getattr(camera, "identity", None):  # of which device, to know it again
                 cameras[camera.name]["identity"] = str(identity)
         return TakeHeader(info, tuple(names), cameras, columns)
+
+
+def arm_rig(follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any) -> Rig:
+    """Return a connected arm as a rig, behind its safety filter; `more` are fields of `Rig`."""
+    return Rig(
+        follower=follower,
+        cameras=more.pop("cameras", ()),
+        tracker=more.pop("tracker", None),
+        clock=clock,
+        safety=make_safety(station, follower, rates.period_s),
+        control_hz=rates.control_hz,
+        fps=rates.fps,
+        domain=station.domain,
+        station=station,
+        **more,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -24,7 +25,7 @@ from gaploop.core.protocols import CountedCamera, Leader, TakeSink
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
-from gaploop.teleop.loop import EndReason, OnFrame, run_loop
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 if TYPE_CHECKING:
@@ -173,30 +174,19 @@ def run_take(
         DeviceError: a device failed.
     """
     rig.reset(seed)
-    if rig.loop is run_loop:  # else the loop runs on between takes, and with it the leader
+    if rig.running is None:  # else the loop runs on between takes, and with it the leader
         leader.reset()
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
     recorders = () if writer is None else (Recorder(writer, rig.follower, rig.sensors, leader),)
     subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((_asking(leader),) if isinstance(leader, PolicyLeader) else ()), *on_frame)
-    end = rig.loop(
-        rig.follower,
-        leader,
-        rig.safety,
-        rig.clock,
-        rig.rates,
-        max_s=max_s,
-        cameras=rig.cameras,
-        tracker=rig.tracker,
-        sinks=subscribers,
-        on_frame=callbacks,
-        stop=lambda: (
-            bool(watch.over or watch.stale or ended() or cut_off())
-            or any(r.fault for r in recorders)
-            or stop()
-        ),
-    )
+
+    def is_over() -> bool:
+        is_cut = watch.over or watch.stale or ended() or cut_off()
+        return bool(is_cut) or any(r.fault for r in recorders) or stop()
+
+    end = follow_turns(rig.turns(leader, max_s, callbacks), subscribers, is_over)
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
     over, gone = watch.over or ended(), end.tripped & GONE
@@ -239,6 +229,31 @@ def run_take(
             sealing = writer.seal_behind(sealer, outcome, reason)
     dropped, behind_s = sum(writer.dropped.values()), writer.most_behind_s
     return replace(result, uid=uid, dropped=dropped, behind_s=behind_s, sealing=sealing)
+
+
+def follow_turns(turns: Turns, sinks: Iterable[TakeSink], is_over: Callable[[], bool]) -> LoopEnd:
+    """Hand every turn to every sink until `is_over`; return how it ended.
+
+    A sink that raises is dropped, and named in the end's faults.
+    """
+    listening, dropped, over = list(sinks), list[str](), None
+    with contextlib.closing(turns):
+        while True:
+            try:
+                tick = turns.send(over)
+            except StopIteration as last:
+                end: LoopEnd = last.value
+                return replace(end, faults=(*dropped, *end.faults))
+            if tick is not None:
+                for sink in tuple(listening):
+                    with CleanupStep() as attempt:
+                        sink.tick(tick)
+                    if attempt.error is not None:
+                        listening.remove(sink)
+                        kind = type(sink).__name__
+                        dropped.append(f"{kind} at {tick.t_s:.3f} s: {attempt.error!r}")
+                        log.warning("dropped a sink: %s", dropped[-1])
+            over = is_over()
 
 
 def _asking(leader: PolicyLeader) -> OnFrame:

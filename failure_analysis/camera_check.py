@@ -128,6 +128,7 @@ FLOORS: Final[Mapping[str, float]] = {
     "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
     "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
     "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "cover": 0.1, "dirt": 0.1,
+    "match": 0.02,
 }  # fmt: skip
 """Spreads that can't be measured: one grey level, a tenth of a kept pixel."""
 
@@ -307,6 +308,7 @@ class KnownCamera:
             move = still if still.match >= ALIKE else Similarity(1.0, np.zeros(2), 1.0, 0.0)
         if move is not None and move.match >= ALIKE:
             numbers |= {
+                "match": move.match,
                 "right": 100.0 * float(move.shift_px[0]) / WIDTH,
                 "down": 100.0 * float(move.shift_px[1]) / HEIGHT,
                 "turn": float(np.degrees(move.turn_rad)),
@@ -366,7 +368,7 @@ class KnownCamera:
         soft = -(z["detail"] - np.median(z["detail"]))
         found = {}
         for key, parts in (("cover", shown), ("dirt", soft)):
-            patch = cv2.blur(parts.astype(np.float32), (2, 2), borderType=cv2.BORDER_REPLICATE)
+            patch = cv2.blur(parts.astype(np.float32), (3, 3), borderType=cv2.BORDER_REPLICATE)
             worst = float(patch.max())
             found[key] = float(np.log(max(worst, 1.0))), parts > 0.5 * worst
         return {k: (v, w.astype(np.float64)) for k, (v, w) in found.items()}
@@ -451,6 +453,11 @@ class KnownCamera:
         if not found:
             return CameraAnswer(self.name, asked, Answer.UNKNOWN, "", np.nan, np.nan, why=unknown)
         ratio, key, away, reach = max(found)
+        match = self.units.get("match")
+        laid = asked in ("moved", "crop") and match is not None and ratio > 1.0
+        if laid and match and numbers["match"] < match.middle - 3.0 * match.spread:
+            why = "what it is laid on looks different, too"
+            return CameraAnswer(self.name, asked, Answer.UNKNOWN, key, away, reach, why=why)
         one_sided = key in ("cover", "dirt", "flicker", "bands")
         if ratio > 1.0 and (away > 0 or not one_sided):
             return CameraAnswer(self.name, asked, Answer.YES, key, away, reach)
@@ -708,6 +715,7 @@ class Look:
         level = stops - np.median(stops, axis=(1, 2), keepdims=True)
         middle = np.median(level, axis=0)
         apart = np.median(np.abs(level - middle), axis=0)
+        alone = np.median(np.abs(stops - np.median(stops, axis=0)), axis=0)
         fine = np.stack([
             cv2.GaussianBlur(p, (0, 0), 0.8) - cv2.GaussianBlur(p, (0, 0), 2.0)
             for p in stops.astype(np.float32)
@@ -718,7 +726,7 @@ class Look:
             apart < STILL,
             _edges(samples.pictures),
             np.log(_cells(np.median(np.abs(fine), axis=0)) + 0.005),
-            np.log(_cells(apart) + 0.01),
+            np.log(np.minimum(_cells(apart), _cells(alone)) + 0.01),
         )
 
 

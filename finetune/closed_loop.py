@@ -21,16 +21,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.probe import LONGEST_S, parts_of, probe_cell
-from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.session import (
-    MakeLeader,
+from gaploop.collect.probe import parts_of, probe_cell
+from gaploop.collect.recording import (
     Quota,
-    SessionEnd,
-    SessionSpec,
+    TakeResult,
     plan_quotas,
     record_takes,
 )
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.core import labels
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import LABELS, read_journal
@@ -38,7 +36,7 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.run_record import RUN
 from gaploop.core.station import SIM_STATION
-from gaploop.core.take import Take
+from gaploop.core.take import Take, TakeInfo
 from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.datasets.lerobot_publish import publish
@@ -338,12 +336,20 @@ def collected(
 
     Some cells even the script can't manage; what it was asked for and didn't get is left out.
     """
-    spec = SessionSpec(
-        folder / f"{name}_journal", cell.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
-    )
-    counted = _record(stage, spec, quotas, cell, scripted_leader, say).counted
+    journal, about = folder / f"{name}_journal", TakeInfo("", cell.instruction)
+    counted = record_takes(
+        journal,
+        about,
+        quotas,
+        cell.rig,
+        scripted_leader,
+        max_s=DEMONSTRATION_S,
+        seed=seed,
+        resume=True,
+        on_take=_told(say, stage, quotas),
+    ).counted
     if counted:
-        publish(spec.journal, folder / name, f"local/{name}")
+        publish(journal, folder / name, f"local/{name}")
     return counted > 0
 
 
@@ -375,14 +381,13 @@ def measured_twin(target: TargetCell, folder: Path, say: Say = silent) -> Twin:
         return load_twin(path)
     arm = arm_named(target.robot)
     parts = parts_of(arm.joint_names, SIM_STATION.grid)
-    spec = SessionSpec(
-        folder / "probe_journal", "probe", TakeKind.PROBE, LONGEST_S, PROBE_SEEDS, resume=True
-    )
-
+    journal = folder / "probe_journal"
     count = counting(say, "Probing the station", len(parts))
-    probe_cell(parts, spec, target.rig, on_part=lambda _end: count(1))
+    probe_cell(
+        parts, journal, target.rig, seed=PROBE_SEEDS, resume=True, on_part=lambda _end: count(1)
+    )
     say("Identifying its twin", 0, 1)
-    twin, _ = fit_station(list(read_journal(spec.journal)), arm, "target cell")
+    twin, _ = fit_station(list(read_journal(journal)), arm, "target cell")
     save_twin(twin, path)
     say("Identifying its twin", 1, 1)
     return twin
@@ -413,16 +418,18 @@ def recorded_rollouts(
         del seed  # a policy draws nothing
         return PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz)
 
-    spec = SessionSpec(
+    quotas = [Quota(n)]
+    record_takes(
         journal,
-        instruction,
-        TakeKind.ROLLOUT,
-        MAX_S,
-        EVALUATION_SEEDS,
-        policy=policy_id(policy),
+        TakeInfo("", instruction, kind=TakeKind.ROLLOUT, policy=policy_id(policy)),
+        quotas,
+        target.rig,
+        leader,
+        max_s=MAX_S,
+        seed=EVALUATION_SEEDS,
         resume=True,
+        on_take=_told(say, "Recording rollouts of the base policy", quotas),
     )
-    _record("Recording rollouts of the base policy", spec, [Quota(n)], target, leader, say)
     return list(read_journal(journal))
 
 
@@ -481,15 +488,7 @@ def plan_for(
     return load_plan(path)
 
 
-def _record(
-    stage: str,
-    spec: SessionSpec,
-    quotas: Sequence[Quota],
-    target: TargetCell,
-    leader: MakeLeader,
-    say: Say,
-) -> SessionEnd:
+def _told(say: Say, stage: str, quotas: Sequence[Quota]) -> Callable[[TakeResult, bool], None]:
+    """Return what tells of every take that counts, as `on_take` of `record_takes`."""
     count = counting(say, stage, sum(q.takes for q in quotas))
-    return record_takes(
-        spec, quotas, target.rig, leader, on_take=lambda _result, counts: count(counts)
-    )
+    return lambda _result, counts: count(counts)

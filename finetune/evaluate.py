@@ -18,8 +18,8 @@ import numpy as np
 from gaploop.collect.journal import FrameRow
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder, channels
+from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
@@ -89,7 +89,7 @@ class MemoryTake:
             names = [f.name for f in fields(Frames)[:-2]]  # a row's are called the same
             arrays: dict[str, Any] = {n: np.array([getattr(r, n) for r in rows]) for n in names}
             ages = {c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s}
-            tracked = rig.header("").environment_state_names
+            tracked = rig.header(info).environment_state_names
             frames = Frames(**arrays, camera_age_s=ages, environment_names=tracked)
         return Take(info, outcome, frames, telemetry)
 

@@ -139,8 +139,8 @@ def evaluate_gym(
                     if log:
                         log.add(done)
                     on_rollouts(done)
-    for (names, why), settings_left in left_out.items():
-        logger.warning("Left out: %s, %d settings: %s.", names, len(settings_left), why)
+    for (factor, why), left in left_out.items():
+        logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)
     if isinstance(env, GymEnvConfig):
         where = env.called
     else:

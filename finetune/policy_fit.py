@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.devices import Arms
 from gaploop.core.messages import FloatArray, Image, Observation, feature_of
-from gaploop.core.protocols import Follower
+from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
@@ -279,14 +278,19 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
 
 
 def check_policy(
-    policy: ActPolicy, folder: Path, devices: Arms, domain: Domain, fps: float
+    policy: ActPolicy,
+    folder: Path,
+    follower: Follower,
+    cameras: Sequence[CameraSource],
+    domain: Domain,
+    fps: float,
 ) -> Iterator[CheckResult]:
     """Yield whether a policy, loaded from `folder`, fits an arm and its cameras at `fps` [Hz]."""
     facts = facts_of(policy)
     # What the policy would see now; a scene of zeros where nothing tracks it.
-    images = {camera.name: camera.frame().image for camera in devices.cameras}
+    images = {camera.name: camera.frame().image for camera in cameras}
     sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
-    seen = observed_features(devices.follower, fps, domain, sizes)
+    seen = observed_features(follower, fps, domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
     if (file := folder / FILE).exists() and facts.cameras:

@@ -214,7 +214,7 @@ def parse(
         config = draccus.decode(config_class, nested)
     except DraccusException as error:
         raise _readable(error, nested, options) from None
-    vars(config)["given"] = nested  # see `session_target.is_given`
+    vars(config)["given"] = nested  # see `session_options.is_given`
     return config
 
 

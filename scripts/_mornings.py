@@ -140,5 +140,6 @@ def check_history(
     if not changed:
         found = f"first figures of this station, kept in {path}"
         if days:
-            found = f"{len(figures)} figures as on the {len(days)} runs before, since {days[0][0]}"
+            runs = "run" if len(days) == 1 else f"{len(days)} runs"
+            found = f"{len(figures)} figures as on the {runs} before, since {days[0][0]}"
         yield CheckResult(HISTORY, Level.OK, found)

@@ -133,9 +133,10 @@ def run(config: CheckConfig) -> int:
                 lines.append(f"The commands are for a copy of it: {fetch}")
             emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
             return max(_overview(config, shown.to_json()), bool(shown.failing(config.fail_on)))
-        if config.fix or config.deep:
+        if config.fix or config.deep or config.policy.path:
             raise UnusableInputError(
-                "--fix and --deep are for the data and videos of one dataset: gaploop check DIR"
+                "--fix, --deep and --policy.path are for the data and videos of one dataset: "
+                "gaploop check DIR"
             )
         return _overview(config)
     if config.fix and not _is_journal(config):

@@ -37,7 +37,8 @@ from typing import Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
-from gaploop.scripts._output import print_error, setup_logging, stdout_is_json
+from gaploop.core.progress import setup_logging
+from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current
 
 HELPERS: Final = ("cli", "former_names", "options")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
 from gaploop.scripts._world_check import WorldOptions, check_world, wanted
@@ -205,7 +207,6 @@ def _on_robot(
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
     from gaploop.collect import lerobot_factory
-    from gaploop.collect.devices import Arms
     from gaploop.collect.preflight import Terminal, check_speed
     from gaploop.collect.rollout import SpeedRamp
     from gaploop.sim.follower import CellCamera
@@ -243,14 +244,18 @@ def _on_robot(
             return
         yield CheckResult("arm", Level.OK, f"{checked.robot} answers")
         try:
-            devices = Arms(follower, None, seen, clock)
-            yield from _on_the_arm(config, policy, devices, Terminal())
+            yield from _on_the_arm(config, policy, follower, seen, clock, Terminal())
         except DeviceError as error:
             yield CheckResult("arm", Level.FAIL, str(error), "Fix it and check again.")
 
 
 def _on_the_arm(
-    config: DoctorConfig, policy: ActPolicy | None, devices: Any, person: Person
+    config: DoctorConfig,
+    policy: ActPolicy | None,
+    follower: Follower,
+    seen: Sequence[CameraSource],
+    clock: Clock,
+    person: Person,
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
     from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
@@ -262,10 +267,10 @@ def _on_the_arm(
 
     station = lerobot_factory.station_for(config.robot, config.station)
     is_real = station.domain is Domain.REAL
-    seen = list(check_pictures(devices.cameras, devices.clock, is_real))
-    yield from seen
-    figures = camera_figures(seen)
-    used = [camera.name for camera in devices.cameras]
+    pictures = list(check_pictures(seen, clock, is_real))
+    yield from pictures
+    figures = camera_figures(pictures)
+    used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
         from gaploop.finetune.lerobot_policy import resolve
@@ -274,20 +279,18 @@ def _on_the_arm(
         facts = facts_of(policy)
         rates = Rates.near(facts.fps)
         folder = resolve(config.policy.path)
-        yield from check_policy(policy, folder, devices, station.domain, rates.fps)
+        yield from check_policy(policy, folder, follower, seen, station.domain, rates.fps)
         used = list(facts.cameras) or (used[:1] if facts.needs_scene else [])
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station)
-        yield from check_station(path, devices.follower, used, person)
+        yield from check_station(path, follower, used, person)
     has_file = config.station is not None
-    yield from check_limits(station, devices.follower, rates.period_s, has_file)
+    yield from check_limits(station, follower, rates.period_s, has_file)
     moves = [JOINT_ORDER, ESTOP] if config.move else []
     moves += [DAMPING] if config.measure_damping else []
     if moves:
-        log, names = MotionLog(), devices.follower.joint_names
-        yield from check_moving(
-            devices.follower, devices.clock, station, rates, person, moves, (log,)
-        )
+        log, names = MotionLog(), follower.joint_names
+        yield from check_moving(follower, clock, station, rates, person, moves, (log,))
         if (shown := log.report(names)) is not None:
             yield from check_motion(shown)
             figures += shown.figures

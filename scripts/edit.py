@@ -463,8 +463,8 @@ def retag(config: EditConfig) -> int:
         with opened(config.roots) as (piece,), progress("Writing", len(piece.held)) as advance:
             plan = plan_choice("edit retag", piece, piece.chosen, _deciding_options(config))
             amend = partial(add_events, episodes=piece.held, events=events)
-            how = {"on_episode": advance, "amend": amend}
-            carry_out(plan, config.output_dir, config.reencode, **how)
+            out, exact = config.output_dir, config.reencode
+            carry_out(plan, out, exact, on_episode=advance, amend=amend)
     elif write and config.yes:
         shown = store.say(events)
     # What changes, episodes with the same change together.

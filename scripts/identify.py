@@ -19,7 +19,7 @@ from gaploop.core.run_record import write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.lineage import takes_input
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
@@ -173,15 +173,11 @@ def _list_parts(config: IdentifyConfig) -> int:
 
 def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     """Record the takes; return the exit code, 0 where all is there, and what `--json` says."""
-    from gaploop.collect.probe import LONGEST_S, parts_of, probe_robot
-    from gaploop.collect.session import SessionSpec
+    from gaploop.collect.probe import parts_of, probe_robot
 
     station = session_station(config.robot, config.station)
     ask = "Where do the takes go? Name a folder: gaploop identify DIR --measure"
     journal = options.required(config.roots, ask)[0]
-    spec = SessionSpec(
-        journal.absolute(), "probe", TakeKind.PROBE, max_s=LONGEST_S, resume=config.resume
-    )
     is_cell = config.robot.type == EMBEDDED
     parts = len(parts_of(SIX_JOINTS, station.grid))
     shows = options.progress("Measuring", parts) if is_cell else contextlib.nullcontext()
@@ -195,7 +191,14 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
                 advance()
 
         end = probe_robot(
-            config.robot, station, config.station, spec, say=_say, on_part=tell, stopped=stopped
+            config.robot,
+            station,
+            config.station,
+            journal.absolute(),
+            resume=config.resume,
+            say=_say,
+            on_part=tell,
+            stopped=stopped,
         )
     lacking = [now for now in end.parts if not now.done]
     evidence = evidence_of(config.robot, station)

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.progress import console as console
+from gaploop.core.progress import progress as progress
 from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts._cell import EnvOptions as EnvOptions
 from gaploop.scripts._cell import StationCell as StationCell
 from gaploop.scripts._cell import cell_words as cell_words
 from gaploop.scripts._cell import show_file as show_file
 from gaploop.scripts._output import as_lines as as_lines
-from gaploop.scripts._output import console as console
 from gaploop.scripts._output import counted as counted
 from gaploop.scripts._output import emit as emit
 from gaploop.scripts._output import jsonable as jsonable
 from gaploop.scripts._output import keep as keep
 from gaploop.scripts._output import machine as machine
 from gaploop.scripts._output import print_error as print_error
-from gaploop.scripts._output import progress as progress
 
 
 def required[T](given: T | None, ask: str) -> T:

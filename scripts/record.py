@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gaploop.collect.campaign import Quota
+from gaploop.collect.campaign import CampaignProgress, Quota
 from gaploop.collect.campaign import campaign as in_order
 from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
-from gaploop.collect.session_options import SessionOptions, check_session
+from gaploop.collect.participants import Campaign, require_consents, takes_now
+from gaploop.collect.scene_setup import sketch_text, words
+from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
 from gaploop.core.protocols import Suggest
 from gaploop.core.station import SIM_STATION, Station, load_station
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._campaign import (
-    Campaign,
-    require_consents,
-    require_person,
-    takes_now,
-    telling_set_ups,
-)
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 
 if TYPE_CHECKING:
-    from gaploop.collect.recording import RecordingSession
-    from gaploop.collect.session import SessionEnd
+    from rich.console import JustifyMethod
+    from rich.table import Table
+
+    from gaploop.collect.recording import SessionEnd
+    from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
 
@@ -108,39 +105,67 @@ def config_class_for(arguments: Sequence[str]) -> type | None:
 
 @dataclass(frozen=True)
 class RecordResult:
-    """What came of a session; what `--json` prints.
+    """What came of a session, as `end`, and where its takes are.
 
     Attributes:
+        reports: every publication.
         plan: id of the plan that was followed, or "".
         evidence: what the takes are evidence of, such as sim-to-sim.
-        counted: takes that count for what was asked for, of `wanted`.
-        withheld: take to why it isn't published.
-        recovered: takes of an earlier session that were found unsealed.
-        gave_up: a line for each quota that was given up.
-        trip: what tripped the safety filter and ended the session, or "".
-        video: what the encoder couldn't do in time.
+        campaign: how far the plan has come.
         push: what became of `--dataset.push_to_hub`.
     """
 
+    end: SessionEnd
     journal: Path
     root: Path
+    reports: Sequence[PublishReport]
     plan: str
     evidence: str
-    takes: int
-    outcomes: dict[str, int]
-    counted: int
-    wanted: int
-    published: int
-    withheld: dict[str, str]
     campaign: Mapping[str, Any] | None
-    recovered: int
-    reconnected: int
-    interrupted: bool
-    gave_up: Sequence[str]
-    trip: str
-    uids: list[str]
-    video: dict[str, float]
     push: Mapping[str, Any] | None
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Outcome to the takes that have it."""
+        counts = {o.value: sum(take.outcome is o for take in self.end.takes) for o in Outcome}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def published(self) -> int:
+        """How many takes were published."""
+        return sum(len(report.published) for report in self.reports)
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Take to why it isn't published."""
+        return {uid: why for report in self.reports for uid, why in report.withheld.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        from gaploop.collect.session import video_figures
+
+        end = self.end
+        return {
+            "journal": self.journal,
+            "root": self.root,
+            "plan": self.plan,
+            "evidence": self.evidence,
+            "takes": len(end.takes),
+            "outcomes": self.outcomes,
+            "counted": end.counted,
+            "wanted": end.wanted,
+            "published": self.published,
+            "withheld": self.withheld,
+            "campaign": self.campaign,
+            "recovered": end.recovered,
+            "reconnected": end.reconnected,
+            "interrupted": end.interrupted,
+            "gave_up": end.gave_up,
+            "trip": end.trip,
+            "uids": [take.uid for take in end.takes],
+            "video": video_figures(end.takes),
+            "push": self.push,
+        }
 
 
 def run(config: Any) -> int:
@@ -150,29 +175,19 @@ def run(config: Any) -> int:
         campaign = _request(config, station)[1]
         if campaign is None:
             raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
-        options.emit(config.json, campaign.as_json(), campaign.as_text())
+        options.emit(config.json, campaign.as_json(), campaign_text(campaign))
         return 0
     if options.show_file(config.robot):
         return 0
-    result, stopped = _recorded(config)
+    result = record(config)
+    end = result.end
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
-    text = f"{result.takes} takes ({words}) in {result.journal}; "
+    text = f"{len(end.takes)} takes ({words}) in {result.journal}; "
     text += f"{result.published} published to {result.root}."
-    if result.interrupted:
+    if end.interrupted:
         text += " Stopped; go on with the same command and --resume."
-    options.emit(config.json, result, text)
-    return 128 + stopped[0] if stopped else int(bool(result.gave_up or result.trip))
-
-
-@command
-def record(config: Any) -> RecordResult:
-    """Record takes into a journal and publish them to a LeRobot dataset.
-
-    Raises:
-        UnusableInputError: options don't go together, or a consent is missing.
-        DeviceError: a device can't be used.
-    """
-    return _recorded(config)[0]
+    options.emit(config.json, result.as_json(), text)
+    return 128 + end.signals[0] if end.signals else int(bool(end.gave_up or end.trip))
 
 
 def _request(
@@ -190,19 +205,25 @@ def _request(
     return quotas, Campaign(plan, quotas, journal, station), root, journal
 
 
-def _recorded(config: Any) -> tuple[RecordResult, tuple[int, ...]]:
-    """Record and publish; return what came of it, and the signals that stopped it."""
-    from gaploop.collect.recording import RecordingSession, runs_by_itself, spec_of
-    from gaploop.collect.session_target import go_on_with
+@command
+def record(config: Any) -> RecordResult:
+    """Record takes into a journal and publish them to a LeRobot dataset.
+
+    Raises:
+        UnusableInputError: options don't go together, or a consent is missing.
+        DeviceError: a device can't be used.
+    """
+    from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
+    from gaploop.teleop.loop import Rates
 
     is_cell = config.robot.type == EMBEDDED
     leads = kind(config.teleop)
     by_expert = is_cell and leads == EXPERT
-    times = config.dataset
-    if times.episode_time_s is None:
-        times.episode_time_s = 10.0 if by_expert else 60.0
-    if times.reset_time_s is None:
-        times.reset_time_s = 5.0 if by_expert else 60.0
+    dataset = config.dataset
+    if dataset.episode_time_s is None:
+        dataset.episode_time_s = 10.0 if by_expert else 60.0
+    if dataset.reset_time_s is None:
+        dataset.reset_time_s = 5.0 if by_expert else 60.0
     check_session(config)
     if not is_cell and leads == EXPERT:
         raise UnusableInputError(
@@ -213,84 +234,159 @@ def _recorded(config: Any) -> tuple[RecordResult, tuple[int, ...]]:
     quotas, campaign, root, journal = _request(config, station)
     go_on_with(config, root, journal)
     always = getattr(config.robot, "conditions", {})
-    asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
-    require_consents(asked, station, config.consent)
+    set_ups = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
+    require_consents(set_ups, station, config.consent)
+    interface = chosen_interface(config.display, leads)
     if campaign is not None:
         for item in campaign.plan.items:
             if not item.takes:
                 what = f"{item.id} ({item.dimension.value})"
                 log.info("%s: nothing to record; %s.", what, item.remedy)
-        log.info("%s", campaign.as_text())
+        log.info("%s", campaign_text(campaign))
         quotas = tuple(takes_now(campaign, config.consent))
+        needs_person = station.domain is Domain.REAL and not config.auto_start
+        if needs_person and interface == "none":
+            raise UnusableInputError(
+                "--plan asks for set-ups that a person confirms with Enter, and stdin is no "
+                "terminal. Run it in a terminal, or give --auto_start where something else sets "
+                "the station up."
+            )
     suggest: Suggest | None = None
-    shows: contextlib.AbstractContextManager[Callable[..., None]]
-    if runs_by_itself(config, leads):
-        shows = options.progress("Recording", sum(quota.takes for quota in quotas))
-    else:
+    if interface != "none" and not runs_by_itself(config, leads):
         # Now: later it would hold up the control loop.
         from gaploop.failure_analysis.diagnosis import labels_if_failed
 
         suggest = labels_if_failed
-        shows = contextlib.nullcontext(lambda _steps: None)
-    with shows as advance:
-        session = RecordingSession(
-            config,
-            station,
-            spec_of(config, journal, TakeKind.DEMONSTRATION, "", resume=config.resume),
-            quotas,
-            root,
-            leads=leads,
-            fps=config.dataset.fps,
-            progress=None if campaign is None else campaign.progress,
-            suggest=suggest,
-            set_up=telling_set_ups(station.grid),
-            on_take=lambda _take, counts: advance(int(counts)),
-        )
-        if campaign is not None and session.shown == "none":
-            require_person(station, config.auto_start, stdin_is_terminal=False)
-        end = session.run()
-
+    session = Session(
+        config,
+        station,
+        leads=leads,
+        rates=None if dataset.fps is None else Rates.near(dataset.fps),
+        interface=interface,
+    )
+    end = session.record(
+        about_takes(config, TakeKind.DEMONSTRATION),
+        quotas,
+        root,
+        journal,
+        resume=config.resume,
+        progress=None if campaign is None else campaign.progress,
+        suggest=suggest,
+    )
+    plan = None if campaign is None else campaign.plan
+    result = RecordResult(
+        end,
+        journal,
+        root,
+        session.reports,
+        plan="" if plan is None else plan.id,
+        evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
+        campaign=None if campaign is None else campaign.as_json(),
+        push=push_after(dataset, root, end.signals),
+    )
     for line in end.gave_up:
         log.info("%s", line)
     if end.trip:
         log.error("%s", end.trip)
     if end.recovered:
         log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
-    withheld = {uid: why for report in session.reports for uid, why in report.withheld.items()}
-    for why, count in Counter(withheld.values()).items():
+    for why, count in Counter(result.withheld.values()).items():
         log.info("%d not published: %s.", count, why)
     if campaign is not None:
-        log.info("%s", campaign.as_text())
-    plan = None if campaign is None else campaign.plan
-    result = RecordResult(
-        **session_figures(config, session, end),
-        plan="" if plan is None else plan.id,
-        evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
-        counted=end.counted,
-        wanted=end.wanted,
-        withheld=withheld,
-        campaign=None if campaign is None else campaign.as_json(),
-        interrupted=end.interrupted,
-        gave_up=end.gave_up,
-    )
-    return result, end.signals
+        log.info("%s", campaign_text(campaign))
+    return result
 
 
-def session_figures(config: Any, session: RecordingSession, end: SessionEnd) -> dict[str, Any]:
-    """Return what every session says of itself, as of `RecordResult`, after pushing if asked to."""
-    from gaploop.collect.recording import video_figures
+# -- a campaign in words -------------------------------------------------------------------------
 
-    outcomes = {o.value: sum(take.outcome is o for take in end.takes) for o in Outcome}
-    return {
-        "journal": session.journal,
-        "root": session.root,
-        "takes": len(end.takes),
-        "outcomes": {name: count for name, count in outcomes.items() if count},
-        "published": sum(len(report.published) for report in session.reports),
-        "recovered": end.recovered,
-        "reconnected": end.reconnected,
-        "trip": end.trip,
-        "uids": [take.uid for take in end.takes],
-        "video": video_figures(end.takes),
-        "push": push_after(config.dataset, session.root, end.signals),
-    }
+_BAR: Final = 18
+
+
+def campaign_text(campaign: Campaign) -> str:
+    """Return a table with a bar for every set-up, what comes next, and the time left.
+
+    And where the plan asks for participants, how far each band is, and what programmes cost.
+    """
+    now, grid = campaign.progress(), campaign.station.grid
+    tables = [_set_ups(now, grid)]
+    if people := campaign.people():
+        bands = [
+            (
+                p.kind.replace("_", " "),
+                p.band,
+                f"{p.have}/{p.wanted}",
+                _bar(p.have, p.wanted),
+                "few" if p.people is None else str(p.people),
+            )
+            for p in people.progress()
+        ]
+        costs = [
+            (
+                f"{c.takes} takes",
+                str(c.people),
+                f"{c.hours:.1f}",
+                "no rate" if c.money is None else f"{c.money:,.0f}",
+            )
+            for c in campaign.costs()
+        ]
+        currency = campaign.station.costs.currency
+        tables += [
+            _table(("participants", "band", "takes", "", "people"), bands, "left"),
+            _table(("programme", "people", "operator's hours", currency), costs, "right"),
+        ]
+    return "\n".join([*options.as_lines(*tables), _summary(now, grid)])
+
+
+def _set_ups(now: CampaignProgress, grid: tuple[int, int]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
+        table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
+    for dimension, setups in now.by_dimension().items():
+        have = sum(min(s.have, s.wanted) for s in setups)
+        wanted = sum(s.wanted for s in setups)
+        if len(setups) > 1:
+            table.add_row(dimension, "in all", f"{have}/{wanted}", _bar(have, wanted))
+        for n, setup in enumerate(setups):
+            name = dimension if len(setups) == 1 else f"  {n + 1}"
+            what, bar = words(setup.conditions, grid), _bar(setup.have, setup.wanted)
+            table.add_row(name, what, f"{setup.have}/{setup.wanted}", bar)
+    return table
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], justify: JustifyMethod) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.justify = justify
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _bar(have: int, wanted: int) -> str:
+    done = min(_BAR, _BAR * have // max(1, wanted))
+    return "█" * done + "░" * (_BAR - done)
+
+
+def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
+    text = f"{now.have} of {now.wanted} takes."
+    if not now.left:
+        return f"{text} The plan is filled."
+    first = now.left[0]
+    basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
+    text += f" About {_duration(now.left_s)} left ({basis})."
+    text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
+    sketch = sketch_text(first.conditions, grid)
+    return f"{text}\n{sketch}" if sketch else text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

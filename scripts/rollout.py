@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,20 +19,19 @@ from gaploop.collect.lerobot_factory import (
     robot_words,
     station_for,
 )
-from gaploop.collect.session_options import SessionOptions, check_session
+from gaploop.collect.participants import require_consents
+from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, Suggest
-from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._campaign import require_consents
-from gaploop.scripts.record import session_figures
+from gaploop.scripts._pushing import push_after
+from gaploop.scripts.record import RecordResult
+from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.intervention import TakeOver
-    from gaploop.collect.recording import RecordingSession
     from gaploop.collect.rollout import RolloutDriver
-    from gaploop.collect.session import SessionEnd
     from gaploop.failure_analysis.live.watch import SessionWatch
 
 log = logging.getLogger(__name__)
@@ -146,10 +143,9 @@ def run(config: Any) -> int:
         return 0
     from gaploop.collect.campaign import Quota, in_blocks
     from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
-    from gaploop.collect.recording import RecordingSession, runs_by_itself, spec_of
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
-    from gaploop.collect.session_target import go_on_with
+    from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
     from gaploop.failure_analysis.live.watch import session_watch
     from gaploop.finetune.factors import settings
 
@@ -176,7 +172,6 @@ def run(config: Any) -> int:
         drives_between=not is_embedded,
     )
     station = station_for(config.robot, config.station)
-    spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
     quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
     if config.factors:  # as many attempts at each of their levels, in blocks
         levels = [
@@ -194,31 +189,36 @@ def run(config: Any) -> int:
                 journal,
             )
     suggest: Suggest | None = None
-    shows: contextlib.AbstractContextManager[Callable[..., None]]
+    interface = chosen_interface(config.display, leads)
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
-        shows = options.progress("Rolling out", config.dataset.num_episodes)
-    else:
+    elif interface != "none":
         # Now: later it would hold up the control loop.
         from gaploop.failure_analysis.diagnosis import labels_if_failed
 
         suggest = labels_if_failed
-        shows = contextlib.nullcontext(lambda _steps: None)
-    with shows as advance:
-        session = RecordingSession(
-            config,
-            station,
-            spec,
-            quotas,
-            root,
-            leads=leads,
-            fps=config.dataset.fps or policy.fps,
-            driver=driver,
-            suggest=suggest,
-            on_take=lambda _take, counts: advance(int(counts)),
-        )
-        end = session.run()
-    return _tell(config, station, driver, watched, session, end)
+    session = Session(
+        config,
+        station,
+        leads=leads,
+        rates=Rates.near(config.dataset.fps or policy.fps),
+        interface=interface,
+        driver=driver,
+    )
+    about = about_takes(config, TakeKind.ROLLOUT, id_)
+    resume = bool(config.factors)
+    end = session.record(about, quotas, root, journal, resume=resume, suggest=suggest)
+    result = RecordResult(
+        end,
+        journal,
+        root,
+        session.reports,
+        plan="",
+        evidence=evidence_of(config.robot, station),
+        campaign=None,
+        push=push_after(config.dataset, root, end.signals),
+    )
+    return _tell(config, driver, watched, result)
 
 
 def _policy(config: Any) -> tuple[Policy, str]:
@@ -269,17 +269,10 @@ def _takeover_policy(config: Any, follower: Follower, fps: float) -> TakeOver:
 # -- what is said at the end --------------------------------------------------------------------
 
 
-def _tell(
-    config: Any,
-    station: Station,
-    driver: RolloutDriver,
-    watched: SessionWatch,
-    session: RecordingSession,
-    end: SessionEnd,
-) -> int:
+def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: RecordResult) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
 
-    notes = driver.attempts.notes
+    notes, end = driver.attempts.notes, result.end
     sealed = [notes[take.uid] for take in end.takes if take.uid in notes]
     helped = sum(note.interventions > 0 for note in sealed)
     paces = [note.pace for note in sealed]
@@ -289,7 +282,7 @@ def _tell(
         p50, p99 = 1e3 * np.percentile(driver.policy.on_the_way_s, (50, 99))
         link = {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
     summary = {
-        **session_figures(config, session, end),
+        **result.as_json(),
         "helped": helped,
         "person_s": round(sum(note.person_s for note in sealed), 3),
         "policy": {
@@ -303,12 +296,11 @@ def _tell(
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "interrupted": bool(end.signals),
-        "evidence": evidence_of(config.robot, station),
     }
-    words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
+    words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
     text = (
-        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {session.journal}; "
-        f"{summary['published']} published to {session.root}."
+        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {result.journal}; "
+        f"{result.published} published to {result.root}."
     )
     options.emit(config.json, summary, text)
     if end.trip:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import sys
@@ -15,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory
 from gaploop.collect.lerobot_factory import kind
-from gaploop.collect.operator.keys import keys
-from gaploop.collect.session_options import DriveOptions
+from gaploop.collect.session_options import DriveOptions, check_display
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Tick, feature_of
 from gaploop.core.protocols import Follower
 from gaploop.scripts import options
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread
-from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices
@@ -76,10 +73,7 @@ def run(config: TeleoperateConfig) -> int:
     """
     if options.show_file(config.robot):
         return 0
-    from gaploop.collect.devices import ArmDevices
-    from gaploop.collect.operator.teleop_view import screen
-    from gaploop.collect.teleoperation import TeleopSession
-    from gaploop.teleop.lerobot_devices.identity import Identities
+    from gaploop.collect.session import TAKEN, Session
 
     control_hz = float(config.fps)
     if not 1 <= control_hz <= FASTEST_HZ:
@@ -87,41 +81,31 @@ def run(config: TeleoperateConfig) -> int:
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
+    check_display(config.display)
+    leads = kind(config.teleop)
+    interface = config.display
+    if interface == "auto":  # nothing is asked that needs more than a terminal
+        interface = "terminal" if sys.stdin.isatty() or leads in TAKEN else "none"
     station = lerobot_factory.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
-
-    connect = functools.partial(
-        lerobot_factory.connect,
-        config.robot,
-        config.teleop,
-        station,
-        with_cameras=config.display_data,
-        inputs=lerobot_factory.LeaderInputs(config.cartesian, config.force),
-        identities=Identities(),
-    )
-    with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(
-            rerun_view() if config.display_data else contextlib.nullcontext(lambda _devices: None)
-        )
-        stopped = stack.enter_context(stoppable())
-        # Before the screen is taken: what is wrong is said in one line.
-        devices = ArmDevices(connect, station, rates, max_s=max_s, on_connect=watch)
-        stack.callback(devices.close)
-        pressed = stack.enter_context(keys())
-        show = stack.enter_context(screen())
-        ended = TeleopSession(devices, pressed, show, stopped).run()
-    figures = ended.figures
+    session = Session(config, station, leads=leads, rates=rates, interface=interface)
+    view = rerun_view() if config.display_data else contextlib.nullcontext(None)
+    with view as watch:
+        end = session.drive(max_s, watch)
+    devices, statistics = session.arms, session.arms.statistics
+    assert statistics is not None, "there is a connection"
+    figures, realtime, faults = statistics.figures(), devices.realtime, devices.faults
     summary = {
         "robot": kind(config.robot),
-        "teleop": kind(config.teleop),
-        "ended": ended.why,
-        "trip": ended.trip,
-        "failed": ended.failed,
+        "teleop": leads,
+        "ended": end.why,
+        "trip": end.trip,
+        "failed": end.failed,
         "control_hz": control_hz,
-        "realtime": ended.realtime,
-        "reconnected": ended.reconnected,
-        "bus_faults": ended.bus_faults,
-        "faults": ended.faults,
+        "realtime": realtime,
+        "reconnected": end.reconnected,
+        "bus_faults": devices.bus_faults,
+        "faults": faults,
         **options.jsonable(figures),
     }
     summary["trips"] = [
@@ -129,21 +113,21 @@ def run(config: TeleoperateConfig) -> int:
         for t in figures.trips
     ]
     lines = [
-        f"{devices.arms.title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
+        f"{session.title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
         f"{figures.missed} of {figures.turns + figures.missed} turns missed, "
         f"{len(figures.trips)} trips.",
         f"period error {_say(figures.period_error)}; leader to follower {_say(figures.latency)}",
     ]
-    if ended.realtime is not None and not ended.realtime.granted:
-        lines.append(ended.realtime.hint)
+    if realtime is not None and not realtime.granted:
+        lines.append(realtime.hint)
     options.emit(config.json, summary, "\n".join(lines))
-    for line in filter(None, (*ended.faults, ended.trip, ended.failed)):
+    for line in filter(None, (*faults, end.trip, end.failed)):
         print(f"gaploop teleoperate: {line}", file=sys.stderr)
-    if ended.signal:
-        return 128 + ended.signal
-    if ended.trip:
+    if end.signals:
+        return 128 + end.signals[0]
+    if end.trip:
         return 1
-    return UnusableInputError.exit_code if ended.failed else 0
+    return UnusableInputError.exit_code if end.failed else 0
 
 
 def _say(spread: DurationSpread) -> str:
@@ -202,7 +186,7 @@ def rerun_view() -> Iterator[Callable[[ArmDevices], object]]:
     )
 
     def watch(devices: ArmDevices) -> None:
-        devices.control.attach(_RerunSink(devices.arms.follower, log_visualization_data))
+        devices.control.attach(_RerunSink(devices.arm.follower, log_visualization_data))
 
     init_visualization("rerun", session_name="gaploop teleoperate")
     try:

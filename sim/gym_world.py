@@ -37,11 +37,10 @@ from gaploop.sim.gaps.mechanism import (
     CommandPath,
     ImagePath,
     SensorPath,
-    SpecEdit,
     Vector,
 )
 from gaploop.sim.gaps.world_model import NoModel, UnavailableError, WorldModel, put_back
-from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.scene import CUBE_HALF_SIZE_M, SpecEdit
 from gaploop.sim.survey import (
     Reading,
     Survey,
@@ -106,10 +105,18 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             UnusableInputError: unknown gaps, or ones that the environment can't have.
         """
         super().__init__(make())
-        self._spec, self._survey = spec, _NOT_YET
+        self._spec, self._looked = spec, False
+        self._survey: Survey | None = None
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
-        self._won, self._on = False, None
+        self._won = False
+        self._on: Appliers | None = None
+        self._t_s = self._start_s = 0.0
+        self._sent: NDArray[Any] | None = None
+        self._late: deque[NDArray[Any]] = deque()
+        self._hand: HandMotion | None = None
+        self.model: Any
+        self.data: Any
         self.model, self.data = find_model(self.env)
         if not spec.is_nominal:
             self._put_in(make)
@@ -173,8 +180,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     def surveyed(self) -> Survey | None:
         """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""
-        if isinstance(self._survey, str):
-            self._survey = survey(self.env, self._spec.roles)
+        if not self._looked:
+            self._survey, self._looked = survey(self.env, self._spec.roles), True
         return self._survey
 
     def parameters(self) -> Mapping[str, str]:
@@ -221,7 +228,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return on
 
     # What it does.
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._won = False
@@ -230,13 +237,13 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             return observation, info
         take = [self._spec.gap_seed, seed or 0]
         self._t_s, self._sent = 0.0, None
-        self._late: deque[NDArray[Any]] = deque()
+        self._late.clear()
         on.images.reset([*take, 23])
         self._noise = np.random.default_rng([*take, 25])
         on.sensors.reset([*take, 21])
         if isinstance(on.model, WorldModel):
             observation = self._reset_model(on.model, seed or 0, observation)
-        known = self._survey if isinstance(self._survey, Survey) else None
+        known = self._survey
         self._servos = np.array([s for s in (known.servos if known else ()) if s >= 0], dtype=int)
         columns = [k for k, s in enumerate(known.servos) if s >= 0] if known else []
         self._columns = np.array(columns, dtype=int)
@@ -246,11 +253,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return self._seen(observation), info
 
     def _reset_model(self, on: WorldModel, seed: int, observation: Any) -> Any:
-        model, data = find_model(self.env)
-        if model is not self.model:  # made anew
+        if find_model(self.env)[0] is not self.model:  # made anew
             self._change(on)
-            model, data = self.model, self.data
-        assert model is not None
+        model, data = self.model, find_model(self.env)[1]
         assert data is not None
         self.data, thing = data, on.roles.object
         if on.boxes:
@@ -337,7 +342,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         data.ctrl[self._servos] = self._written
 
     def _angles(self) -> Vector:
-        assert isinstance(self._survey, Survey)
+        assert self._survey is not None
         return np.asarray(self.data.qpos[self._survey.qpos])
 
     def _seen(self, observation: Any) -> Any:
@@ -345,7 +350,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         on = self._on
         assert on is not None
         known = self._survey
-        if isinstance(known, Survey) and known.readings and _reads(on):
+        if known is not None and known.readings and _reads(on):
             true = self._angles()
             shift = on.sensors.position(self._t_s, true.copy()) - true
             observation = _shifted(observation, known.readings, shift)
@@ -369,9 +374,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     def success(self) -> bool:
         """Return what the environment said after the last step."""
         return self._won
-
-
-_NOT_YET: Any = "not yet"
 
 
 def _reads(on: Appliers) -> bool:

@@ -283,7 +283,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = scene.instruction
         low, high = (edge / self._units for edge in self.limits.T)
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
-        pictures = {
+        pictures: dict[str, gym.Space[Any]] = {
             c.name: gym.spaces.Box(0, 255, (c.size_px[1], c.size_px[0], 3), np.uint8)
             for c in scene.cameras
         }

@@ -14,9 +14,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.sim.gaps.mechanism import SpecEdit, Vector
+from gaploop.sim.gaps.mechanism import Vector
 from gaploop.sim.gaps.world_model import motors_of
 from gaploop.sim.roles import Roles, find_roles
+from gaploop.sim.scene import SpecEdit
 
 DEEPEST: Final = 4
 """How far inside an environment its model is looked for."""

@@ -65,3 +65,20 @@ def say_status(bits: int, protocol: str = "") -> str:
     elif bits:
         words += [f"bit {n}" for n in range(bits.bit_length()) if bits >> n & 1]
     return ", ".join(words)
+
+
+MANY: Final = 6
+"""More joints than a servo or two: the whole arm is meant."""
+
+
+def say_trip(reason: SafetyReason, joints: tuple[str, ...]) -> str:
+    """Return why the filter tripped, which joints show it, and what to do, in one line."""
+    to_do = say_to_do(reason) or "see to it"
+    return f"{say_reasons(reason)}{say_joints(joints)}. To go on: {to_do}."
+
+
+def say_joints(joints: tuple[str, ...]) -> str:
+    """Return which joints show why the filter tripped, in brackets; "" where none does."""
+    if not joints:
+        return ""
+    return " (the whole arm)" if len(joints) >= MANY else f" ({', '.join(joints)})"

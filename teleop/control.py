@@ -1,6 +1,6 @@
 """The control loop in its own thread, and everything around it that must not fail with it.
 
-`ControlThread` runs `run_loop` with real-time priority where that is granted. Subscribers stand
+`ControlThread` runs the loop with real-time priority where that is granted. Subscribers stand
 behind mailboxes. After a trip the arm is held, lowered or let go of (`teleop.descent`), and the
 thread waits for the operator's `clear`. However the loop ends, its thread brings the arm down
 before anything else happens; then, each step independent of the others, everything is disconnected.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from queue import SimpleQueue
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from gaploop.core import platform_calls
 from gaploop.core.clock import Clock
@@ -33,7 +33,7 @@ from gaploop.core.messages import (
 )
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
 from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, run_loop
+from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, Turns, run_turns
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import Response, SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
@@ -115,7 +115,7 @@ class ControlThread:
         follower: the arm; closed at the end, like `leader` and `cameras`.
         safety: the arm's filter, for the period of `rates`.
         cameras: looked at on policy frames; the first one's pictures are tracked.
-        sinks: subscribers, each behind a mailbox; more can come and go with `attach`.
+        sinks: subscribers, each behind a mailbox; more can come with `attach`.
         on_frame: called in the loop's own thread with every policy frame's observation.
         until_done: end when the leader is done; False for a session of several takes.
     """
@@ -168,7 +168,7 @@ class ControlThread:
         self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s, self._supervisor)
         self._gate = _Gate(follower)
         # Told in the loop's own thread; must not block. Replaced, never changed.
-        self._sinks: tuple[TakeSink, ...] = ()
+        self._inboxes: tuple[Mailbox | Span, ...] = ()
         self._on_frame: tuple[OnFrame, ...] = tuple(on_frame)
         self._boxes: tuple[Mailbox, ...] = ()
         for sink in sinks:
@@ -203,7 +203,7 @@ class ControlThread:
             self._realtime = raise_priority()
             total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
             while True:
-                end = run_loop(
+                turns = run_turns(
                     self._gate,
                     self._leader if self._until_done else _Tireless(self._leader),
                     self._safety,
@@ -212,11 +212,11 @@ class ControlThread:
                     max_s=self._max_s - total.duration_s,
                     cameras=self._cameras,
                     tracker=self._tracker,
-                    sinks=(self,),
                     on_frame=(self._frame,),
                     stop=self._must_stop,
                     resume=Resume(total.ticks, self._origin_s, self._from_rad),
                 )
+                end = self._drive(turns)
                 total = LoopEnd(
                     end.reason,
                     total.ticks + end.ticks,
@@ -301,15 +301,22 @@ class ControlThread:
             self.estop()
         self._mode = LoopMode.RUNNING
 
-    def tick(self, tick: Tick) -> None:
-        """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
-        self._watchdog.beat()
-        self._tick, self._state = tick, tick.state
-        reasons = tick.command.reasons
-        if reasons and reasons & SafetyReason.TRIPPED:
-            self._watchdog.estopped = False
-        for sink in self._sinks:
-            sink.tick(tick)
+    def _drive(self, turns: Turns) -> LoopEnd:
+        """Run the loop to its end: show every turn, and hand it to every mailbox."""
+        while True:
+            try:
+                tick = next(turns)
+            except StopIteration as last:
+                end: LoopEnd = last.value
+                return end
+            assert tick is not None
+            self._watchdog.beat()
+            self._tick, self._state = tick, tick.state
+            reasons = tick.command.reasons
+            if reasons and reasons & SafetyReason.TRIPPED:
+                self._watchdog.estopped = False
+            for inbox in self._inboxes:
+                inbox.tick(tick)
 
     def _frame(self, observation: Observation) -> None:
         for callback in self._on_frame:
@@ -453,60 +460,50 @@ class ControlThread:
         """Subscribe `sink`, behind a mailbox of its own."""
         box = Mailbox(sink)
         self._boxes = (*self._boxes, box)
-        self._sinks = (*self._sinks, box)
+        self._inboxes = (*self._inboxes, box)
         return box
 
-    def detach(self, box: Mailbox) -> tuple[str, ...]:
-        """End a subscription once it has taken what was delivered; return what went wrong."""
-        self._boxes = _without(self._boxes, box)
-        self._sinks = _without(self._sinks, box)
-        box.close()
-        return box.faults()
-
-    def span(
-        self,
-        *,
-        max_s: float,
-        sinks: Iterable[TakeSink] = (),
-        on_frame: Iterable[OnFrame] = (),
-        stop: Callable[[], bool] = lambda: False,
-    ) -> LoopEnd:
-        """Let `sinks` see a stretch of the running loop, as if `run_loop` ran for them: a take.
+    def span(self, *, max_s: float, on_frame: Iterable[OnFrame] = ()) -> Turns:
+        """Return the turns of a stretch of the running loop, as if it ran for them: a take.
 
         A trip that waits for the operator is waited for first. The stretch begins with a policy
-        frame and ends when the leader is done, `stop` says so, `max_s` [s] pass, the filter
-        trips or the loop ends. The arm is driven before and after it, too.
+        frame and ends when the leader is done, it is told to, `max_s` [s] pass, the filter trips or
+        the loop ends. The arm is driven before and after it, too. Who takes turns so slowly that
+        they don't fit into a mailbox loses them.
 
         Raises:
             DeviceError: the loop failed.
         """
 
-        def stops() -> bool:
-            return self._stopping or stop()
-
         def runs() -> bool:
             return self.alive and self._mode is LoopMode.RUNNING
 
-        while self.alive and not runs() and not stops():
+        is_over: bool | None = False
+        while self.alive and not (runs() or self._stopping or is_over):
             time.sleep(POLL_S)
+            is_over = yield None
         begins_s, callbacks = self.clock.now_s() - self._origin_s, self._on_frame
-        with _Span(self._leader, begins_s, max_s, self._rates.period_s, sinks) as span:
-            self._sinks, self._on_frame = (*self._sinks, span), (*callbacks, *on_frame)
-            try:
-                end = span.run(stops, runs)
-            finally:
-                self._sinks, self._on_frame = _without(self._sinks, span), callbacks
+        span = Span(self._leader, begins_s, max_s, self._rates.period_s)
+        self._inboxes, self._on_frame = (*self._inboxes, span), (*callbacks, *on_frame)
+        try:
+            while True:
+                is_ended = span.reason is not None
+                tick = span.next()
+                if tick is None and is_ended:
+                    break
+                is_over = (yield tick) or is_over or self._stopping
+                if span.reason is None and is_over:
+                    span.reason = EndReason.STOPPED
+                elif span.reason is None and not runs():
+                    span.reason = EndReason.TRIPPED if span.tripped else EndReason.STOPPED
+                elif tick is None:
+                    time.sleep(SPAN_LOOK_S)
+        finally:
+            span.close()
+            self._inboxes, self._on_frame = _without(self._inboxes, span), callbacks
         if self._error is not None:
             raise self._error
-        return end
-
-    def take_loop(self, follower: Follower, leader: Leader, *_: object, **given: Any) -> LoopEnd:
-        """Be called as `run_loop` and run a span instead: what a `Rig` takes its turns from."""
-        if follower is not self._follower or leader is not self._leader:
-            raise ValueError("A take must be of the arm and the leader that the thread drives.")
-        for elsewhere in ("cameras", "tracker"):
-            given.pop(elsewhere, None)
-        return self.span(**given)
+        return span.end()
 
     def finish(self) -> LoopEnd:
         """Stop, bring the arm down, disconnect everything, and return how the loop ended.
@@ -611,78 +608,77 @@ class _Tireless:
         return False
 
 
-class _Span:
-    """A stretch of a running loop, handed to subscribers as if the loop ran for them alone."""
+class Span:
+    """Takes in a stretch of a running loop, for one who asks for its turns.
 
-    def __init__(
-        self,
-        leader: Leader,
-        start_s: float,
-        max_s: float,
-        period_s: float,
-        sinks: Iterable[TakeSink],
-    ) -> None:
+    Delivering never waits. A turn that finds the mailbox full is lost and counted.
+    """
+
+    def __init__(self, leader: Leader, start_s: float, max_s: float, period_s: float) -> None:
+        self.reason: EndReason | None = None
+        self.tripped = SafetyReason.NONE
         self._leader, self._start_s, self._period_s = leader, start_s, period_s
         self._last_s = max_s - 1.5 * period_s
-        self._boxes = tuple(Mailbox(sink) for sink in sinks)
-        self._turns = self._frames = self._missed = 0
+        self._waiting: SimpleQueue[Tick] = SimpleQueue()
+        self._index = self._turns = self._frames = self._missed = self._lost = 0
         self._t_s = 0.0
-        self._tripped = SafetyReason.NONE
-        self._reason: EndReason | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for box in self._boxes:
-            box.close()
 
     def tick(self, tick: Tick) -> None:
         """Take a turn of the loop; the first is a policy frame."""
-        if self._reason is not None or (not self._turns and not tick.policy_frame):
+        is_first = not self._index
+        if self.reason is not None or (is_first and not tick.policy_frame):
             return
-        is_first = not self._turns
-        self._t_s = tick.t_s - self._start_s
         own = replace(
             tick,
-            index=self._turns,
-            t_s=self._t_s,
+            index=self._index,
+            t_s=tick.t_s - self._start_s,
             period_s=math.nan if is_first else tick.period_s,
             overruns=0 if is_first else tick.overruns,
         )
-        for box in self._boxes:
-            box.tick(own)
-        self._turns += 1
-        self._frames += tick.policy_frame
-        self._missed += own.overruns
+        self._index += 1
         reasons = tick.command.reasons
         if reasons & SafetyReason.TRIPPED:
-            self._tripped = reasons & ~SafetyReason.TRIPPED
+            self.tripped = reasons & ~SafetyReason.TRIPPED
+        self.deliver(own)
         if self._leader.done():
-            self._reason = EndReason.DONE
-        elif self._t_s >= self._last_s:
-            self._reason = EndReason.TIME
+            self.reason = EndReason.DONE
+        elif own.t_s >= self._last_s:
+            self.reason = EndReason.TIME
 
-    def run(self, stop: Callable[[], bool], runs: Callable[[], bool]) -> LoopEnd:
-        """Wait for the end: the leader's, `stop`'s, that of time, or of the loop as `runs` says."""
-        while self._reason is None:
-            if stop():
-                self._reason = EndReason.STOPPED
-            elif not runs():
-                self._reason = EndReason.TRIPPED if self._tripped else EndReason.STOPPED
-            else:
-                time.sleep(SPAN_LOOK_S)
-        for box in self._boxes:
-            box.close()
+    def deliver(self, tick: Tick) -> None:
+        """Put a turn where it is asked for, or lose and count it."""
+        if self._waiting.qsize() >= CAPACITY:
+            self._lost += 1
+        else:
+            self._waiting.put(tick)
+
+    def next(self) -> Tick | None:
+        """Return the next turn, and count it; None where none has come."""
+        if self._waiting.empty():
+            return None
+        tick = self._waiting.get()
+        self._turns += 1
+        self._frames += tick.policy_frame
+        self._missed += tick.overruns
+        self._t_s = tick.t_s
+        return tick
+
+    def close(self) -> None:
+        """Take in no more."""
+        self.reason = self.reason or EndReason.STOPPED
+
+    def end(self) -> LoopEnd:
+        """Return how the stretch ended."""
+        lost = f"Recorder was too slow and lost {self._lost} turns"
         return LoopEnd(
-            self._reason,
+            self.reason or EndReason.STOPPED,
             self._turns,
             self._frames,
             self._t_s + self._period_s,
             self._missed,
-            self._tripped,
-            _faults(self._boxes),
-            _lost(self._boxes),
+            self.tripped,
+            (lost,) if self._lost else (),
+            {"Recorder": self._lost} if self._lost else {},
         )
 
 

@@ -1,21 +1,20 @@
 """The control loop: one for real arms, the embedded cell and tests; only the clock differs.
 
 One turn: read the follower; on policy frames take the cameras' pictures, track the scene and
-hand the observation on; ask the leader; filter; send; tell the sinks; sleep until an absolute
+hand the observation on; ask the leader; filter; send; yield the tick; sleep until an absolute
 deadline. How late each turn began, how old the leader's sample was when its goals went out and
-how many turns were skipped are data on its tick. Sinks can't stop the loop: one that raises is
-dropped and named in `LoopEnd.faults`.
+how many turns were skipped are data on its tick. Who records or counts turns asks for them: nothing
+here calls a subscriber.
 
-A trip that asks for it lets the arm go before anything else is told. In all other cases, errors
+A trip that asks for it lets the arm go before its tick is yielded. In all other cases, errors
 included, the arm holds when the loop has ended, and the caller brings it down (`teleop.descent`).
 `teleop.control` does that, in a thread of its own.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -25,12 +24,9 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import CameraFrame, FloatArray, Observation, SafetyReason, Tick
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
 from gaploop.teleop.descent import let_go
 from gaploop.teleop.safety import Response, SafetyFilter
-from gaploop.teleop.stopping import CleanupStep
-
-log = logging.getLogger(__name__)
 
 type OnFrame = Callable[[Observation], None]
 """Called in the loop's own thread with every policy frame's observation."""
@@ -61,7 +57,7 @@ class LoopEnd:
     Attributes:
         duration_s: from the start to the last turn's deadline [s].
         missed: turns skipped because the loop ran late by more than a period.
-        faults: a line for every sink that was dropped, or servo that kept its torque.
+        faults: a line for every subscriber that was dropped, or servo that kept its torque.
         lost: subscriber to turns that it missed, because it was too slow for its mailbox.
     """
 
@@ -125,7 +121,12 @@ class Resume:
     from_rad: FloatArray | None = None
 
 
-def run_loop(
+type Turns = Generator[Tick | None, bool | None, LoopEnd]
+"""Turns of a loop, one after another; None where none has come yet. What is sent says whether the
+loop, or the stretch of it, is to end after this turn; the end is what is returned."""
+
+
+def run_turns(
     follower: Follower,
     leader: Leader,
     safety: SafetyFilter,
@@ -135,24 +136,24 @@ def run_loop(
     max_s: float,
     cameras: Sequence[CameraSource] = (),
     tracker: SceneTracker | None = None,
-    sinks: Iterable[TakeSink] = (),
     on_frame: Iterable[OnFrame] = (),
     stop: Callable[[], bool] = lambda: False,
     resume: Resume | None = None,
-) -> LoopEnd:
-    """Run until the leader is done, `stop` says so, `max_s` [s] pass or a trip's hold is over.
+) -> Turns:
+    """Run until the leader is done, it is to end, `max_s` [s] pass or a trip's hold is over.
+
+    It is to end where `stop` says so after a turn, or True was sent for it.
 
     The caller resets leader and scene beforehand and handles signals through `stop`. The safety
     filter starts from the measured position. After a trip whose `response` is to let go, the arm is
-    let go of when this returns; otherwise, and on an exception, it holds, and the caller brings it
+    let go of when this ends; otherwise, and on an exception, it holds, and the caller brings it
     down. With `resume`, turns are counted and timed on from there.
 
     Raises:
         DeviceError: the follower, the leader or a camera doesn't answer.
     """
-    dropped: list[str] = []
     limp: tuple[str, ...] = ()
-    reason, listening, callbacks = EndReason.TIME, list(sinks), tuple(on_frame)
+    reason, callbacks = EndReason.TIME, tuple(on_frame)
     tracked: FloatArray | None = None
     tracked_at_s = last_s = math.nan
     period_s, every = rates.period_s, rates.every
@@ -212,19 +213,13 @@ def run_loop(
         trip_is_over = safety.hold_is_over
         if trip_is_over and safety.response is Response.LET_GO:
             limp = let_go(follower)  # first: whoever is told may take long
-        for sink in tuple(listening):
-            with CleanupStep() as attempt:
-                sink.tick(tick)
-            if attempt.error is not None:
-                listening.remove(sink)
-                dropped.append(f"{type(sink).__name__} at {tick.t_s:.3f} s: {attempt.error!r}")
-                log.warning("dropped a sink: %s", dropped[-1])
+        is_over = yield tick
         last_s, index, slot = now_s, index + 1, slot + 1
         if trip_is_over:
             reason = EndReason.TRIPPED
             break
         clock.sleep_until(start_s + slot * period_s)
-        if stop():
+        if is_over or stop():
             reason = EndReason.STOPPED
             break
         if leader.done():
@@ -234,6 +229,4 @@ def run_loop(
         overruns = max(math.floor((clock.now_s() - start_s) / period_s - slot + 1e-9), 0)
         slot += overruns
         missed += overruns
-    return LoopEnd(
-        reason, index, frames, slot * period_s, missed, safety.tripped, (*dropped, *limp)
-    )
+    return LoopEnd(reason, index, frames, slot * period_s, missed, safety.tripped, limp)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.messages import NO_REPLY, SafetyReason, Tick
+from gaploop.core.messages import NO_REPLY, Image, SafetyReason, Tick
 from gaploop.core.station import SafetyLimits
 
 RECENT_TURNS: Final = 1000
@@ -105,6 +106,8 @@ class LoopStatistics:
         self._turns = self._missed = 0
         self._duration_s = 0.0
         self.latest: Tick | None = None
+        self.pictures: Mapping[str, Image] = {}
+        """Camera to its newest picture; none of depth."""
 
     def tick(self, tick: Tick) -> None:
         """Count one turn."""
@@ -129,6 +132,8 @@ class LoopStatistics:
         if any(status.tolist()):
             self._silent += (status & NO_REPLY) != 0
         self.latest = tick
+        if tick.frames:
+            self.pictures = {n: f.image for n, f in tick.frames.items() if f.image.ndim == 3}
 
     def _blamed(self, tick: Tick) -> tuple[str, ...]:
         """Return the joints that show why the filter tripped, as far as that can be told."""

@@ -209,7 +209,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     long isn't slow: not a loop that is given no processor, nor a person with a key to press again.
     """
     from gaploop.collect import lerobot_factory
-    from gaploop.collect.operator import commands
+    from gaploop.collect.operator import keys
     from gaploop.teleop import control
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
@@ -252,12 +252,34 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
             while self.taken[0] < self.given and not self._failed and self._thread.is_alive():
                 time.sleep(0.0002)
 
+    class HeededSpan(control.Span):
+        """Keeps the loop waiting until whoever takes turns asks for the next one."""
+
+        def __init__(self, *given: Any) -> None:
+            self.given, self.handed, self.taken = 0, 0, [0]
+            super().__init__(*given)
+            clock.heard.append(("Recorder", self.taken))
+
+        def deliver(self, tick: Tick) -> None:
+            super().deliver(tick)
+            self.given += 1
+            while self.taken[0] < self.given and self.reason is None:
+                time.sleep(0.0002)
+
+        def next(self) -> Tick | None:
+            self.taken[0] = self.handed
+            tick = super().next()
+            self.handed += tick is not None
+            return tick
+
     # How an arm is lowered is for other tests: here it rests where it is driven to.
     monkeypatch.setattr(Lowering, "rests", lambda *_: True)
     monkeypatch.setattr(control, "Mailbox", Heeded)
+    monkeypatch.setattr(control, "Span", HeededSpan)
+    monkeypatch.setattr(control, "SPAN_LOOK_S", 0.0002)
     monkeypatch.setattr(control, "LINGER_S", 0.0)
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)
-    for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (commands, "AGAIN_S")):
+    for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (keys, "AGAIN_S")):
         monkeypatch.setattr(module, name, WITHIN_S)
     clock.wires = _be_patient(monkeypatch, clock)
     return clock

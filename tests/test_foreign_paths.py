@@ -96,6 +96,10 @@ core/station.py:load_station | path.parent / model | user
 datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours
+datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
+datasets/absolute/checkpoint.py:_read | folder / name | paths
+datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
+datasets/lerobot_read.py:pictures_at | row / info.fps | ours
 datasets/absolute/versions.py:contents | row / fps | ours
 datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours

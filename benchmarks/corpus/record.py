@@ -20,11 +20,12 @@ from benchmarks.corpus.errant import ErrantLeader
 from benchmarks.oracle import Oracle
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
-from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import Leader
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
@@ -145,7 +146,7 @@ def _take(job: _Job, rig: EmbeddedRig, scene: int, journal: Path) -> None:
     rig = replace(rig, truth=lambda: {**oracle.truth(), **said})
     rig.reset(scene)
     leader = _leader(job, rig, scene)
-    header = rig.header(INSTRUCTIONS[station.task], kind=TakeKind.ROLLOUT)
+    header = rig.header(TakeInfo("", INSTRUCTIONS[station.task], kind=TakeKind.ROLLOUT))
     with JournalWriter(journal, header) as writer:
         run_take(rig, leader, seed=scene, max_s=TAKE_S, writer=writer, sinks=(oracle,))
 

@@ -16,12 +16,13 @@ from benchmarks.proof.arms import Takes, evenly, takes_of
 from benchmarks.proof.design import STAGED, Part, Site, StudyArm
 from benchmarks.proof.rows import StudyRow
 from benchmarks.starts import LoopStart
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.rig import scripted_leader
-from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import take_folders
 from gaploop.core.plan import Plan
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.planning.effort import effort_from
@@ -181,12 +182,17 @@ def _recorded(
         counted = 0
         for number, (dimension, wanted) in enumerate(sorted(takes.items())):
             cell = cells[dimension]
-            spec = SessionSpec(
-                folder / "journal", cell.instruction, max_s=DEMONSTRATION_S, resume=True,
-                seed=DEMONSTRATION_SEEDS + 10_000 * site.seed + 1_000 * number,
-            )  # fmt: skip
             quota = Quota(wanted, dimension.value, {dimension.value: 1.0})
-            counted += record_takes(spec, [quota], cell.rig, scripted_leader).counted
+            counted += record_takes(
+                folder / "journal",
+                TakeInfo("", cell.instruction),
+                [quota],
+                cell.rig,
+                scripted_leader,
+                max_s=DEMONSTRATION_S,
+                resume=True,
+                seed=DEMONSTRATION_SEEDS + 10_000 * site.seed + 1_000 * number,
+            ).counted
         if counted:
             publish(folder / "journal", root, "local/takes")
         write_json(path, {"takes": counted})

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
+from gaploop.collect.operator.keys import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.machine import (
     ActionKind,
     SessionStage,
@@ -22,11 +23,18 @@ from gaploop.collect.operator.machine import (
     StageTiming,
     Suggestion,
 )
-from gaploop.collect.operator.session_labels import SessionLabels
-from gaploop.collect.operator.sounds import Sound
-from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, TakeSeen
-from gaploop.collect.rollout import RolloutDriver
+from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels
+from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, Sound, TakeSeen
+from gaploop.collect.rig import Rig
+from gaploop.collect.rollout import Attempts, RolloutDriver
+from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.core.errors import DeviceError
+from gaploop.core.messages import Tick
+from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.vocabulary import Outcome
+
+if TYPE_CHECKING:
+    from gaploop.collect.devices import SessionDevices
 
 LOOK_S: Final = 0.05
 """Whoever waits for the operator looks this often whether the time is over [s]."""
@@ -52,6 +60,8 @@ class OperatorConsole:
     """A session's state, shared by the thread that records and the one that has the window.
 
     Args:
+        book: what is said of takes; None where nothing is recorded.
+        stage: what the session begins with.
         play: plays a sound, without waiting.
         hand_held: name of the leader's dead-man button, where it has one.
     """
@@ -60,9 +70,10 @@ class OperatorConsole:
         self,
         timing: StageTiming,
         keys: KeyMap,
-        book: SessionLabels,
+        book: SessionLabels | None = None,
         *,
         task: str = "",
+        stage: SessionStage = SessionStage.READY,
         play: Callable[[Sound], None] = lambda _sound: None,
         now_s: Callable[[], float] = time.monotonic,
         hand_held: str = "",
@@ -76,12 +87,13 @@ class OperatorConsole:
         """Called when a label was given or taken back; must not wait."""
         self.labelled = 0
         """How often a label was given or taken back."""
-        self._book, self._task, self._play = book, task, play
+        self.records = book is not None
+        self._book, self._task, self._play = book or SessionLabels(), task, play
         self._now_s, self._hand_held = now_s, hand_held
         self.attended = attended
         """Whether there is somebody to ask; else takes stay unlabelled, nothing is waited for."""
         self._changed = threading.Condition(threading.RLock())
-        self._state = SessionState(timing, since_s=now_s())
+        self._state = SessionState(timing, stage, since_s=now_s())
         self._numbers: dict[str, int] = {}
         self._quotas, self._setup = Quotas(), SetUp()
         self._note, self._note_s = "", 0.0
@@ -125,11 +137,9 @@ class OperatorConsole:
             self.safety.estop()
             self._twice.forget()
         elif command is Command.CLEAR:
-            again = CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
             with self._changed:
                 if self._tripped:
                     self._twice.press()
-                    self.note(again)
         elif command is Command.TAKE_OVER:
             if self.driver is not None:
                 self.driver.switch()
@@ -164,12 +174,15 @@ class OperatorConsole:
                 ),
                 loop,
                 self._setup,
-                self._note
-                if self._now_s() - self._note_s < NOTE_S
-                else self._book.fault or loop.alignment,
+                self._shown_note() or self._book.fault or loop.alignment,
                 self._hand_held,
                 None if self.driver is None else self.driver.driven(),
             )
+
+    def _shown_note(self) -> str:
+        if self._tripped and self._twice.awaits_confirmation:
+            return CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
+        return self._note if self._now_s() - self._note_s < NOTE_S else ""
 
     def leave(self) -> None:
         """End the session now, as when the window was closed; a take that runs is interrupted."""
@@ -330,7 +343,6 @@ class OperatorConsole:
         if self._tripped and (loop.found or not tripped):
             self._note = ""  # it said what to do about that
         if tripped and self._twice.confirmed():
-            self._note = ""
             self.safety.clear()
         self._tripped = tripped
         why = (
@@ -370,3 +382,128 @@ class OperatorConsole:
     def _set(self, state: SessionState) -> None:
         self._state = state
         self._changed.notify_all()
+
+
+def listen_to(leader: Any, console: OperatorConsole) -> None:
+    """Have the keys that a leader's own window needs for itself do here what they do anywhere."""
+    leader.listen(lambda: console.command(Command.ESTOP), lambda: console.command(Command.CLEAR))
+
+
+# -- takes, as the operator wants them -----------------------------------------------------------
+
+PATIENCE: Final = 10_000
+"""Attempts per take that are asked for: a person decides when to give up."""
+
+
+class ConsoleOperator(Operator):
+    """Looks after a session through a console.
+
+    A take is sealed as soon as it has ended, as `unlabelled`, so that nothing can be lost while
+    the operator thinks; what he says is a label. In the embedded cell its judge's word is marked.
+
+    Args:
+        devices: count turns, and are told who writes the take.
+        told: called before and after every take, such as to count quotas anew.
+        on_result: called with every take that has a verdict.
+        attempts: runs those of a policy that drives, and that the operator can take over from.
+    """
+
+    attempts_per_take = PATIENCE
+
+    def __init__(
+        self,
+        console: OperatorConsole,
+        devices: SessionDevices | None = None,
+        suggester: LabelSuggester | None = None,
+        told: Callable[[], object] = lambda: None,
+        on_result: Callable[[TakeResult], None] = lambda _result: None,
+        attempts: Attempts | None = None,
+    ) -> None:
+        super().__init__(attempts=attempts)
+        self._console, self._devices, self._suggester = console, devices, suggester
+        self._told, self._on_result = told, on_result
+        if attempts is not None:
+            attempts.on_note = lambda note, result: console.note(note.words(result))
+
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the reset is over, nothing is in the way, and the operator wants the take.
+
+        Raises DeviceError where nobody watches and the policy failed too often in a row.
+        """
+        self._told()
+        if not self._console.attended and not super().begin(blocker, stop):
+            return False
+        told_at = self._console.labelled
+
+        def look() -> str:
+            nonlocal told_at
+            if told_at != self._console.labelled:  # quotas are counted anew, here: it may take time
+                told_at = self._console.labelled
+                self._told()
+            return self._blocker(blocker)
+
+        return self._console.await_start(look)
+
+    def outcome(self, result: TakeResult) -> Outcome:
+        """Return what the operator says of a take now."""
+        return self._console.outcome(result.uid, result.outcome)
+
+    def retracted(self, result: TakeResult) -> bool:
+        """Whether the operator took back what he said of a take, and said nothing since."""
+        return self._console.retracted(result.uid)
+
+    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run a take, called as `run_take`, and wait for the verdict."""
+        writer: JournalWriter = given["writer"]
+        stop = given.pop("stop", lambda: False)
+        run: Callable[..., TakeResult] = run_take
+        longest_s = given["max_s"]
+        if self._attempts is not None:  # longer where the policy drives slowly
+            run, longest_s = self._attempts.run, longest_s / self._attempts.speed.scale
+        begun = _Beginning(lambda: self._console.begun(longest_s))
+        sinks: list[TakeSink] = [begun, *given.pop("sinks", ())]
+        if self._devices is not None:
+            self._devices.writer = writer
+            if rig.running is None and self._devices.statistics is not None:
+                sinks.append(self._devices.statistics)  # else they count the running loop
+        try:
+            result = run(
+                rig,
+                leader,
+                sinks=sinks,
+                stop=lambda: bool(stop()) or self._console.left,
+                ended=self._console.over,
+                judged=False,  # the judge proposes, the operator decides
+                **given,
+            )
+        except DeviceError as error:
+            self._cut_off(str(error))
+            raise
+        if result.outcome is Outcome.INTERRUPTED:
+            self._cut_off(result.reason)
+            return result
+        tripped = result.outcome is Outcome.FAILURE
+        proposed = Outcome.FAILURE if tripped else rig.judge()
+        if self._suggester is not None and proposed is not Outcome.SUCCESS:
+            self._suggester.ask(result.uid, writer.folder, result.sealing)
+        outcome = self._console.await_verdict(
+            result.uid, result.outcome, Suggestion(proposed), writer.header.info.dimensions
+        )
+        judged = replace(result, outcome=outcome)
+        self._on_result(judged)
+        self._told()
+        return judged
+
+    def _cut_off(self, why: str) -> None:
+        self._console.note(f"The take is interrupted: {why}")
+        self._console.await_verdict("", Outcome.INTERRUPTED)
+
+
+class _Beginning:
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say: Callable[[], None] | None = say
+
+    def tick(self, _tick: Tick) -> None:
+        if self._say is not None:
+            say, self._say = self._say, None
+            say()

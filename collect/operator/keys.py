@@ -1,7 +1,7 @@
-"""Keys from the terminal, without waiting and without Enter: every program hears them here.
+"""What an operator can ask for, which key asks for it, and the keys of a terminal.
 
-A thread reads them. So the emergency stop is heard whatever the program does meanwhile: draws,
-connects an arm anew, waits for an answer, finishes a take.
+A terminal's keys are heard without Enter by a thread. So the emergency stop is heard whatever the
+program does meanwhile: draws, connects an arm anew, waits for an answer, finishes a take.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import logging
+import math
 import os
 import queue
 import re
@@ -17,14 +18,245 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, Self
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Self
 
 from gaploop.core import platform_calls
-from gaploop.core.protocols import Leader
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
+
+
+class Command(StrEnum):
+    """What an operator can ask for."""
+
+    NEXT = "next"
+    """Start the take, end it early, end the reset, pass over a question."""
+    RERECORD = "rerecord"
+    """Discard the take and record it again."""
+    STOP = "stop"
+    """End the session."""
+    SUCCESS = "success"
+    FAILURE = "failure"
+    DISCARD = "discard"
+    ACCEPT = "accept"
+    """Take the answer that is marked."""
+    PAUSE = "pause"
+    """Let the clock between two takes stand still."""
+    UNDO = "undo"
+    """Take back what was last said about a take."""
+    UP = "up"
+    """An answer, or a take, further up."""
+    DOWN = "down"
+    ESTOP = "estop"
+    CLEAR = "clear"
+    """Clear a trip; twice."""
+    TAKE_OVER = "take_over"
+    """In a rollout: drive the arm, or let the policy drive it again."""
+
+
+DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
+    {
+        Command.NEXT: ("right",),
+        Command.RERECORD: ("left",),
+        Command.STOP: ("q",),
+        Command.SUCCESS: ("s",),
+        Command.FAILURE: ("f",),
+        Command.DISCARD: ("d",),
+        Command.ACCEPT: ("return",),
+        Command.PAUSE: ("p",),
+        Command.UNDO: ("u",),
+        Command.UP: ("up",),
+        Command.DOWN: ("down",),
+        Command.ESTOP: ("space",),
+        Command.CLEAR: ("c",),
+    }
+)
+"""Right and left as in lerobot-record; space, c and q as in gaploop teleoperate. Esc is no key of
+these: a terminal's arrow keys begin with it, and over a slow line the rest may come later."""
+ROLLOUT: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
+    {**DEFAULTS, Command.TAKE_OVER: ("t",)}
+)
+"""With a policy that can be taken over from."""
+
+DRIVE: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
+    {command: DEFAULTS[command] for command in (Command.STOP, Command.ESTOP, Command.CLEAR)}
+)
+"""Where nothing is recorded."""
+
+NAMED_KEYS: Final = (
+    *("right", "left", "up", "down", "space", "return", "backspace", "tab"),
+    *("insert", "delete", "home", "end", "pageup", "pagedown"),
+    *(f"f{number}" for number in range(1, 16)),
+)
+PUNCTUATION: Final = "-=[];',./\\`"
+PAD: Final = "pad:"
+PAD_BUTTONS: Final = (
+    *("a", "b", "x", "y", "back", "guide", "start", "leftstick", "rightstick"),
+    *("leftshoulder", "rightshoulder", "dpad_up", "dpad_down", "dpad_left", "dpad_right"),
+)
+"""SDL's names: the same on every pad that SDL knows."""
+DIGITS: Final = "1234567890"
+"""These choose an answer by its number and can't be given to anything else."""
+
+
+def is_key(name: str) -> bool:
+    """Say whether a key or gamepad button has this name."""
+    if name.startswith(PAD):
+        return name.removeprefix(PAD) in PAD_BUTTONS
+    letter = len(name) == 1 and (name in PUNCTUATION or "a" <= name <= "z")
+    return letter or name in NAMED_KEYS
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """Which key asks for what. A pedal is a key: most send a letter or a function key."""
+
+    keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
+
+    @classmethod
+    def of(
+        cls,
+        changes: Mapping[str, str | Sequence[str]],
+        taken: Mapping[str, str] | None = None,
+        defaults: Mapping[Command, tuple[str, ...]] = DEFAULTS,
+    ) -> KeyMap:
+        """Return the default keys with those of `--keys` in their place.
+
+        Args:
+            changes: command to a key, or several in a list or separated by spaces.
+            taken: keys that the leader needs for itself, to what they do there. A default key
+                among them is left out; asking for one is refused.
+            defaults: commands there are, and their usual keys.
+
+        Raises:
+            UnusableInputError: a command or key that doesn't exist, a key given twice, or a
+                command left without a key.
+        """
+        taken = taken or {}
+        for name in changes:
+            if name not in defaults:
+                raise unknown_choice("command", name, [c.value for c in defaults], "--keys")
+        asked: dict[Command, tuple[str, ...]] = {}
+        for name, value in changes.items():
+            names = value.split() if isinstance(value, str) else [str(key) for key in value]
+            given = asked[Command(name)] = tuple(dict.fromkeys(k.strip().lower() for k in names))
+            if not given:
+                raise UnusableInputError(
+                    f"--keys: {name} needs a key. Leave it out for the usual one."
+                )
+            for key in given:
+                if len(key) == 1 and key in DIGITS:
+                    raise UnusableInputError(
+                        f"--keys: {name} can't be {key}: digits choose an answer. Take another key."
+                    )
+                if not is_key(key):
+                    pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
+                    valid = ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
+                    raise unknown_choice("key", key, valid, f"--keys: {name}")
+                if key in taken:
+                    raise UnusableInputError(
+                        f"--keys: {name} can't be {key}: the leader needs it ({taken[key]}). "
+                        "Take another key."
+                    )
+        wanted = {key for keys in asked.values() for key in keys}
+        merged = {
+            command: asked.get(command, tuple(k for k in keys if k not in taken))
+            for command, keys in defaults.items()
+        }
+        owner: dict[str, Command] = {}
+        for command, keys in merged.items():
+            for key in keys:
+                other = owner.setdefault(key, command)
+                if other is not command:
+                    usual = next((c for c in (other, command) if c not in asked), None)
+                    more = (
+                        f" Give {usual.value} another key too." if usual and key in wanted else ""
+                    )
+                    raise UnusableInputError(
+                        f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
+                    )
+        return cls(MappingProxyType(merged))
+
+    def command(self, key: str) -> Command | None:
+        """Return what a key asks for."""
+        return next((c for c, keys in self.keys.items() if key in keys), None)
+
+    def name(self, command: Command) -> str:
+        """Return the first key of a command as it is shown, such as `→`; "" where it has none."""
+        keys = self.keys.get(command, ())
+        return shown(keys[0]) if keys else ""
+
+
+_SHOWN: Final = {
+    "right": "→",
+    "left": "←",
+    "up": "↑",
+    "down": "↓",
+    "return": "Enter",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+}
+
+
+def shown(key: str) -> str:
+    """Return a key's name as a person reads it on the key."""
+    if key.startswith(PAD):
+        return f"pad {key.removeprefix(PAD).replace('dpad_', 'd-pad ').upper()}"
+    return _SHOWN.get(key, key.capitalize())
+
+
+AGAIN_S: Final = 3.0
+"""The second press must follow the first within this [s]."""
+HELD_S: Final = 0.1
+"""Presses closer than this are of a key that is held down, or of text that was pasted [s]."""
+
+
+class Twice:
+    """Says when a key was pressed, let go of and pressed again: so a trip is cleared.
+
+    A key that is held down presses itself many times, and so does pasted text: that asks once
+    more, and confirms nothing.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._first_s = self._last_s = -math.inf
+        self._second_s = math.nan
+
+    def press(self) -> None:
+        """Take a press."""
+        now_s = self._now_s()
+        is_again = now_s - self._last_s >= HELD_S and now_s - self._first_s <= AGAIN_S
+        self._last_s = now_s
+        if is_again:
+            self._second_s = now_s
+        else:
+            self._first_s, self._second_s = now_s, math.nan
+
+    def forget(self) -> None:
+        """Take back what was pressed so far."""
+        self._first_s = self._last_s = -math.inf
+        self._second_s = math.nan
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether the second press is waited for."""
+        return self._now_s() - self._first_s <= AGAIN_S
+
+    def confirmed(self) -> bool:
+        """Say, once, that it was pressed twice."""
+        if not self._now_s() - self._second_s >= HELD_S:
+            return False
+        self.forget()
+        return True
+
+
+# -- the keys of a terminal ----------------------------------------------------------------------
 
 SPACE: Final = "space"
 """The emergency stop, unless a program gives it to another key."""
@@ -80,14 +312,6 @@ class Keys:
                 names.append(self._heard.get_nowait())
         self._unheeded = False
         return sorted(filter(None, names), key=lambda name: name not in self._stop_keys)
-
-    def say(self, trip: str) -> None:
-        """Show why the arm has tripped, "" where it hasn't; a terminal's view does that itself."""
-
-    @property
-    def clear_hint(self) -> str:
-        """How a trip is cleared, such as `press c twice`; "" where there is nothing to press."""
-        return "press c twice" if self.works else ""
 
     @property
     def works(self) -> bool:
@@ -223,57 +447,3 @@ def keys() -> Iterator[Keys]:
             return
         with Keys(sys.stdin.fileno()) as heard:
             yield heard
-
-
-PUMP_S: Final = 0.02
-"""The window's events are handled this often [s]; an input of 0.1 s counts as let go of."""
-
-
-class WindowKeys(Keys):
-    """The terminal's keys, while the window of a leader with `pump` and `listen` is kept alive.
-
-    Clearing a trip in the window counts as `c`, so there, too, it takes two presses; its
-    emergency stop counts as the space bar, and calls `estop` at once.
-    """
-
-    def __init__(self, terminal: Keys, leader: Any, estop: Callable[[], None]) -> None:
-        super().__init__()
-        self._terminal, self._leader, self._estop = terminal, leader, estop
-        self._trip = ""
-        self._pressed: list[str] = []
-        leader.listen(self._stopped, lambda: self._pressed.append("c"))
-
-    @classmethod
-    def of(cls, terminal: Keys, leader: Leader | None, estop: Callable[[], None]) -> Keys:
-        """Return the terminal's keys, with the window's where the leader has one."""
-        return cls(terminal, leader, estop) if hasattr(leader, "pump") else terminal
-
-    def presses(self, timeout_s: float) -> list[str]:
-        """Handle the window's events and return what was pressed within `timeout_s` [s]."""
-        until_s = time.monotonic() + timeout_s
-        while True:
-            self._leader.pump(self._trip)
-            pressed, self._pressed = self._pressed, []
-            left_s = until_s - time.monotonic()
-            wait_s = 0.0 if pressed else min(PUMP_S, max(left_s, 0.0))
-            pressed += self._terminal.presses(wait_s)
-            if pressed or left_s <= 0.0:
-                return sorted(pressed, key=lambda name: name != SPACE)
-
-    def say(self, trip: str) -> None:
-        """Show in the window why the arm has tripped; "" where it hasn't."""
-        self._trip = trip
-
-    @property
-    def clear_hint(self) -> str:
-        """How a trip is cleared in the window, or on a page elsewhere."""
-        return str(getattr(self._leader, "clear_hint", "press Enter or Start twice"))
-
-    @property
-    def works(self) -> bool:
-        """A window has keys, whether or not there is a terminal."""
-        return True
-
-    def _stopped(self) -> None:
-        self._estop()
-        self._pressed.append(SPACE)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from gaploop.collect.operator.commands import Command
+from gaploop.collect.operator.keys import Command
 from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome
 
 type LabelUpdate = Mapping[str, Any]
@@ -166,6 +166,8 @@ def _rerecorded(purpose: Mapping[str, float]) -> LabelUpdate:
 class SessionStage(StrEnum):
     """What a session is doing."""
 
+    DRIVING = "driving"
+    """Nothing is recorded, in all of the session."""
     SET_UP = "set up"
     """The station is being changed for the next conditions; the operator says when."""
     READY = "ready"

@@ -32,7 +32,7 @@ class SessionLabels:
     Used by one thread at a time.
     """
 
-    def __init__(self, journal: Path, author: str) -> None:
+    def __init__(self, journal: Path = Path(), author: str = "") -> None:
         self._path, self._author = journal / journal_format.LABELS, author or SOURCE
         self._entries: dict[str, dict[str, Any]] = {}
         """uid to label field to the value that stands."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 from gaploop.collect.intervention import Driver
-from gaploop.collect.operator.commands import Command, KeyMap
+from gaploop.collect.operator.keys import Command, KeyMap
 from gaploop.collect.operator.machine import (
     ASKED,
     BETWEEN,
@@ -54,6 +54,7 @@ class Loop:
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
         faults: what else went wrong, newest last.
+        timing: how regular turns are and how late commands, in a line, where nothing is recorded.
         slow: what to say of cameras that give fewer pictures than they should.
         alignment: what the arm does about a workspace box in its way to its leader, or "".
     """
@@ -72,6 +73,7 @@ class Loop:
     behind_s: float = 0.0
     slow: tuple[str, ...] = ()
     alignment: str = ""
+    timing: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,18 @@ class Tone(StrEnum):
     IDLE = "idle"
 
 
+class Sound(Enum):
+    """What is heard: pitches [Hz], one after another, and how long each lasts [s]."""
+
+    START = ((660.0, 880.0), 0.09)
+    END = ((880.0, 660.0), 0.09)
+    GOOD = ((784.0, 988.0, 1175.0), 0.07)
+    BAD = ((392.0, 330.0), 0.12)
+    READY = ((523.0,), 0.15)
+    DONE = ((523.0, 659.0, 784.0, 1047.0), 0.12)
+    ALARM = ((988.0, 740.0, 988.0, 740.0, 988.0, 740.0), 0.14)
+
+
 @dataclass(frozen=True)
 class AnswerChoice:
     """One answer to a question, and the key that gives it; Enter gives the one that is marked."""
@@ -210,6 +224,7 @@ def look(seen: ScreenContent) -> Shown:
         name = "successes without help, for full speed"
         bars = (QuotaBar(name, driven.successes, SUCCESSES), *bars)
     count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
+    count = "" if state.stage is SessionStage.DRIVING else count
     if math.isfinite(quotas.left_s) and quotas.left_s > 0:
         minutes = math.ceil(quotas.left_s / 60)
         hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
@@ -217,11 +232,14 @@ def look(seen: ScreenContent) -> Shown:
     rates = []
     if math.isfinite(loop.control_hz):
         rates.append(f"{loop.control_hz:.0f} Hz")
-    if math.isfinite(loop.fps):
+    if math.isfinite(loop.fps) and state.stage is not SessionStage.DRIVING:
         rates.append(f"{loop.fps:g} fps")
+    if loop.timing:
+        rates.append(loop.timing)
     rates.append(f"missed {loop.missed}")
-    dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
-    rates.append(f"dropped {dropped or 0}")
+    if state.stage is not SessionStage.DRIVING:
+        dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
+        rates.append(f"dropped {dropped or 0}")
     rates += loop.slow
     if loop.behind_s:
         rates.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
@@ -277,6 +295,7 @@ def look(seen: ScreenContent) -> Shown:
 
 
 _SIGNS: Final = {
+    SessionStage.DRIVING: ("DRIVING", Tone.GO),
     SessionStage.READY: ("READY", Tone.GO),
     SessionStage.STARTING: ("STARTING", Tone.GO),
     SessionStage.RECORDING: ("RECORDING", Tone.RECORD),
@@ -336,6 +355,7 @@ def _below(seen: ScreenContent) -> str:
         if seen.driven.driver is Driver.ALIGNING:
             taking = "Hold the leader: it moves to the arm's pose, then goes limp and you drive."
     return {
+        SessionStage.DRIVING: seen.task,
         SessionStage.READY: f"{key} starts the take.",
         SessionStage.STARTING: "The take is about to begin.",
         SessionStage.RECORDING: taking,
@@ -421,6 +441,8 @@ def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
         yield Command.RERECORD, "discard, record again"
         yield Command.STOP, "last take, then end"
         return
+    if state.stage is SessionStage.DRIVING:
+        yield Command.STOP, "lower the arm and leave; again: let go of it"
     if state.stage not in BETWEEN:
         return
     go = {

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gaploop.collect.operator.commands import DIGITS, NAMED_KEYS, PAD, PAD_BUTTONS, PUNCTUATION
-from gaploop.collect.operator.view import Shown, Tone
+from gaploop.collect.operator.console import OperatorConsole, listen_to
+from gaploop.collect.operator.keys import (
+    DIGITS,
+    NAMED_KEYS,
+    PAD,
+    PAD_BUTTONS,
+    PUNCTUATION,
+    Command,
+    keys,
+)
+from gaploop.collect.operator.terminal import DRAW_S, TURN_S, Turn
+from gaploop.collect.operator.view import Shown, Sound, Tone, look
 from gaploop.collect.scene_setup import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
@@ -31,6 +44,10 @@ from gaploop.teleop.leaders.sdl import (
     letters,
     pygame,
 )
+
+if TYPE_CHECKING:
+    from gaploop.collect.devices import SessionDevices
+    from gaploop.teleop.leaders.panel import Sign
 
 log = logging.getLogger(__name__)
 
@@ -375,3 +392,145 @@ class Pads:
         self._pads = []
         controller.quit()
         pygame.joystick.quit()
+
+
+# -- who hears its events ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def window(console: OperatorConsole, devices: SessionDevices, title: str) -> Iterator[Turn]:
+    """Yield the turns of the operator's window, which a leader that has to be pumped may share.
+
+    Raises DeviceError where there is no display.
+    """
+    shown, leader = OperatorWindow(title), devices.window
+    has_window = leader is not None and leader.has_window
+    guest = _Guest(console, devices, shown, has_window)
+    with contextlib.ExitStack() as cleanup:
+        # Whoever is at the terminal instead can't do anything there but stop the arm.
+        cleanup.enter_context(keys()).listen(console.safety.estop)
+        if leader is not None:
+            listen_to(leader, console)
+        if has_window:
+            leader.host(guest)
+        else:
+            cleanup.callback(shown.close)
+            guest.pads = Pads()
+            cleanup.callback(guest.pads.close)
+
+        def turn() -> None:
+            if leader is not None:
+                leader.pump(console.seen().loop.trip)
+            if not has_window:
+                guest.turn()
+            time.sleep(TURN_S)
+
+        yield turn
+
+
+class _Guest:
+    """Draws the window and hears its events, alone or as the guest of a leader's panel."""
+
+    def __init__(
+        self,
+        console: OperatorConsole,
+        devices: SessionDevices,
+        shown: Any,
+        shares: bool,
+    ) -> None:
+        self.pads: Any = None
+        self._console, self._devices, self._window, self._shares = console, devices, shown, shares
+        self._drawn_s = 0.0
+
+    def turn(self) -> None:
+        events = pygame.event.get()
+        self._console.hear(filter(None, map(name_of, events)))
+        for event in events:
+            if not name_of(event):
+                self.on_event(event, False)
+        if time.monotonic() - self._drawn_s >= DRAW_S:
+            self._drawn_s = time.monotonic()
+            self._draw("")
+
+    def on_event(self, event: Any, held: bool) -> bool:
+        """Take an event; True keeps it from the leader, whose keys count while it is `held`."""
+        if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
+            self._console.leave()
+            return False
+        if self.pads is not None:
+            self.pads.on_event(event)
+        name = name_of(event)
+        if not name or held:
+            return False
+        is_accept = self._console.keys.command(name) is Command.ACCEPT
+        if self._shares and is_accept and self._console.seen().state.prompt is None:
+            return False  # Enter clears a trip there
+        return self._console.key(name)
+
+    def draw(self, sign: Sign) -> None:
+        is_said = bool(self._console.seen().loop.trip)  # in the band already
+        words = f"{sign.word.lower()}: {sign.below}" if sign.below else sign.word.lower()
+        self._draw("" if is_said else words)
+
+    def _draw(self, leader: str) -> None:
+        statistics = self._devices.statistics
+        pictures: Mapping[str, Any] = {} if statistics is None else statistics.pictures
+        self._window.draw(look(self._console.seen()), pictures, leader)
+
+
+# -- sounds: short tones, made here --------------------------------------------------------------
+
+RATE_HZ: Final = 44_100
+LOUDNESS: Final = 0.35
+FADE_S: Final = 0.008
+"""A tone begins and ends this softly [s]: without it, it clicks."""
+
+
+def samples(sound: Sound) -> NDArray[np.int16]:
+    """Return a sound as 16-bit mono samples at `RATE_HZ`, shape (n,)."""
+    pitches_hz, each_s = sound.value
+    t_s = np.arange(round(each_s * RATE_HZ)) / RATE_HZ
+    edge = np.minimum(1.0, np.minimum(t_s, each_s - t_s) / FADE_S).clip(0.0)
+    tones = [np.sin(2 * np.pi * pitch_hz * t_s) * edge for pitch_hz in pitches_hz]
+    return np.asarray(LOUDNESS * 32767 * np.concatenate(tones), dtype=np.int16)
+
+
+class SoundPlayer:
+    """Plays sounds without waiting for them. Without an audio device it plays nothing."""
+
+    def __init__(self) -> None:
+        self._sounds: dict[Sound, Any] = {}
+        self._mixer: Any = None
+        try:
+            pygame.mixer.init(RATE_HZ, -16, 1, 512)
+        except pygame.error as error:
+            log.info("No sounds: %s.", error)
+            return
+        self._mixer = pygame.mixer
+        channels = self._mixer.get_init()[2]
+        for sound in Sound:
+            wave = samples(sound)
+            data = wave if channels == 1 else np.repeat(wave[:, None], channels, axis=1)
+            self._sounds[sound] = self._mixer.Sound(buffer=np.ascontiguousarray(data).tobytes())
+
+    @property
+    def works(self) -> bool:
+        """Whether anything can be heard."""
+        return self._mixer is not None
+
+    def play(self, sound: Sound) -> None:
+        """Play a sound; from any thread."""
+        if self._mixer is not None:
+            self._sounds[sound].play()
+
+    def close(self) -> None:
+        """Let go of the audio device; safe to call twice."""
+        if self._mixer is not None:
+            self._mixer.quit()
+            self._mixer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -648,7 +648,7 @@ class ArmTests:
                 held = [(a, b) for a, b in stretches(closing) if b - a >= 0.3 * self.fps]
                 if held:
                     gaps[e.index] = float(max(np.median(y[a:b]) for a, b in held) - end)
-                quiet = np.abs(np.gradient(y)) * self.fps < STALLED_PCT_S
+                quiet = np.abs(np.diff(y, prepend=y[:1])) * self.fps < STALLED_PCT_S
                 for a, b in stretches(quiet & (u - y > STALLED_PCT)):
                     if b - a >= STALL_S * self.fps:
                         stalls[e.index] = max(stalls.get(e.index, 0.0), (b - a) / self.fps)

@@ -6,6 +6,7 @@ they normalise by, and, by lerobot-train, `train_config.json`: the dataset that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from gaploop.core.statistics import Estimate
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.recording import GRIPS
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 
@@ -32,7 +34,6 @@ HUGE: Final = 50.0
 """Spreads: a normalised input beyond lies far outside all that a policy has seen."""
 SAME_STATS: Final = 0.05
 """Spreads by which statistics of one dataset may differ: it may have been trained on a part."""
-IMAGE_KINDS: Final = "VISUAL"
 _CENTRES: Final[Mapping[str, tuple[str, str]]] = {
     "MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90"),
 }  # fmt: skip
@@ -53,6 +54,7 @@ class Checkpoint:
             `normalises` is false.
         stats: by feature, what the preprocessor normalises by.
         renamed: camera or vector of the dataset to the policy's name.
+        is_relative: its processors turn positions into changes, and back.
         chunk: actions that it predicts at once; `observations`: how many it looks at.
         fps: rate that it was trained at [Hz]; 0 where nothing says.
         names: entries of the action in order; () where nothing says.
@@ -61,7 +63,6 @@ class Checkpoint:
     """
 
     folder: Path
-    kind: str
     inputs: Mapping[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...]]
     modes: Mapping[str, str]
@@ -69,6 +70,7 @@ class Checkpoint:
     normalises: bool
     reads_text: bool
     renamed: Mapping[str, str] = field(default_factory=dict)
+    is_relative: bool = False
     chunk: int = 1
     observations: int = 1
     fps: float = 0.0
@@ -107,6 +109,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         UnusableInputError: no config.json, or a file in it is damaged.
     """
+    with layout.reraise_as_damaged(f"{folder} can't be read", "Fetch or train the policy again."):
+        return _read(folder)
+
+
+def _read(folder: Path) -> Checkpoint:
     config = _object(folder / "config.json")
     before, after = (_steps(folder / f"policy_{n}.json") for n in ("preprocessor", "postprocessor"))
     stats = dict[str, dict[str, FloatArray]]()
@@ -114,33 +121,35 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     for step in before:
         options = step.get("config") or {}
         renamed |= options.get("rename_map") or {}
-        if "normalizer" in str(step.get("registry_name", "")):
+        if str(step.get("registry_name", "")).startswith("normalizer"):
             modes = options.get("norm_map") or modes
-        if "state_file" in step and "normalizer" in str(step.get("registry_name", "")):
-            name = plain_name(step["state_file"], "state_file", str(folder))
-            for key, value in read_tensors(folder / name).items():
-                feature, _, what = key.rpartition(".")
-                stats.setdefault(feature, {})[what] = value.ravel()
+            if "state_file" in step:
+                name = plain_name(step["state_file"], "state_file", str(folder))
+                for key, value in read_tensors(folder / name).items():
+                    feature, _, what = key.rpartition(".")
+                    stats.setdefault(feature, {})[what] = value.ravel()
     steps = [str(s.get("registry_name") or s.get("class") or "") for s in (*before, *after)]
     said = _object(folder / "gaploop.json") if (folder / "gaploop.json").exists() else {}
-    try:
+    root, episodes = None, None
+    with contextlib.suppress(UnusableInputError):  # it names none, or that isn't here
         trained = training_set(folder)
         root, episodes = trained.root, trained.only
-    except UnusableInputError:  # it names none, or that isn't here
-        root, episodes = None, None
     fps, names = float(said.get("fps") or 0.0), tuple(said.get("action_names") or ())
     if root is not None:
         info = layout.read_info(root)
         fps, names = fps or info.fps, names or info.names(ACTION)
     chunk = config.get("chunk_size") or config.get("horizon") or config.get("n_action_steps") or 1
-    shapes = [
+    inputs, outputs = (
         {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
         for key in ("input_features", "output_features")
-    ]
+    )
     return Checkpoint(
-        folder, str(config.get("type") or "policy"), *shapes, modes, stats,
-        any("unnormalizer" in s for s in steps) and any(s.startswith("normalizer") for s in steps),
-        any("tokenizer" in s for s in steps), renamed, int(chunk),
+        folder, inputs, outputs, modes, stats,
+        any(s.startswith("unnormalizer") for s in steps)
+        and any(s.startswith("normalizer") for s in steps),
+        any("tokenizer" in s for s in steps), renamed,
+        any("relative" in str(s.get("registry_name")) and (s.get("config") or {}).get("enabled")
+            for s in before), int(chunk),
         int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
     )  # fmt: skip
 
@@ -203,6 +212,7 @@ class CheckpointTests:
         self._rate()
         self._normaliser()
         self._statistics()
+        self._action_kind()
         self._constant()
         self._task()
 
@@ -332,6 +342,35 @@ class CheckpointTests:
             )  # fmt: skip
         elif far:
             self.report.good["statistics"] = "the policy normalises by this dataset's statistics"
+
+    def _action_kind(self) -> None:
+        """Tell positions from changes by how far actions spread beside readings."""
+        words = {True: "changes", False: "positions"}
+        own, here = (self._are_changes(s) for s in (self.checkpoint.stats, self.stats))
+        if own is not None and here is not None and own != here and not self.checkpoint.is_relative:
+            self.say(
+                "action_kind", "", f"The policy's actions are {words[own]} of the joints, this "
+                f"dataset's are {words[here]}",
+                "Give both one kind of action: convert this data, or train the policy anew on it",
+                115.0,
+            )  # fmt: skip
+
+    def _are_changes(self, stats: Stats) -> bool | None:
+        """Say whether actions are changes, not positions; None where that can't be told."""
+        state, action = (stats.get(feature, {}) for feature in (STATE, ACTION))
+        if not {"mean", "std"} <= state.keys() & action.keys():
+            return None
+        if len(state["mean"]) != len(action["mean"]):
+            return None
+        names = self.info.names(ACTION)
+        arm = [k for k, n in enumerate(names) if not any(word in n.lower() for word in GRIPS)]
+        if not arm or len(names) != len(action["mean"]):
+            return None
+        wide = float(np.median(action["std"][arm] / np.maximum(state["std"][arm], 1e-9)))
+        off = np.abs(action["mean"] - state["mean"])[arm] / np.maximum(state["std"][arm], 1e-9)
+        if wide < 0.4:
+            return True
+        return False if 0.5 < wide < 2.0 and np.median(off) < 0.5 else None
 
     def _constant(self) -> None:
         for feature in (STATE, ACTION):

@@ -278,7 +278,7 @@ class OpenLoop:
         return self._beside(np.repeat(sample.before[:, None], commands.shape[1], 1), commands)
 
     def _steps(self) -> int:
-        return max(1, min(self.checkpoint.chunk, round(AHEAD_S * self.fps)))
+        return int(max(1, min(self.checkpoint.chunk, round(AHEAD_S * self.fps))))
 
     def demonstrators(self, sample: Sample) -> FloatArray:
         """Return how far commands lie apart at alike states of other episodes, on each row."""
@@ -407,8 +407,8 @@ class OpenLoop:
             found.append(Alternative(
                 "camera_order", ", ".join(names), f"cameras {names[0]} and {names[1]} exchanged",
                 f"Exchange {names[0]} and {names[1]} in --robot.cameras, or by --rename_map.",
-                lambda s, a=a, b=b: replace(  # type: ignore[misc]
-                    s, pictures=s.pictures | {a: s.pictures[b], b: s.pictures[a]}  # type: ignore[operator]
+                lambda s, a=a, b=b: _with_pictures(  # type: ignore[misc]
+                    s, {a: s.pictures[b], b: s.pictures[a]}
                 ),
             ))  # fmt: skip
         if keys:
@@ -549,6 +549,9 @@ class OpenLoop:
             return
         here = by_episode(usual, sample.episode)
         size = interval(here)
+        accused = {f.kind for f in self.tests.report.findings} & set(PREFERRED)
+        if accused:  # one of these it may be; another reason isn't looked for
+            return
         if size.low > max(1.5 * spread.mean(), still.mean()) and demonstrations:
             worst = _worst_phase(usual, sample)
             is_its_own = self.checkpoint.is_of(self.table.info.root)
@@ -659,8 +662,8 @@ class OpenLoop:
         for key in keys:
             if time.monotonic() - self._began > 1.5 * BUDGET_S:
                 return
-            other = sample.pictures | {key: np.roll(sample.pictures[key], per, axis=0)}  # type: ignore[operator]
-            changed = self.ask(sample.state, other, sample.scene, sample.tasks)
+            other = _with_pictures(sample, {key: np.roll(sample.pictures[key], per, axis=0)})
+            changed = self.ask(other.state, other.pictures, other.scene, other.tasks)
             steps = self._steps()
             moved = self._beside(changed[:, :steps], plan[:, :steps])
             changes[key] = interval(by_episode(moved, sample.episode))
@@ -724,6 +727,10 @@ def _scaled(
         lambda s: replace(s, state=s.state * s_scale + s_shift),
         lambda plan, _s: (plan - a_shift) / np.where(np.abs(a_scale) > 1e-12, a_scale, 1e-12),
     )  # fmt: skip
+
+
+def _with_pictures(sample: Sample, changed: Pictures) -> Sample:
+    return replace(sample, pictures={**sample.pictures, **changed})
 
 
 def _both(

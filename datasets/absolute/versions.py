@@ -172,11 +172,11 @@ def contents(
             put(f"contrast of {look.name}", "of 255", index, float(picture.mean(axis=2).std()))
             put(f"red over green of {look.name}", "", index, red / green)
             put(f"blue over green of {look.name}", "", index, blue / green)
-    for row in layout.episode_rows(recording.info.root):
-        index = int(row["episode_index"])
+    for entry in layout.episode_rows(recording.info.root):
+        index = int(entry["episode_index"])
         if index in held.keys:
-            told = {"task": (row.get("tasks") or [""])[0]}
-            told |= {word: row.get(f"gap_{word}") for word in WORDS if word != "task"}
+            told = {"task": (entry.get("tasks") or [""])[0]}
+            told |= {word: entry.get(f"gap_{word}") for word in WORDS if word != "task"}
             for word, value in told.items():
                 if value:
                     held.words.setdefault(word, {})[index] = str(value)

@@ -16,9 +16,9 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim import look
 from gaploop.sim.arms import SO101
-from gaploop.sim.gaps.mechanism import ModelApplier, Rng, SpecEdit, Vector, stream
+from gaploop.sim.gaps.mechanism import ModelApplier, Rng, Vector, stream
 from gaploop.sim.roles import Roles
-from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.scene import CUBE_HALF_SIZE_M, SpecEdit
 
 CELL_PERIOD_S: Final = 0.02
 """Of the cell's policies: severities of what lasts are shares of it."""

@@ -28,6 +28,9 @@ CAMERA: Final = "camera"
 """How a picture is called that the environment draws without naming it."""
 
 
+type Made = gym.Env[Any, Any]
+
+
 @EnvConfig.register_subclass("gym")
 @dataclass
 class GymEnvConfig(EnvConfig):  # type: ignore[misc]
@@ -57,7 +60,7 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
         """Return after how many steps an attempt is over, as far as that is known by now."""
         return self.episode_length
 
-    def make(self) -> gym.Env[Any, Any]:
+    def make(self) -> Made:
         """Make one as it is.
 
         Raises:

@@ -88,7 +88,6 @@ class Browser(IntentSource):
     """A page in somebody's hand. Waits until one is open; DeviceError where nobody opens it."""
 
     has_window = False
-    clear_hint = "press Clear twice on the page"
 
     def __init__(
         self,

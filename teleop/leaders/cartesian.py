@@ -82,7 +82,7 @@ class CartesianLeader:
         self.listen, self.host = source.listen, source.host
         self.pump = source.pump
         self.close: Callable[[], object] = source.close
-        self.has_window, self.clear_hint = source.has_window, source.clear_hint
+        self.has_window = source.has_window
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])

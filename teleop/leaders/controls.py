@@ -65,8 +65,6 @@ class IntentSource:
 
     has_window = True
     """It has a window on this machine."""
-    clear_hint = "press Enter or Start twice"
-    """How a trip is cleared with it."""
 
     def latest(self) -> TimedIntent:
         """Return the newest intent; never blocks. Called by the control loop's thread."""

@@ -32,7 +32,6 @@ class LerobotPhone(IntentSource):
     """
 
     has_window = False
-    clear_hint = "press c twice"
 
     def __init__(self, device: Any, step: int, now_s: Callable[[], float] = time.monotonic) -> None:
         self._device, self._step, self._now_s = device, step, now_s

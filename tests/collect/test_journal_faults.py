@@ -16,9 +16,9 @@ import pytest
 from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recorder import Recorder, channels
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import embedded_rig
-from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_take, take_folders
@@ -126,10 +126,12 @@ def test_a_session_goes_on_after_a_take_whose_encoder_died(tmp_path: Path) -> No
             return False
 
     end = record_takes(
-        SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.5),
+        tmp_path,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         [Quota(3)],
         lambda _conditions: embedded_rig(),
         lambda _rig, _seed: Killer(),
+        max_s=0.5,
     )
     assert len(killed) == 1
     assert (end.counted, end.wanted) == (3, 3)
@@ -176,10 +178,12 @@ def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) ->
     broken = replace(rig, cameras=(NoPicture(),), tracker=None)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="3 takes in a row could not be recorded"):
         record_takes(
-            SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.5),
+            tmp_path,
+            TakeInfo("", "t", kind=TakeKind.ROLLOUT),
             [Quota(5)],
             lambda _conditions: broken,
             lambda _rig, _seed: _Still(),
+            max_s=0.5,
         )
     assert {read_take(f).outcome for f in take_folders(tmp_path)} == {Outcome.INTERRUPTED}
 

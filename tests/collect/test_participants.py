@@ -20,7 +20,7 @@ from gaploop.core import consent_store
 from gaploop.core.consent import Use, new_id, today
 from gaploop.core.participants import BANDS, ParticipantQuotas
 from gaploop.core.plan import load_plan, save_plan
-from gaploop.core.take import Outcome
+from gaploop.core.take import Outcome, TakeInfo
 from gaploop.scripts.cli import main
 
 PLAN = """
@@ -69,7 +69,7 @@ def test_small_groups_are_not_told_nor_their_difference() -> None:
 
 def take_of(journal: Path, id_: str, lighting: str) -> None:
     journal.mkdir(exist_ok=True)
-    header = embedded_rig().header("Put it there")
+    header = embedded_rig().header(TakeInfo("", "Put it there"))
     info = replace(header.info, plan="people/light", conditions={"lighting": lighting}, consent=id_)
     with JournalWriter(journal, replace(header, info=info)) as writer:
         writer.seal(Outcome.SUCCESS)

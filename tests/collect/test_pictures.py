@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.session import other_cameras
+from gaploop.collect.recording import other_cameras
 from gaploop.collect.take import _Watch
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader

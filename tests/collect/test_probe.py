@@ -20,7 +20,6 @@ from gaploop.collect.probe import (
     probe_cell,
 )
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
-from gaploop.collect.session import SessionSpec
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.journal_format import read_journal
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
@@ -42,10 +41,7 @@ STEP = quick("step wrist_roll", MotionOptions("step", ["wrist_roll"], 0.1, dwell
 
 
 def probe(journal: Path, *parts: ProbePart, **given: object) -> ProbeEnd:
-    spec = SessionSpec(
-        journal, "probe", TakeKind.PROBE, max_s=LONGEST_S, resume=bool(given.pop("resume", False))
-    )
-    return probe_cell(parts, spec, build, **given)  # type: ignore[arg-type]
+    return probe_cell(parts, journal, build, **given)  # type: ignore[arg-type]
 
 
 def build(conditions: Mapping[str, object]) -> EmbeddedRig:
@@ -116,8 +112,7 @@ def test_a_trip_ends_the_part_with_its_cause(tmp_path: Path) -> None:
         return replace(rig, reset=reset)
 
     tripped: list[int] = []
-    spec = SessionSpec(tmp_path, "probe", TakeKind.PROBE, max_s=LONGEST_S)
-    end = probe_cell((STEP, STILL), spec, tripping)
+    end = probe_cell((STEP, STILL), tmp_path, tripping)
     assert [now.done for now in end.parts] == [False, True]
     assert end.parts[0].why == "safety trip: ESTOP"
 

@@ -10,6 +10,7 @@ import pytest
 
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import Quota, SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.rollout import (
     FILE,
@@ -18,11 +19,11 @@ from gaploop.collect.rollout import (
     RolloutNote,
     SpeedRamp,
 )
-from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.collect.take import Operator
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.messages import CameraFrame, FloatArray, Observation
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 
@@ -70,8 +71,15 @@ def roll(
         drives = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
         return SharedLeader(drives, None, lambda: rig.safety.sent_rad)
 
-    spec = SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=1.0, policy="p")
-    return record_takes(spec, [Quota(takes)], rig, leader, operator=operator)
+    return record_takes(
+        journal,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT, policy="p"),
+        [Quota(takes)],
+        rig,
+        leader,
+        operator=operator,
+        max_s=1.0,
+    )
 
 
 def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Path) -> None:

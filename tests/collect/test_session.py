@@ -12,31 +12,29 @@ import pytest
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.session import (
+from gaploop.collect.recording import (
     MakeLeader,
     Operator,
     Quota,
     SessionEnd,
-    SessionSpec,
     TakeResult,
     record_takes,
     run_take,
 )
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.messages import FloatArray, LeaderSample, Observation, SafetyReason
 from gaploop.core.protocols import Leader
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 
 
 class Shared(TypedDict, total=False):
-    """Fields of SessionSpec."""
+    """What takes share."""
 
-    kind: TakeKind
     max_s: float
-    policy: str
     resume: bool
 
 
@@ -93,13 +91,21 @@ def rig() -> Iterator[EmbeddedRig]:
 
 
 def record(
-    journal: Path, quota: Quota, make_leader: MakeLeader, **shared: Unpack[Shared]
+    journal: Path,
+    quota: Quota,
+    make_leader: MakeLeader,
+    *,
+    kind: TakeKind = TakeKind.DEMONSTRATION,
+    policy: str = "",
+    **shared: Unpack[Shared],
 ) -> SessionEnd:
     return record_takes(
-        SessionSpec(journal, "Put the cube on the disc", **shared),
+        journal,
+        TakeInfo("", "Put the cube on the disc", kind=kind, policy=policy),
         [quota, Quota(0, "nothing to record")],
         lambda conditions: embedded_rig(conditions=conditions),
         make_leader,
+        **shared,
     )
 
 
@@ -111,12 +117,14 @@ def test_two_scripted_takes_are_recorded_and_read_back(tmp_path: Path) -> None:
     takes: list[tuple[TakeResult, bool]] = []
     published: list[int] = []
     end = record_takes(
-        SessionSpec(tmp_path, "Put the cube on the disc", publish_every=1),
+        tmp_path,
+        TakeInfo("", "Put the cube on the disc"),
         [Quota(2)],
         lambda _conditions: embedded_rig(),
         scripted_leader,
         on_take=lambda result, counts: takes.append((result, counts)),
         publish=lambda: published.append(len(take_folders(tmp_path))),
+        publish_every=1,
     )
     assert (end.counted, end.wanted, end.interrupted, end.gave_up) == (2, 2, False, ())
     assert published == [1, 2]
@@ -145,7 +153,7 @@ def test_two_scripted_takes_are_recorded_and_read_back(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_take(rig: EmbeddedRig, tmp_path: Path) -> None:
     read = []
     for _ in range(2):
-        with JournalWriter(tmp_path, rig.header("t")) as writer:
+        with JournalWriter(tmp_path, rig.header(TakeInfo("", "t"))) as writer:
             run_take(rig, scripted_leader(rig, 3), seed=5, max_s=1.0, writer=writer)
         read.append(read_take(writer.folder))
     a, b = read
@@ -164,8 +172,8 @@ def test_a_gap_or_a_condition_makes_the_cell_a_target(
     target = embedded_rig(gaps=gaps, conditions=conditions)
     run_take(target, Idle(), seed=0, max_s=0.1)
     assert target.domain is Domain.SIM_TARGET
-    assert target.header("t").info.conditions == conditions
-    assert target.header("t").info.dimensions == {}
+    assert target.header(TakeInfo("", "t")).info.conditions == conditions
+    assert target.header(TakeInfo("", "t")).info.dimensions == {}
     target.close()
 
 
@@ -211,11 +219,13 @@ def test_takes_asked_for_are_new_ones_unless_the_session_resumes(tmp_path: Path)
 def test_a_stopped_session_leaves_one_interrupted_take_and_goes_on_later(tmp_path: Path) -> None:
     leader = Idle()
     end = record_takes(
-        SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.5),
+        tmp_path,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         [Quota(3)],
         lambda _conditions: embedded_rig(),
         lambda _rig, _seed: leader,
         stop=lambda: leader.takes == 2 and leader.reads > 20,
+        max_s=0.5,
     )
     assert end.interrupted
     assert end.counted == 1
@@ -241,7 +251,8 @@ def test_a_device_fault_interrupts_its_take_and_the_session_goes_on(tmp_path: Pa
 def test_a_fault_of_every_take_ends_the_session_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"3 takes in a row .* cable"):
         record_takes(
-            SessionSpec(tmp_path, "t", TakeKind.ROLLOUT),
+            tmp_path,
+            TakeInfo("", "t", kind=TakeKind.ROLLOUT),
             [Quota(1)],
             lambda _conditions: embedded_rig(),
             lambda _rig, _seed: Unplugged(),
@@ -253,7 +264,7 @@ def test_a_policy_that_answers_nan_is_held_and_the_record_has_no_infinities(
     rig: EmbeddedRig, tmp_path: Path
 ) -> None:
     leader = Idle(np.array([np.nan, np.inf, 0, 0, 0, 0]))
-    with JournalWriter(tmp_path, rig.header("t")) as writer:
+    with JournalWriter(tmp_path, rig.header(TakeInfo("", "t"))) as writer:
         run_take(rig, leader, seed=0, max_s=0.1, writer=writer)
     take = read_take(writer.folder)
     assert (take.frames.safety == SafetyReason.NON_FINITE).all()
@@ -270,7 +281,7 @@ def test_a_safety_trip_ends_the_take_as_a_failure_and_is_an_event(
                 rig.safety.estop()
             return super().read(t_s)
 
-    with JournalWriter(tmp_path, rig.header("t")) as writer:
+    with JournalWriter(tmp_path, rig.header(TakeInfo("", "t"))) as writer:
         result = run_take(rig, Panics(), seed=0, max_s=5.0, writer=writer)
     assert (result.outcome, result.reason) == (Outcome.FAILURE, "safety trip: ESTOP")
     assert result.duration_s == pytest.approx(0.62, abs=0.03)
@@ -306,10 +317,24 @@ def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
     full = "Journal j has 3 MB of room left. Make room."
     blockers = iter([full, full, ""])
     waits = replace(rig, blocker=lambda: next(blockers), close=lambda: None)
-    spec = SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.06)
-    end = record_takes(spec, [Quota(1)], lambda _conditions: waits, idle)
+    end = record_takes(
+        tmp_path,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
+        [Quota(1)],
+        lambda _conditions: waits,
+        idle,
+        max_s=0.06,
+    )
     assert end.counted == 1
     blocked = replace(rig, blocker=lambda: full, close=lambda: None)
     with pytest.raises(DeviceError, match="Make room"):
-        record_takes(spec, [Quota(1)], lambda _conditions: blocked, idle, operator=Operator(0.0))
+        record_takes(
+            tmp_path,
+            TakeInfo("", "t", kind=TakeKind.ROLLOUT),
+            [Quota(1)],
+            lambda _conditions: blocked,
+            idle,
+            operator=Operator(0.0),
+            max_s=0.06,
+        )
     assert len(take_folders(tmp_path)) == 1

@@ -1,4 +1,4 @@
-"""A session with an operator at the keys: trips are cleared, lost cables found again."""
+"""A session without a record: trips are cleared, lost cables found again."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gaploop.collect import lerobot_factory
-from gaploop.collect.devices import ArmDevices, Arms
-from gaploop.collect.operator.commands import HELD_S
-from gaploop.collect.operator.keys import SPACE, Keys
-from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, render
-from gaploop.collect.teleoperation import TeleopEnd, TeleopSession
+from gaploop.collect import session
+from gaploop.collect.devices import ArmDevices, lost_after_trip, subscribers
+from gaploop.collect.lerobot_factory import ArmConnection, station_for
+from gaploop.collect.lerobot_registry import registries
+from gaploop.collect.operator.console import OperatorConsole, listen_to
+from gaploop.collect.operator.keys import DRIVE, HELD_S, Command, KeyMap
+from gaploop.collect.operator.machine import SessionStage, StageTiming
+from gaploop.collect.operator.terminal import arm_details, render
+from gaploop.collect.operator.view import Shown, look
+from gaploop.collect.recording import SessionEnd
+from gaploop.collect.session import Session
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import SafetyReason
 from gaploop.core.station import SafetyLimits, Station
+from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.descent import HELD_KEY_S
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.leaders.motion import MotionLeader
+from gaploop.teleop.leaders.options import ForceOptions
+from gaploop.teleop.lerobot_motion import MotionConfig
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.lowering import Lowering
 
@@ -32,65 +45,92 @@ pytestmark = pytest.mark.usefixtures("loop_time")
 HZ = 100.0
 STATION = Station(name="bench")
 PARK = ARMS["so101"].park_rad
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
+DRIVING, KEEP_CLEAR, TRIPPED = "DRIVING", "KEEP CLEAR", "TRIPPED"
+LOST, FOUND = "DEVICE LOST", "FOUND AGAIN"
 
 
-class Operator(Keys):
-    """Presses keys when the view shows what they wait for; gives up after a while.
+@dataclass
+class Bench:
+    """A follower and a leader on emulated buses, and who drives them.
 
-    Args:
-        script: what must be seen, as (mode, words), and the key pressed then. A key may be a
+    Attributes:
+        script: what must be seen, as (word, words), and the key pressed then. A key may be a
             function, for what is done elsewhere.
+        seen: all that was shown.
     """
 
-    def __init__(self, *script: tuple[ProgramMode, str, str | Callable[[], None]]) -> None:
-        super().__init__(None)
+    follower: EmulatedBus
+    leader: EmulatedBus
+    config: DriveOptions
+    devices: ArmDevices | None = None
+    script: list[tuple[str, str, str | Callable[[], None]]] = field(default_factory=list)
+    seen: list[Shown] = field(default_factory=list)
+
+    @contextmanager
+    def interface(
+        self, console: OperatorConsole, _leader: object = None, devices: Any = None
+    ) -> Iterator[Callable[[], None]]:
+        """Be the terminal: press keys as scripted; give up after a while."""
+        until_s = time.monotonic() + PATIENCE_S
+        self.devices = devices
+
+        def turn() -> None:
+            time.sleep(0.02)
+            shown = look(console.seen())
+            self.seen.append(shown)
+            render(shown)  # whatever is shown can be drawn
+            if devices is not None:
+                tuple(arm_details(devices))
+            if not self.script:
+                return
+            word, words, key = self.script[0]
+            text = f"{shown.below} {shown.note}"
+            if time.monotonic() > until_s:
+                raise AssertionError(f"never saw {word} '{words}', but {shown.word} '{text}'")
+            turns = devices is None or devices.statistics.figures().turns
+            limp = word != TRIPPED or not devices.is_driven
+            if shown.word != word or words not in text or not turns or not limp:
+                return
+            self.script.pop(0)
+            if callable(key):
+                key()
+                return
+            if key == "c":
+                time.sleep(HELD_S)  # a person lets go of it
+            if key == "space":  # as the thread that reads keys does
+                console.safety.estop()
+            console.hear([key], {"space"})
+
+        yield turn
+
+    def drive(
+        self, *script: tuple[str, str, str | Callable[[], None]], station: Station = STATION,
+        max_s: float = math.inf, interface: str = "terminal",
+    ) -> SessionEnd:  # fmt: skip
         self.script = list(script)
-        self.seen: list[TeleopScreen] = []
-        self._until_s = time.monotonic() + PATIENCE_S
+        run = Session(
+            self.config, station, leads="so101_leader", rates=Rates(HZ, HZ), interface=interface
+        )
+        end = run.drive(max_s)
+        self.devices = run.arms
+        return end
 
-    @property
-    def works(self) -> bool:
-        return True
-
-    def show(self, picture: TeleopScreen) -> None:
-        render(picture)  # whatever is shown can be drawn
-        self.seen.append(picture)
-
-    def presses(self, timeout_s: float) -> list[str]:
-        time.sleep(min(timeout_s, 0.02))
-        if not self.script:
-            return []
-        mode, words, key = self.script[0]
-        now = self.seen[-1]
-        text = f"{now.lost} {now.note}"
-        if time.monotonic() > self._until_s:
-            raise AssertionError(f"never saw {mode} '{words}', but {now.mode} '{text}'")
-        limp = mode is not ProgramMode.TRIPPED or not now.torque or "limp" in words
-        if now.mode is not mode or words not in text or not limp or not now.figures.turns:
-            return []
-        self.script.pop(0)
-        if callable(key):
-            key()
-            return []
-        if key == "c":
-            time.sleep(HELD_S)  # a person lets go of it
-        if key == SPACE:  # as the thread that reads keys does
-            self._call_stop()
-        return [key]
+    def trips(self) -> list[SafetyReason]:
+        assert self.devices is not None
+        assert self.devices.statistics is not None
+        return [trip.reason for trip in self.devices.statistics.figures().trips]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[], Arms]]]:
-    """A follower, a leader, and what connects to them."""
-    RobotConfig, TeleoperatorConfig = _registries()
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    RobotConfig, TeleoperatorConfig, _ = registries()
     with ExitStack() as stack:
         buses = []
         for role in ("follower", "leader"):
             plan = arm_plan("so101", role).calibrated()
             (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
-            link = tmp_path / role
-            bus = EmulatedBus(plan=plan, hand="still", link=link)
+            bus = EmulatedBus(plan=plan, hand="still", link=tmp_path / role)
             buses.append(stack.enter_context(bus))
         shared: dict[str, Any] = {"calibration_dir": tmp_path}
         follower = RobotConfig.get_choice_class("so101_follower")(
@@ -99,22 +139,10 @@ def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[],
         leader = TeleoperatorConfig.get_choice_class("so101_leader")(
             port=str(tmp_path / "leader"), id="leader", **shared
         )
-
-        def connect() -> Arms:
-            return lerobot_factory.connect(follower, leader, STATION)
-
-        yield buses[0], buses[1], connect
-
-
-def _registries() -> tuple[Any, Any]:
-    from gaploop.collect.lerobot_registry import registries
-
-    return registries()[:2]
-
-
-def drive(connect: Callable[[], Arms], operator: Operator, max_s: float = math.inf) -> TeleopEnd:
-    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=max_s)
-    return TeleopSession(devices, operator, operator.show, []).run()
+        bench = Bench(buses[0], buses[1], DriveOptions(robot=follower, teleop=leader))
+        monkeypatch.setattr(session, "terminal", bench.interface)
+        monkeypatch.setattr(session, "nowhere", bench.interface)
+        yield bench
 
 
 def limp(bus: EmulatedBus) -> bool:
@@ -122,113 +150,106 @@ def limp(bus: EmulatedBus) -> bool:
         return not any(servo.torque for servo in bus.all_servos)
 
 
-def test_q_leaves_with_torque_off(rig: Any) -> None:
-    follower, _, connect = rig
-    ended = drive(connect, Operator((ProgramMode.RUNNING, "", "q")))
-    assert (ended.why, ended.trip, ended.signal) == ("quit", "", 0)
+def test_q_leaves_with_torque_off(rig: Bench) -> None:
+    follower = rig.follower
+    ended = rig.drive((DRIVING, "", "q"))
+    assert (ended.why, ended.trip, ended.signals) == ("quit", "", ())
     assert limp(follower)
 
 
-def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Any) -> None:
-    follower, _, connect = rig
+def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Bench) -> None:
+    follower = rig.follower
     was_limp: list[bool] = []
-    operator = Operator(
-        (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.HELD, "", lambda: was_limp.append(limp(follower))),
-        (ProgramMode.HELD, "", "c"),
-        (ProgramMode.HELD, "Press it again", "c"),
-        (ProgramMode.RUNNING, "", lambda: was_limp.append(limp(follower))),
-        (ProgramMode.RUNNING, "", "q"),
+    ended = rig.drive(
+        (DRIVING, "", "space"),
+        (KEEP_CLEAR, "", lambda: was_limp.append(limp(follower))),
+        (KEEP_CLEAR, "", "c"),
+        (KEEP_CLEAR, "Press it again", "c"),
+        (DRIVING, "", lambda: was_limp.append(limp(follower))),
+        (DRIVING, "", "q"),
     )
-    ended = drive(connect, operator)
     assert was_limp == [False, False]
-    assert [trip.reason for trip in ended.figures.trips] == [SafetyReason.ESTOP]
+    assert rig.trips() == [SafetyReason.ESTOP]
     assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 0)
     assert limp(follower)
 
 
-def test_one_press_of_c_clears_nothing(rig: Any) -> None:
-    _, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.HELD, "", "c"),
-        (ProgramMode.HELD, "Press it again", "h"),
-        (ProgramMode.HELD, "", "q"),
+def test_one_press_of_c_clears_nothing(rig: Bench) -> None:
+    ended = rig.drive(
+        (DRIVING, "", "space"),
+        (KEEP_CLEAR, "", "c"),
+        (KEEP_CLEAR, "Press it again", "h"),
+        (KEEP_CLEAR, "", "q"),
     )
-    ended = drive(connect, operator)
     assert "emergency stop" in ended.trip
-    assert all(picture.mode is not ProgramMode.READY for picture in operator.seen)
+    assert all(shown.word != FOUND for shown in rig.seen)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> None:
-    follower, leader, connect = rig
+def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Bench) -> None:
+    follower, leader = rig.follower, rig.leader
     faults = (leader if role == "leader" else follower).faults
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: faults.add(Fault("unplug"))),
-        (ProgramMode.LOST, role, faults.clear),
-        (ProgramMode.READY, "answers again", "c"),
-        (ProgramMode.READY, "Press it again", "c"),
-        (ProgramMode.RUNNING, "", "q"),
+    ended = rig.drive(
+        (DRIVING, "", lambda: faults.add(Fault("unplug"))),
+        (LOST, role, faults.clear),
+        (FOUND, "answers again", "c"),
+        (FOUND, "Press it again", "c"),
+        (DRIVING, "", "q"),
     )
-    ended = drive(connect, operator)
     assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 1)
     assert limp(follower)
 
 
-def test_what_was_found_and_goes_again_is_not_called_back(rig: Any) -> None:
+def test_what_was_found_and_goes_again_is_not_called_back(rig: Bench) -> None:
     """A table of silent servos stood under "Everything answers again", and c lost it anew."""
-    follower, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
-        (ProgramMode.LOST, "", follower.faults.clear),
-        (ProgramMode.READY, "answers again", lambda: follower.faults.add(Fault("unplug"))),
-        (ProgramMode.LOST, "", follower.faults.clear),
-        (ProgramMode.READY, "answers again", "c"),
-        (ProgramMode.READY, "Press it again", "c"),
-        (ProgramMode.RUNNING, "", "q"),
+    follower = rig.follower
+    ended = rig.drive(
+        (DRIVING, "", lambda: follower.faults.add(Fault("unplug"))),
+        (LOST, "", follower.faults.clear),
+        (FOUND, "answers again", lambda: follower.faults.add(Fault("unplug"))),
+        (LOST, "", follower.faults.clear),
+        (FOUND, "answers again", "c"),
+        (FOUND, "Press it again", "c"),
+        (DRIVING, "", "q"),
     )
-    ended = drive(connect, operator)
     assert (ended.why, ended.reconnected) == ("quit", 1)
     assert limp(follower)
 
 
-def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
-    follower, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
-        (ProgramMode.LOST, "elbow_flex", follower.faults.clear),
-        (ProgramMode.READY, "", "c"),
-        (ProgramMode.READY, "Press it again", "c"),
-        (ProgramMode.RUNNING, "", "q"),
+def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Bench) -> None:
+    follower = rig.follower
+    ended = rig.drive(
+        (DRIVING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
+        (LOST, "elbow_flex", follower.faults.clear),
+        (FOUND, "", "c"),
+        (FOUND, "Press it again", "c"),
+        (DRIVING, "", "q"),
     )
-    ended = drive(connect, operator)
-    assert ended.figures.trips[0].reason & SafetyReason.LOST_SERVO
+    assert rig.trips()[0] & SafetyReason.LOST_SERVO
     assert ended.reconnected == 1
     assert limp(follower)
 
 
-def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Any) -> None:
-    follower, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("overheat", id=3, value=68.0))),
-        (ProgramMode.TRIPPED, "", follower.faults.clear),
-        (ProgramMode.TRIPPED, "", "c"),
-        (ProgramMode.TRIPPED, "Press it again", "c"),
-        (ProgramMode.RUNNING, "", "q"),
+def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Bench) -> None:
+    follower = rig.follower
+    ended = rig.drive(
+        (DRIVING, "", lambda: follower.faults.add(Fault("overheat", id=3, value=68.0))),
+        (TRIPPED, "", follower.faults.clear),
+        (TRIPPED, "", "c"),
+        (TRIPPED, "Press it again", "c"),
+        (DRIVING, "", "q"),
     )
-    ended = drive(connect, operator)
-    (trip,) = ended.figures.trips
-    assert trip.reason & SafetyReason.OVER_TEMPERATURE
-    assert trip.joints == ("elbow_flex",)
+    (reason,) = rig.trips()
+    assert reason & SafetyReason.OVER_TEMPERATURE
+    assert any("(elbow_flex)" in shown.below for shown in rig.seen)
     assert ended.why == "quit"
 
 
 def test_an_arm_that_cannot_get_back_into_its_box_says_so(
-    rig: Any, until: Callable[[Callable[[], object]], None]
+    rig: Bench, until: Callable[[Callable[[], object]], None]
 ) -> None:
     """Left limp, an emulated arm fell back over its base; it then stood still without a word."""
-    follower, _, connect = rig
+    follower = rig.follower
     behind_rad = [0.0, -1.7, -1.6, 0.0, 0.0, 0.0]
     follower.hand.pose(behind_rad)
 
@@ -239,38 +260,31 @@ def test_an_arm_that_cannot_get_back_into_its_box_says_so(
             return max(ways) < 0.05
 
     until(is_there)
-    operator = Operator((ProgramMode.RUNNING, "workspace box", "q"))
-    assert drive(connect, operator).why == "quit"
+    assert rig.drive((DRIVING, "workspace box", "q")).why == "quit"
 
 
-def test_the_time_of_driving_is_kept_over_trips(rig: Any) -> None:
-    _, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", "space"),
-        (ProgramMode.HELD, "", "c"),
-        (ProgramMode.HELD, "Press it again", "c"),
+def test_the_time_of_driving_is_kept_over_trips(rig: Bench) -> None:
+    ended = rig.drive(
+        (DRIVING, "", "space"),
+        (KEEP_CLEAR, "", "c"),
+        (KEEP_CLEAR, "Press it again", "c"),
+        max_s=8.0,
     )
-    ended = drive(connect, operator, max_s=8.0)
     assert ended.why == "time"
-    assert not operator.script
-    assert ended.figures.duration_s == pytest.approx(8.0, abs=0.1)
+    assert not rig.script
+    assert rig.devices is not None
+    assert rig.devices.statistics is not None
+    assert rig.devices.statistics.figures().duration_s == pytest.approx(8.0, abs=0.1)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: Any) -> None:
+def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: Bench) -> None:
     """A pulled cable ended the program with exit code 2 and neither the trip nor a summary, and a
     leader's with "Switch the arm's power off", though torque was off.
     """
-    follower, leader, connect = rig
-    seen: list[TeleopScreen] = []
-
-    def show(picture: TeleopScreen) -> None:
-        seen.append(picture)
-        if len(seen) == 3:
-            (follower if role == "follower" else leader).faults.add(Fault("unplug"))
-
-    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=math.inf)
-    ended = TeleopSession(devices, Keys(None), show, []).run()
+    follower, leader = rig.follower, rig.leader
+    faults = (follower if role == "follower" else leader).faults
+    ended = rig.drive((DRIVING, "", lambda: faults.add(Fault("unplug"))), interface="none")
     assert ended.why == "trip"
     assert "stopped answering" in ended.trip
     assert "press" not in ended.trip  # there is nothing to press
@@ -279,40 +293,39 @@ def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: An
     assert role == "follower" or limp(follower)
 
 
-def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(rig: Any) -> None:
+def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(rig: Bench) -> None:
     """Only c and q were looked at there: a space between two presses of c let the arm go on."""
-    follower, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
-        (ProgramMode.LOST, "follower", follower.faults.clear),
-        (ProgramMode.READY, "answers again", "c"),
-        (ProgramMode.READY, "Press it again", "space"),
-        (ProgramMode.READY, "", "c"),
-        (ProgramMode.READY, "Press it again", "q"),
+    follower = rig.follower
+    ended = rig.drive(
+        (DRIVING, "", lambda: follower.faults.add(Fault("unplug"))),
+        (LOST, "follower", follower.faults.clear),
+        (FOUND, "answers again", "c"),
+        (FOUND, "Press it again", "space"),
+        (FOUND, "", "c"),
+        (FOUND, "Press it again", "q"),
     )
-    ended = drive(connect, operator)
     assert (ended.why, ended.reconnected) == ("quit", 0)
     assert limp(follower)
 
 
 def test_q_lowers_the_arm_and_q_again_lets_go_of_it(
-    rig: Any, monkeypatch: pytest.MonkeyPatch, loop_time: ManualClock
+    rig: Bench, monkeypatch: pytest.MonkeyPatch, loop_time: ManualClock
 ) -> None:
     """Every way to leave dropped the arm from where it was."""
-    follower, _, connect = rig
+    follower = rig.follower
     monkeypatch.setattr(Lowering, "rests", lambda *_: False)
     held: list[bool] = []
 
-    def look() -> None:
+    def wait() -> None:
         held.append(not limp(follower))
         loop_time.sleep_until(loop_time.now_s() + HELD_KEY_S)
 
-    operator = Operator(
-        (ProgramMode.RUNNING, "", "q"),
-        (ProgramMode.LOWERING, "keep clear", look),
-        (ProgramMode.LOWERING, "Press again", "q"),
+    ended = rig.drive(
+        (DRIVING, "", "q"),
+        (KEEP_CLEAR, "keep clear", wait),
+        (KEEP_CLEAR, "Press again", "q"),
     )
-    assert drive(connect, operator).why == "quit"
+    assert ended.why == "quit"
     assert held == [True]
     assert limp(follower)
     with follower.lock:
@@ -320,15 +333,70 @@ def test_q_lowers_the_arm_and_q_again_lets_go_of_it(
     assert max(away) > 0.3
 
 
-def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
+def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Bench) -> None:
     """After q the torque of a servo without power couldn't be confirmed: it was waited for."""
-    follower, _, connect = rig
-    operator = Operator(
-        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
-        (ProgramMode.RUNNING, "", "q"),
+    follower = rig.follower
+    ended = rig.drive(
+        (DRIVING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
+        (DRIVING, "", "q"),
+        station=Station(name="bench", safety=SafetyLimits(lost_servo_s=60.0)),
     )
-    station = Station(name="bench", safety=SafetyLimits(lost_servo_s=60.0))
-    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
-    ended = TeleopSession(devices, operator, operator.show, []).run()
     assert ended.why == "quit"
     assert "elbow_flex" in ended.failed
+
+
+# -- leaders of other kinds ----------------------------------------------------------------------
+
+
+class Window:
+    """A leader's window."""
+
+    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+        self.estop, self.clear = on_estop, on_clear
+
+    def pump(self, trip: str = "") -> None: ...
+
+
+def test_the_keys_of_a_leaders_window_do_what_those_of_the_terminal_do() -> None:
+    stops: list[str] = []
+    console = OperatorConsole(
+        StageTiming(1.0, 1.0), KeyMap.of({}, {}, DRIVE), stage=SessionStage.DRIVING
+    )
+    console.safety = SimpleNamespace(estop=lambda: stops.append("e-stop"))  # type: ignore[assignment]
+    window = Window()
+    listen_to(window, console)
+    window.estop()
+    assert stops == ["e-stop"]
+    assert console.keys.command("s") is None, "nothing is labelled"
+    assert console.keys.command("q") is Command.STOP
+
+
+def test_a_gamepad_that_was_pulled_out_needs_no_new_connection() -> None:
+    both = SafetyReason.STALE_LEADER | SafetyReason.LOST_SERVO
+    assert lost_after_trip(Window()) & both == SafetyReason.LOST_SERVO  # type: ignore[arg-type]
+    assert lost_after_trip(None) & both == both
+
+
+def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
+    config = DriveOptions(robot=So101SimConfig(), teleop=MotionConfig(script="chirp", seconds=2.0))
+    with ArmConnection(
+        config, station_for(config.robot, None), Rates(HZ, HZ), records=False
+    ) as arms:
+        made, leader = arms.connect()
+    try:
+        assert isinstance(leader, MotionLeader)
+        assert subscribers(leader) == (leader,)
+        leader.reset()
+        assert leader.duration_s > 10.0
+    finally:
+        made.follower.close()
+
+
+def test_force_feedback_of_a_leader_without_motors_gets_one_clear_line() -> None:
+    config = DriveOptions(
+        robot=So101SimConfig(), teleop=MotionConfig(), force=ForceOptions(enabled=True)
+    )
+    arms = ArmConnection(config, station_for(config.robot, None), Rates(HZ, HZ), records=False)
+    with pytest.raises(UnusableInputError, match="not motion") as caught:
+        arms.connect()
+    assert "\n" not in str(caught.value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +39,11 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1. At rest lift stands off its command, by" in said
     assert "gaploop edit correct" in said
     assert "No episode has an outcome" in said
+    page = (tmp_path / "set_diagnosis/curves.html").read_text()
+    assert "lift stands off its command" in page
+    [drawn] = re.findall("<svg.*?</svg>", page)
+    lines = ElementTree.fromstring(drawn).findall("polyline")
+    assert len(lines) == 2  # command and reading
     assert main(["diagnose", str(root), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["absolute"]
     assert answer["sentences"][0]["kind"] == "offset"
@@ -133,7 +140,7 @@ def test_every_kind_is_documented_and_belongs_somewhere() -> None:
     page = Path(__file__).parents[2].joinpath("docs/start/my_policy_fails.md").read_text()
     assert set(KINDS) == set(BELONGS)
     assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
-    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the data"}
+    assert set(BELONGS.values()) - set(GapDimension) == {"the deployment", "the policy", "the data"}
 
 
 @pytest.mark.parametrize("damage", ["no rows", "cut", "no info", "text"])

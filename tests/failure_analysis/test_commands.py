@@ -12,11 +12,12 @@ import pytest
 from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.scoring import cross_table
 from gaploop.collect.journal import JournalWriter
+from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig, scripted_leader
-from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.scripts.cli import main
@@ -30,7 +31,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rig = embedded_rig()
     for seed in range(2):
         rig.reset(seed)
-        with JournalWriter(folder, rig.header("Put the cube on the disc")) as writer:
+        with JournalWriter(folder, rig.header(TakeInfo("", "Put the cube on the disc"))) as writer:
             run_take(rig, scripted_leader(rig, seed), seed=seed, max_s=8.0, writer=writer)
     rig.close()
     return folder
@@ -44,7 +45,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rig = embedded_rig(gaps={"actuator_response.latency": 1.0}, gap_seed=4)
     for seed in range(3):
         rig.reset(seed)
-        header = rig.header("Put the cube on the disc", kind=TakeKind.ROLLOUT)
+        header = rig.header(TakeInfo("", "Put the cube on the disc", kind=TakeKind.ROLLOUT))
         with JournalWriter(folder, header) as writer:  # stopped half-way: always a failure
             run_take(rig, scripted_leader(rig, seed), seed=seed, max_s=2.0, writer=writer)
     rig.close()

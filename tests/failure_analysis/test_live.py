@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.journal import JournalWriter
+from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig
-from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import FloatArray
+from gaploop.core.take import TakeInfo
 from gaploop.failure_analysis.live.score import (
     BIN_S,
     FEATURES,
@@ -85,7 +86,7 @@ def test_a_rollout_watched_in_the_cell_has_the_numbers_that_were_recorded(tmp_pa
     watched = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps)
     rig.reset(7)
     try:
-        with JournalWriter(tmp_path, rig.header("pick")) as writer:
+        with JournalWriter(tmp_path, rig.header(TakeInfo("", "pick"))) as writer:
             leader = rig.scripted_leader(7)
             run_take(rig, leader, seed=7, max_s=6.0, writer=writer, sinks=(live, watched))
     finally:

@@ -12,13 +12,14 @@ import pytest
 from failure_analysis_makers import make_plan
 
 from gaploop.collect.campaign import campaign
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import SessionSpec, record_takes
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.run_record import write_run
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
@@ -150,10 +151,12 @@ def test_the_embedded_cell_records_what_the_plan_asks_for(
     run([str(folder), "--budget.takes=6", f"--output_dir={tmp_path / 'p'}"], capsys)
     plan = load_plan(tmp_path / "p" / "plan.yaml")
     end = record_takes(
-        SessionSpec(tmp_path / "j", "t", TakeKind.ROLLOUT, max_s=0.06),
+        tmp_path / "j",
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         campaign(plan),
         lambda conditions: embedded_rig(conditions=conditions),
         idle,
+        max_s=0.06,
     )
     assert (end.counted, end.wanted, plan.takes) == (6, 6, 6)
     takes = list(read_journal(tmp_path / "j"))

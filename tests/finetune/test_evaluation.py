@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core import labels
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.labels import LabelEvent
 from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, condition_name, evaluate, roll_out
@@ -203,12 +204,15 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         del seed
         return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
 
-    spec = SessionSpec(
-        folder, "cube", TakeKind.ROLLOUT, 4.0, EVALUATION_SEEDS, policy=policy_id("base")
-    )
     quotas = [Quota(2, conditions={"lighting": "dim"}), Quota(1)]
     record_takes(
-        spec, quotas, lambda c: embedded_rig(gaps=BLIND, gap_seed=DARK, conditions=c), leader
+        folder,
+        TakeInfo("", "cube", kind=TakeKind.ROLLOUT, policy=policy_id("base")),
+        quotas,
+        lambda c: embedded_rig(gaps=BLIND, gap_seed=DARK, conditions=c),
+        leader,
+        max_s=4.0,
+        seed=EVALUATION_SEEDS,
     )
     second = list(read_journal(folder))[1].info.uid
     labels.append(folder / LABELS, LabelEvent(second, "outcome", "success", "ana", "operator"))

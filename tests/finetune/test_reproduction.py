@@ -12,8 +12,8 @@ import pytest
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig
-from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
@@ -316,7 +316,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     leader = PolicyLeader(load_policy("base"), rig.follower, rig.fps, rig.control_hz)
     for seed in range(6):
         rig.reset(EVALUATION_SEEDS + seed)
-        header = rig.header("Put the cube on the disc", kind=TakeKind.ROLLOUT)
+        header = rig.header(TakeInfo("", "Put the cube on the disc", kind=TakeKind.ROLLOUT))
         with JournalWriter(folder, header) as writer:
             run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=MAX_S, writer=writer)
     rig.close()

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from gaploop.collect.campaign import Quota, campaign
+from gaploop.collect.participants import Campaign, require_consents
+from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import SessionEnd, SessionSpec, record_takes
+from gaploop.collect.session import Session
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
@@ -24,9 +26,10 @@ from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.protocols import Leader
 from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
-from gaploop.scripts._campaign import Campaign, require_consents, require_person, telling_set_ups
 from gaploop.scripts.cli import main
+from gaploop.scripts.record import campaign_text
 
 BENCH = Station("bench", conditions={"human": ("none", "handover")})
 PLAN = """
@@ -68,13 +71,16 @@ def record(
     set_up: list[Mapping[str, object]] = []
     takes: list[object] = []
     end = record_takes(
-        SessionSpec(journal, "t", TakeKind.ROLLOUT, max_s=0.06, **shared),
+        journal,
+        TakeInfo("", "t", kind=TakeKind.ROLLOUT),
         order,
         lambda conditions: embedded_rig(conditions=conditions),
         idle,
         set_up=lambda quota, _before: set_up.append(quota.conditions) or True,
         on_take=lambda result, _counts: takes.append(result),
         stop=lambda: len(takes) >= stop_after,
+        max_s=0.06,
+        **shared,
     )
     return end, set_up
 
@@ -100,7 +106,7 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    set_up = telling_set_ups(BENCH.grid)
+    set_up = Session(None, BENCH, leads="")._announce
     first = Quota(3, "i", {}, {"grid_cell": [0, 2], "lighting": "day"})
     second = Quota(1, "i", {}, {"grid_cell": [1, 0], "lighting": "day"})
     assert set_up(first, None)
@@ -110,14 +116,6 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
         "Set up: lighting: day; object in grid cell row 0, column 2 (right, far) (3 takes).",
         "Set up: object in grid cell row 1, column 0 (middle, near) (1 take).",
     ]
-
-
-def test_a_real_station_needs_a_person_or_auto_start() -> None:
-    require_person(BENCH, False, True)
-    require_person(BENCH, True, False)
-    require_person(SIM_STATION, False, False)
-    with pytest.raises(UnusableInputError, match="--auto_start"):
-        require_person(BENCH, False, False)
 
 
 def test_people_who_have_not_agreed_are_not_recorded(
@@ -141,27 +139,25 @@ def test_people_who_have_not_agreed_are_not_recorded(
             require_consents([human], station, id_)
 
 
-def test_a_withdrawal_ends_a_running_session_before_the_next_take(tmp_path: Path) -> None:
+def test_a_withdrawal_ends_a_running_session_before_the_next_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register, journal = tmp_path / "r.jsonl", tmp_path / "j"
     id_ = consent_store.add(
         register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})
     ).id
+    monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     published: list[int] = []
     with pytest.raises(UnusableInputError, match="withdrawn"):
         record_takes(
-            SessionSpec(
-                journal,
-                "t",
-                TakeKind.ROLLOUT,
-                max_s=0.06,
-                consent=id_,
-                consents=register,
-                publish_every=1,
-            ),
+            journal,
+            TakeInfo("", "t", kind=TakeKind.ROLLOUT, consent=id_),
             [Quota(3)],
             lambda _conditions: embedded_rig(),
             idle,
             publish=lambda: published.append(1) or consent_store.withdraw(register, id_),
+            max_s=0.06,
+            publish_every=1,
         )
     folders = take_folders(journal)
     assert 1 <= len(folders) <= 2
@@ -252,7 +248,7 @@ def test_the_table_has_a_bar_for_every_setup_and_one_for_the_dimension(
     tmp_path: Path, plan: Plan
 ) -> None:
     order = campaign(plan)
-    shown = Campaign(plan, tuple(order), tmp_path / "none", SIM_STATION).as_text()
+    shown = campaign_text(Campaign(plan, tuple(order), tmp_path / "none", SIM_STATION))
     assert shown.count("░" * 18) == 4
     assert shown.count("0/2") == 3
     assert shown.count("0/4") == 1

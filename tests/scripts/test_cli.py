@@ -24,9 +24,10 @@ from typing import Any, Literal
 import draccus
 import pytest
 
+from gaploop.core import progress
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.platform_calls import signals_handled
-from gaploop.scripts import _output, cli, options
+from gaploop.scripts import cli, options
 from gaploop.scripts._arguments import parse
 from gaploop.scripts.former_names import FORMER, FORMER_OPTIONS
 from gaploop.scripts.options import DatasetOptions, EnvOptions, PolicyOptions
@@ -463,7 +464,7 @@ def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("unlogged")
 def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    _output.setup_logging()
+    progress.setup_logging()
     logging.getLogger("gaploop.x").info("ours")
     logging.getLogger("lerobot.x").warning("theirs")
     logging.getLogger("other").warning("another's")
@@ -512,9 +513,9 @@ def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
             told.set()
         return len(pauses_s) == 3
 
-    with _output.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
+    with progress.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
         assert told.wait(60)
-    assert pauses_s == [_output.FIRST_LINE_S, _output.NEXT_LINE_S, _output.NEXT_LINE_S]
+    assert pauses_s == [progress.FIRST_LINE_S, progress.NEXT_LINE_S, progress.NEXT_LINE_S]
     first, second = capsys.readouterr().err.splitlines()
     assert first == "Diagnosing: 3 of 40 …"
     assert second.startswith("Diagnosing: 3 of 40 …")

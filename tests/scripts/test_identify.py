@@ -13,7 +13,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.recorder import Recorder
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
-from gaploop.core.take import Take
+from gaploop.core.take import Take, TakeInfo
 from gaploop.core.twin import Twin, TwinParameter, load_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_page import residual_lines
@@ -35,7 +35,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rig.reset(0)
     leader = rig.scripted_leader(0)
     for seed in range(2):
-        with JournalWriter(folder, rig.header("Put the cube on the disc")) as writer:
+        with JournalWriter(folder, rig.header(TakeInfo("", "Put the cube on the disc"))) as writer:
             run_take(rig, leader, seed=seed, max_s=4.0, writer=writer)
     rig.close()
     return folder

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.collect.operator.display import chosen_display
 from gaploop.collect.operator.keys import KeyDecoder
+from gaploop.collect.session import chosen_interface
 from gaploop.scripts.cli import main
 
 
@@ -29,7 +29,7 @@ def test_keys_of_a_terminal_have_the_names_that_are_on_them() -> None:
 
 
 def test_the_display_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen_display("terminal", has_window=True) == "terminal"
-    assert chosen_display("auto", has_window=True) == "window"
+    assert chosen_interface("terminal", "keyboard") == "terminal"
+    assert chosen_interface("auto", "keyboard") == "window"
     monkeypatch.setenv("DISPLAY", ":0")
-    assert chosen_display("auto", has_window=False) == "window"
+    assert chosen_interface("auto", "so101_leader") == "window"

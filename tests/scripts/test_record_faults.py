@@ -17,21 +17,23 @@ import numpy as np
 import pytest
 from patient_wire import LoopTime
 
-from gaploop.collect import lerobot_factory
-from gaploop.collect.devices import ArmDevices, Arms
+from gaploop.collect.devices import ArmDevices
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.attended import ConsoleOperator
-from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.lerobot_factory import ArmConnection
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole
+from gaploop.collect.operator.keys import HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.publisher import Publisher
-from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.rig import Rig
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
 from gaploop.core.messages import CameraFrame
+from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome
@@ -216,7 +218,7 @@ def test_a_publication_that_breaks_off_is_said_and_tried_again(
     """An exception in the publishing process exits 1, as a refused take does, and says nothing."""
     journal = tmp_path / "journal"
     folder = _sealed(journal)
-    publisher = Publisher(journal, tmp_path / "data", "me/x", None)
+    publisher = Publisher(journal, tmp_path / "data", "me/x")
     with (journal / "publish.json").open("wb") as out, (journal / "publish.log").open("wb") as log:
         command = [sys.executable, "-c", "raise MemoryError('no memory')"]
         publisher._child = subprocess.Popen(command, stdout=out, stderr=log)
@@ -235,7 +237,7 @@ def test_a_publication_that_can_not_begin_is_said_and_tried_again(
     journal = tmp_path / "journal"
     _sealed(journal)
     (journal / "publish.json").mkdir()
-    with Publisher(journal, tmp_path / "data", "me/x", None) as publisher:
+    with Publisher(journal, tmp_path / "data", "me/x") as publisher:
         publisher.behind()
         assert "Publishing can't begin (" in caplog.text
     assert publisher.reports
@@ -247,7 +249,7 @@ def test_what_ended_the_session_is_told_before_what_publishing_says(
     journal, root = tmp_path / "journal", tmp_path / "data"
     _sealed(journal)
     root.write_text("not a dataset")
-    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x", None):
+    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x"):
         raise DeviceError("the arm")
     assert "gaploop publish --journal=" in caplog.text
 
@@ -259,7 +261,7 @@ def test_a_publication_that_fails_is_said_and_loses_no_take(
     journal, root = tmp_path / "journal", tmp_path / "data"
     folder = _sealed(journal)
     root.write_text("not a dataset")
-    publisher = Publisher(journal, root, "me/x", None)
+    publisher = Publisher(journal, root, "me/x")
     publisher.behind()
     with pytest.raises(UnusableInputError, match=r"safe in .*journal.* gaploop publish --journal="):
         publisher.finish()
@@ -296,18 +298,20 @@ class Desk:
         self.thread = threading.Thread(target=self._record)
 
     def _record(self) -> None:
-        operator = ConsoleOperator(self.console, lambda: self._devices.monitor)
-        spec = SessionSpec(self._journal, "t", max_s=WITHIN_S, resume=True)
+        operator = ConsoleOperator(self.console, self._devices)
         devices, left = self._devices, lambda: self.console.left
         while True:
             try:
                 record_takes(
-                    spec,
+                    self._journal,
+                    TakeInfo("", "t"),
                     [Quota(self._takes)],
                     devices.rig,
                     devices.leader,
                     stop=left,
                     operator=operator,
+                    max_s=WITHIN_S,
+                    resume=True,
                 )
             except LostError as error:
                 self.lost.append(str(error))
@@ -345,10 +349,17 @@ class Desk:
         return self.console.seen().state.stage in stages
 
 
-def devices_of(pair: Pair, connect: Callable[[], Arms] | None = None, **options: Any) -> ArmDevices:
+type Connect = Callable[[], tuple[Rig, Leader | None]]
+
+
+def connection(pair: Pair) -> Connect:
     robot, teleop = pair.configs()
-    connect = connect or (lambda: lerobot_factory.connect(robot, teleop, STATION))
-    return ArmDevices(connect, STATION, Rates.near(25.0), **options)
+    options = DriveOptions(robot=robot, teleop=teleop)
+    return ArmConnection(options, STATION, Rates.near(25.0), records=False).connect
+
+
+def devices_of(pair: Pair, connect: Connect | None = None, **options: Any) -> ArmDevices:
+    return ArmDevices(connect or connection(pair), **options)
 
 
 def test_the_operator_sees_what_is_lost_and_says_when_the_arm_may_move(
@@ -381,13 +392,12 @@ def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
     pair: Pair, tmp_path: Path
 ) -> None:
     """A camera's last picture was recorded for twenty takes, and nobody saw it."""
-    robot, teleop = pair.configs()
     cameras: list[Moment] = []
 
-    def connect() -> Arms:
-        arms = lerobot_factory.connect(robot, teleop, STATION)
-        cameras.append(Moment(arms.clock.now_s))
-        return replace(arms, cameras=tuple(cameras))
+    def connect() -> tuple[Rig, Leader | None]:
+        rig, leader = connection(pair)()
+        cameras.append(Moment(rig.clock.now_s))
+        return replace(rig, cameras=tuple(cameras)), leader
 
     with closing(devices_of(pair, connect)) as devices:
         devices.start()

@@ -12,11 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.rig import embedded_rig
-from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.messages import FloatArray, Observation
+from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
@@ -119,10 +120,12 @@ def test_a_fast_policy_alone_drives_as_without_a_shared_leader(
     """Rolling out through the shared leader changes nothing as long as nobody takes over."""
     root, policy = tmp_path / "rollout", load_policy("base")
     record_takes(
-        SessionSpec(tmp_path / "plain", "pick place", TakeKind.ROLLOUT, max_s=15.0),
+        tmp_path / "plain",
+        TakeInfo("", "pick place", kind=TakeKind.ROLLOUT),
         [Quota(1)],
         lambda _conditions: embedded_rig(fps=policy.fps),
         lambda rig, _seed: PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz),
+        max_s=15.0,
     )
     options = [f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
     assert main(["rollout", "--policy.path=base", *options]) == 0

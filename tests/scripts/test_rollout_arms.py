@@ -18,19 +18,21 @@ from numpy.typing import NDArray
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, TakeOver
 from gaploop.collect.lerobot_factory import ArmConnection
-from gaploop.collect.operator.attended import ConsoleOperator
-from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole
+from gaploop.collect.operator.keys import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
-from gaploop.collect.session import Quota, SessionSpec, drive_on, record_takes
+from gaploop.collect.session import drive_on
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.station import Station
+from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.teleop.control import LoopMode
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
@@ -90,13 +92,14 @@ class Bench:
     ) -> Iterator[ArmDevices]:
         """Yield the connected arms, torque off."""
         arms = ArmConnection(
-            self.robot, self.teleop, station, station_file=None, driver=self.driver
+            DriveOptions(robot=self.robot, teleop=self.teleop),
+            station,
+            Rates.near(Still.fps),
+            driver=self.driver,
         )
         with arms:
             devices = ArmDevices(
                 arms.connect,
-                station,
-                Rates.near(Still.fps),
                 shared=self.driver.leader,
                 is_watched=is_watched,
                 patience_s=0.0,
@@ -141,19 +144,18 @@ class Desk:
         self.console.safety = devices.safety
         self.console.driver = driver
         self.error: DeviceError | None = None
-        spec = SessionSpec(bench.journal, "t", TakeKind.ROLLOUT, max_s=WITHIN_S, policy="p")
 
         def record() -> None:
             try:
                 record_takes(
-                    spec,
+                    bench.journal,
+                    TakeInfo("", "t", kind=TakeKind.ROLLOUT, policy="p"),
                     [Quota(takes)],
                     devices.rig,
                     devices.leader,
                     stop=lambda: self.console.left,
-                    operator=ConsoleOperator(
-                        self.console, lambda: devices.monitor, attempts=bench.attempts
-                    ),
+                    operator=ConsoleOperator(self.console, devices, attempts=bench.attempts),
+                    max_s=WITHIN_S,
                 )
             except DeviceError as error:
                 self.error = error
@@ -285,8 +287,8 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
         devices.estop()
         until(lambda: devices.control.snapshot().mode is LoopMode.HELD)
         assert "holds" in devices.rig({}).blocker(), "nobody's word is needed to hold on"
-        held_s = devices.arms.clock.now_s()
-        until(lambda: devices.arms.clock.now_s() > held_s + 1.0)
+        held_s = devices.arm.clock.now_s()
+        until(lambda: devices.arm.clock.now_s() > held_s + 1.0)
         devices.estop()
         until(lambda: devices.control.snapshot().mode is LoopMode.TRIPPED)
         assert bench.limp("follower")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gaploop.collect.take import follow_turns
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import (
@@ -30,7 +31,7 @@ from gaploop.core.messages import (
 )
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
-from gaploop.teleop.loop import EndReason, Rates
+from gaploop.teleop.loop import EndReason, LoopEnd, Rates
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps, undisturbed
@@ -304,7 +305,7 @@ def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> 
     with thread(arm, max_s=1.0) as control:
         boxes = [control.attach(sink) for sink in (bad, good)]
         full = Mailbox(stuck, capacity=10)
-        control._sinks = (*control._sinks, full)
+        control._inboxes = (*control._inboxes, full)
         control.start()
         assert control.wait(SOON_S)
         hung.set()
@@ -323,7 +324,7 @@ def test_a_subscriber_that_never_returns_is_given_up_at_the_end() -> None:
     box = Mailbox(Seen(waits_for(hung)))
     control = thread(Arm(), max_s=0.1)
     seen = control.attach(Seen())
-    control._sinks = (*control._sinks, box)
+    control._inboxes = (*control._inboxes, box)
     with control:
         control.start()
         control.wait(SOON_S)
@@ -540,19 +541,24 @@ def test_a_loop_that_hangs_in_its_first_turn_can_be_stopped(
     assert not arm.torque
 
 
+def take(control: ControlThread, sink: Seen, max_s: float) -> LoopEnd:
+    return follow_turns(control.span(max_s=max_s), (sink,), lambda: False)
+
+
 def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
     arm, leader, whole = Arm(), Driver(), Seen()
     with thread(arm, leader, sinks=[whole], until_done=False) as control:
         control.start()
         until(lambda: len(whole.ticks) > 7)
         first, second = Seen(), Seen()
-        end = control.span(max_s=0.3, sinks=[first])
+        end = take(control, first, max_s=0.3)
         assert end.reason is EndReason.TIME
         leader.is_done = True
-        assert control.span(max_s=5.0, sinks=[second]).reason is EndReason.DONE
+        assert take(control, second, max_s=5.0).reason is EndReason.DONE
         assert control.alive
         frames = list[object]()
-        assert control.span(max_s=5.0, on_frame=[frames.append], stop=lambda: bool(frames))
+        turns = control.span(max_s=5.0, on_frame=[frames.append])
+        assert follow_turns(turns, (), lambda: bool(frames)).reason is EndReason.DONE
         control.finish()
     for seen in (first, second):
         assert seen.ticks[0].policy_frame
@@ -579,23 +585,11 @@ def test_a_take_may_begin_before_the_loop_has_made_its_first_turn(
         control.start()
         later = threading.Timer(0.05, began.set)
         later.start()
-        end = control.span(max_s=0.2, stop=after(SOON_S))
+        end = follow_turns(control.span(max_s=0.2), (), after(SOON_S))
         later.join()
         control.finish()
     assert end.reason is EndReason.TIME
     assert end.duration_s < 0.2 + SOON_S / 2
-
-
-def test_a_rig_can_take_its_turns_from_a_running_thread() -> None:
-    arm, leader, seen = Arm(), Driver(), Seen()
-    with thread(arm, leader, until_done=False) as control:
-        control.start()
-        rest = (None, control.clock, RATES)
-        end = control.take_loop(arm, leader, *rest, max_s=0.1, cameras=(), sinks=[seen])
-        assert end.ticks == len(seen.ticks) > 0
-        with pytest.raises(ValueError, match="that the thread drives"):
-            control.take_loop(Arm(), leader, *rest, max_s=0.1)
-        control.finish()
 
 
 def test_a_trip_ends_a_take_and_the_next_one_waits_for_the_operator() -> None:
@@ -603,11 +597,11 @@ def test_a_trip_ends_a_take_and_the_next_one_waits_for_the_operator() -> None:
     with thread(arm, until_done=False) as control:
         control.start()
         seen = Seen(lambda tick: control.estop() if tick.index == 5 else None)
-        end = control.span(max_s=SOON_S, sinks=[seen])
+        end = take(control, seen, max_s=SOON_S)
         assert (end.reason, end.tripped) == (EndReason.TRIPPED, SafetyReason.ESTOP)
         later = threading.Timer(0.1, control.clear)
         later.start()
-        assert control.span(max_s=0.05).reason is EndReason.TIME
+        assert take(control, Seen(), max_s=0.05).reason is EndReason.TIME
         later.join()
         control.finish()
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from gaploop.collect.take import follow_turns
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import (
@@ -25,7 +26,7 @@ from gaploop.core.messages import (
     Tick,
 )
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.loop import EndReason, LoopEnd, Rates, Resume, run_loop
+from gaploop.teleop.loop import EndReason, LoopEnd, Rates, Resume, run_turns
 from gaploop.teleop.safety import SafetyFilter
 
 RATES = Rates(100.0, 50.0)
@@ -132,7 +133,8 @@ class Setup:
 
     def run(self, *sinks: Ticks, max_s: float = 1.0, **given: object) -> LoopEnd:
         arguments = (self.arm, self.leader, self.safety, self.clock, RATES)
-        return run_loop(*arguments, max_s=max_s, sinks=sinks, **given)  # type: ignore[arg-type]
+        turns = run_turns(*arguments, max_s=max_s, **given)  # type: ignore[arg-type]
+        return follow_turns(turns, sinks, lambda: False)
 
 
 def test_turns_keep_absolute_deadlines_and_every_other_one_is_a_policy_frame() -> None:

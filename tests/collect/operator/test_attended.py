@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 from gaploop.collect.campaign import held
-from gaploop.collect.operator.attended import ConsoleOperator
-from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole, Safety
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, Safety
+from gaploop.collect.operator.keys import HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
 from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
 from gaploop.collect.operator.view import Loop, Quotas, SetUp
+from gaploop.collect.recording import Quota, SessionEnd, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
-from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_end, read_journal, take_folders
 from gaploop.core.messages import LeaderSample
 from gaploop.core.protocols import Leader
-from gaploop.core.take import Take
+from gaploop.core.take import Take, TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 
 C = Command
@@ -65,12 +64,14 @@ class Desk:
 
         def record() -> None:
             self.end = record_takes(
-                SessionSpec(journal, "t", max_s=0.3),
+                journal,
+                TakeInfo("", "t"),
                 [Quota(takes)],
                 lambda _conditions: embedded_rig(),
                 lambda _rig, _seed: idle(),
                 stop=lambda: self.console.left,
                 operator=operator,
+                max_s=0.3,
             )
 
         self.thread = threading.Thread(target=record)

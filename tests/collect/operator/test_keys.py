@@ -11,15 +11,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.commands import HELD_S, Command, KeyMap, Twice
 from gaploop.collect.operator.console import OperatorConsole, Safety
-from gaploop.collect.operator.keys import SPACE, KeyDecoder, Keys
+from gaploop.collect.operator.keys import HELD_S, SPACE, Command, KeyDecoder, KeyMap, Keys, Twice
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import Loop
@@ -186,18 +187,20 @@ def test_a_key_held_down_or_pasted_confirms_nothing() -> None:
     assert not pressed(1.0, *[0.033] * 60)
 
 
+CELL: Any = SimpleNamespace(window=None, statistics=None)
+
+
 def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    from gaploop.collect.operator.display import _Guest
-    from gaploop.collect.operator.window import OperatorWindow
+    from gaploop.collect.operator.window import OperatorWindow, _Guest
     from gaploop.teleop.leaders.sdl import pygame
 
     stops: list[str] = []
     console, shown = console_at(SessionStage.READY, True, stops), OperatorWindow("test")
     try:
-        guest = _Guest(console, lambda: None, shown, shares=False)
+        guest = _Guest(console, CELL, shown, shares=False)
         for key in (pygame.K_c, pygame.K_p, pygame.K_c, pygame.K_SPACE, pygame.K_c):
             pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key, scancode=0))
         guest.turn()
@@ -217,7 +220,7 @@ def test_a_leader_on_a_page_is_kept_alive_beside_the_operators_window(
 ) -> None:
     """It has no window that the operator's could share."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    from gaploop.collect.operator.display import window
+    from gaploop.collect.operator.window import window
     from gaploop.teleop.leaders.sdl import pygame
 
     class PageLeader:
@@ -236,7 +239,8 @@ def test_a_leader_on_a_page_is_kept_alive_beside_the_operators_window(
 
     stops: list[str] = []
     console, leader = console_at(SessionStage.READY, True, stops), PageLeader()
-    with window(console, lambda: None, leader, "test") as turn:
+    devices: Any = SimpleNamespace(window=leader, statistics=None)
+    with window(console, devices, "test") as turn:
         turn()
         assert leader.pumped == ["too hot"]
         leader.estop()

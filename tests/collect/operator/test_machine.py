@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gaploop.collect.operator import machine
-from gaploop.collect.operator.commands import Command
+from gaploop.collect.operator.keys import Command
 from gaploop.collect.operator.machine import (
     CHOICES,
     RUNS_ON,

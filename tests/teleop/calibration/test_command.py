@@ -30,10 +30,11 @@ from calibration_makers import (
     spread_poses,
 )
 
+from gaploop.collect.recording import Quota, record_takes
 from gaploop.collect.rig import embedded_rig, scripted_leader
-from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core import journal_format
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
+from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.scripts import _calibrate
 from gaploop.scripts._calibrate_live import collect_poses
@@ -212,9 +213,13 @@ def test_a_board_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Takes of the embedded cell: every joint is late by its servo, by some milliseconds."""
     journal = tmp_path / "journal"
-    spec = SessionSpec(journal, "pick", max_s=10.0)
     record_takes(
-        spec, [Quota(3)], lambda conditions: embedded_rig(conditions=conditions), scripted_leader
+        journal,
+        TakeInfo("", "pick"),
+        [Quota(3)],
+        lambda conditions: embedded_rig(conditions=conditions),
+        scripted_leader,
+        max_s=10.0,
     )
     file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("latency", journal, file, "--json") == 0

@@ -24,7 +24,7 @@ from gaploop.teleop.calibration.latency import (
     measure_latency,
     picture_motion,
 )
-from gaploop.teleop.loop import Rates, run_loop
+from gaploop.teleop.loop import Rates, run_turns
 from gaploop.teleop.safety import make_safety
 
 NAMES = ("pan", "lift", "roll")
@@ -157,18 +157,15 @@ def in_the_cell(severity: float) -> LatencyResult:
     cell = SimCell(gaps={"actuator_response.latency": severity}, image_size=64)
     follower, ticks = CellFollower(cell), list[Tick]()
 
-    class Keep:
-        def tick(self, tick: Tick) -> None:
-            ticks.append(tick)
-
     from gaploop.core.station import SIM_STATION
 
     rates = Rates(200.0, 200.0)
     try:
         home = cell.read().position_rad
         home[1:4] += (-0.3, -0.2, 0.2)  # off the table
-        run_loop(follower, Swing(home), make_safety(SIM_STATION, follower, rates.period_s),
-                 CellClock(cell), rates, max_s=11.0, sinks=(Keep(),))  # fmt: skip
+        safety = make_safety(SIM_STATION, follower, rates.period_s)
+        turns = run_turns(follower, Swing(home), safety, CellClock(cell), rates, max_s=11.0)
+        ticks = [tick for tick in turns if tick is not None]
     finally:
         cell.close()
     t_s = np.array([t.t_s for t in ticks])

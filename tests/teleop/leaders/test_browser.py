@@ -19,7 +19,8 @@ from benchmarks.chromium import Tab, open_tab
 from benchmarks.chromium import browser as chromium
 from gaploop.collect import lerobot_factory
 from gaploop.collect.devices import lost_after_trip
-from gaploop.collect.operator.keys import Keys, WindowKeys
+from gaploop.collect.lerobot_factory import ArmConnection
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.core.messages import SafetyReason
 from gaploop.sim.lerobot_devices import So101SimConfig
@@ -28,6 +29,7 @@ from gaploop.teleop.leaders import browser
 from gaploop.teleop.leaders.browser import Browser, PageQuestion, PageTouch
 from gaploop.teleop.leaders.controls import Intent
 from gaploop.teleop.lerobot_remote import BrowserConfig
+from gaploop.teleop.loop import Rates
 
 UP = PageTouch(0, False, True, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
 DOWN = {"held": True, "forward": 0.5, "step": 3}
@@ -237,11 +239,15 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
         phones.append(Phone(port))
 
     threading.Thread(target=open_it).start()
-    arms = lerobot_factory.connect(cell, config, lerobot_factory.station_for(cell, None))
-    leader: Any = arms.leader
+    connection = ArmConnection(
+        DriveOptions(robot=cell, teleop=config),
+        lerobot_factory.station_for(cell, None),
+        Rates.near(30.0),
+        records=False,
+    )
+    leader: Any = connection.connect()[1]
     try:
         assert not leader.has_window
-        assert "on the page" in WindowKeys.of(Keys(), leader, lambda: None).clear_hint
         assert not lost_after_trip(leader) & SafetyReason.STALE_LEADER
         leader.reset()
         before = leader.read(0.0).q_rad
@@ -257,8 +263,7 @@ def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
         phones[0].answers = False
         until(lambda: (t := next(turns) * 0.005) - leader.read(t).t_s > 0.2)  # it trips
     finally:
-        leader.close()
-        arms.follower.close()
+        connection.close()
 
 
 def test_where_nobody_opens_the_page_it_is_one_line(port: int) -> None:

@@ -22,6 +22,7 @@ from emulated_arms import PLANS, emulated
 
 from gaploop.collect import lerobot_factory
 from gaploop.collect.lerobot_registry import registries
+from gaploop.collect.session_options import DriveOptions
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
@@ -320,5 +321,6 @@ def test_a_leader_of_our_own_refuses_lerobots_options(kind: str, option: str) ->
     (name,) = [f.name for f in dataclasses.fields(config) if f.name.startswith(option)]
     setattr(config, name, not getattr(config, name))
     nobody: Any = None
+    options = DriveOptions(teleop=config)
     with pytest.raises(UnusableInputError, match=f"^--teleop.{name}=.*--cartesian"):
-        lerobot_factory.leader_of(config, nobody, Station(name="t"), ManualClock(0.0))
+        lerobot_factory.leader_of(options, nobody, Station(name="t"), ManualClock(0.0))

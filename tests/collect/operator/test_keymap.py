@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.collect.operator.commands import (
+from gaploop.collect.operator.keys import (
     DEFAULTS,
     NAMED_KEYS,
     PAD,
