@@ -410,7 +410,7 @@ class Session:
             make_rig,
             make_leader,
             max_s=config.dataset.episode_time_s,
-            seed=config.seed,
+            seed=getattr(config.robot, "seed", 0),
             resume=self._resume,
             set_up=set_up,
             stop=stop,
