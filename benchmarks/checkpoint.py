@@ -126,7 +126,7 @@ def write(root: Path, episodes: Sequence[MadeEpisode], fps: float = FPS) -> Path
             encode(frames, file, fps, ENCODERS["h264"])
             files[f"observation.images.{name}"] = file
         columns = {"action": one.command, "observation.state": one.reading}
-        made.append(one.task, {k: np.float32(v) for k, v in columns.items()}, files)
+        made.append(one.task, {k: v.astype(np.float32) for k, v in columns.items()}, files)
         for file in files.values():
             file.unlink()
     made.finish()
@@ -136,7 +136,7 @@ def write(root: Path, episodes: Sequence[MadeEpisode], fps: float = FPS) -> Path
 def add_thin_backbone() -> None:
     """Give torchvision a backbone that two shared cores train in minutes."""
     import torch
-    import torchvision
+    import torchvision  # type: ignore[import-untyped]
 
     def thin(**_options: Any) -> torch.nn.Module:
         parts, width = dict[str, torch.nn.Module](), 3

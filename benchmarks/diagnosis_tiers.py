@@ -260,9 +260,9 @@ def _record(
 def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
     from gaploop.failure_analysis.diagnosis import diagnose
     from gaploop.failure_analysis.evidence_tiers import limited_to_tier
-    from gaploop.failure_analysis.reference import ABSOLUTE, Reference
+    from gaploop.failure_analysis.reference import Reference
 
-    usual = reference or Reference("absolute limits", 0, ABSOLUTE)  # no demonstration went well
+    usual = reference or Reference("no reference", 0, {})  # no demonstration went well
     return diagnose([limited_to_tier(t, tier) for t in takes], usual)
 
 

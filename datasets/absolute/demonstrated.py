@@ -217,4 +217,5 @@ def _sustained(away: FloatArray) -> FloatArray:
     """Return from each row on the least of `SUSTAINED` in turn."""
     if len(away) < SUSTAINED:
         return away
-    return np.lib.stride_tricks.sliding_window_view(away, SUSTAINED).min(axis=1)
+    least = np.lib.stride_tricks.sliding_window_view(away, SUSTAINED).min(axis=1)
+    return np.asarray(least, dtype=np.float64)
