@@ -313,7 +313,8 @@ def pictures_at(images: Images, rows: Sequence[int]) -> Iterator[tuple[int, Imag
     with open_video(images.path) as container, reading(images.path):
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
-        frames, at_s, spacing_s = iter(()), -1.0, 0.0  # how far key frames are apart, as seen
+        frames: Iterator[Any] = iter(())
+        at_s, spacing_s = -1.0, 0.0  # how far key frames are apart, as seen
         for row in rows:
             time_s = images.start_s + row / images.fps
             if at_s < 0 or time_s - at_s > max(spacing_s, 2.0 / images.fps):
