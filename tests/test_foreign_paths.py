@@ -102,7 +102,6 @@ datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
 datasets/lerobot_read.py:pictures_at | row / info.fps | ours
-datasets/absolute/versions.py:contents | row / fps | ours
 datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
