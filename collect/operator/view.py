@@ -224,11 +224,12 @@ def look(seen: ScreenContent) -> Shown:
         name = "successes without help, for full speed"
         bars = (QuotaBar(name, driven.successes, SUCCESSES), *bars)
     count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
-    count = "" if state.stage is SessionStage.DRIVING else count
     if math.isfinite(quotas.left_s) and quotas.left_s > 0:
         minutes = math.ceil(quotas.left_s / 60)
         hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
         count += f" · about {hours} left"
+    if state.stage is SessionStage.DRIVING:
+        count = ""
     rates = []
     if math.isfinite(loop.control_hz):
         rates.append(f"{loop.control_hz:.0f} Hz")
