@@ -37,7 +37,7 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
 
     # Record them (a script demonstrates here), and nominal takes so the policy forgets nothing.
     gaploop.record(robot=CELL, plan=out / "diagnosis/plan.yaml", dataset=dataset(out / "takes"))
-    gaploop.record(seed=500_000, resume=True, dataset=dataset(out / "nominal", 40))
+    gaploop.record(robot={"seed": 500_000}, resume=True, dataset=dataset(out / "nominal", 40))
 
     # Train an adapter for the policy on both, and evaluate it on the same scenes again.
     adapted = gaploop.finetune(

@@ -107,7 +107,7 @@ def test_a_take_is_recorded_checked_and_loaded(tmp_path: Path) -> None:
     recorded = gaploop.record(
         dataset={"root": tmp_path / "takes", "num_episodes": 1, "single_task": "Put it there"}
     )
-    assert (recorded.counted, recorded.published) == (1, 1)
+    assert (recorded.end.counted, recorded.published) == (1, 1)
     assert [f for f in gaploop.check(tmp_path / "takes") if f.severity == "error"] == []
     (take,) = gaploop.load_takes(tmp_path / "takes")
     assert isinstance(take, gaploop.Take)
