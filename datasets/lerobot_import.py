@@ -16,7 +16,7 @@ from typing import Final
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json
+from gaploop.core.files import read_json, regular_file
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
@@ -105,6 +105,9 @@ def import_dataset(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     staging.require_new_folder(target, source)  # before what takes long
+    for path in (source / "meta").rglob("*"):  # a pipe would be copied for ever
+        if not path.is_dir():
+            regular_file(path)
     # What else would only be refused once all of it has been converted.
     info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
     features = info.get("features") if isinstance(info, dict) else None

@@ -26,6 +26,7 @@ from gaploop.datasets.absolute.open_loop import OpenLoop, Pictures, read_rows, s
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, in_words
 from gaploop.finetune.lerobot_policy import load_policy, resolve
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 AT_ONCE: Final = 16
 """Rows that a policy is asked about at once."""
@@ -136,6 +137,7 @@ class LerobotAsk:
 
 def _fitting_steps(checkpoint: Checkpoint) -> int:
     """Return the observation steps that the weights fit; 0 where none does, or nothing is told."""
+    refuse_foreign_code(checkpoint.folder)
     for steps in LOOKED_BACK:
         try:
             config = PreTrainedConfig.from_pretrained(

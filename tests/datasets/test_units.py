@@ -12,7 +12,7 @@ import damage
 import numpy as np
 import pytest
 
-from gaploop.collect.session_target import go_on_with
+from gaploop.collect.session_options import go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.units import plainly_radians
 from gaploop.datasets.lerobot_publish import publish

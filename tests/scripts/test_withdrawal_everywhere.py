@@ -23,7 +23,13 @@ from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.cache.folder import PACK, CacheFolder, CacheOptions, cache_path
+from gaploop.datasets.cache.folder import (
+    PACK,
+    CacheFolder,
+    CacheOptions,
+    cache_path,
+    default_folder,
+)
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts.cli import main
 
@@ -98,14 +104,13 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
         "finetune",
         "--method=lerobot",
         f"--output_dir={run}",
-        "--cache.dir",
-        str(home / "frames"),
         "--",
         *TINY,
     ]
     assert main([*train, f"--dataset.root={root}"]) == 0
-    assert list((home / "frames").rglob(f"*{PACK}"))
-    for path in ((home / "frames").iterdir(), (home / "frames").rglob("*")):
+    frames = default_folder()
+    assert list(frames.rglob(f"*{PACK}"))
+    for path in (frames.iterdir(), frames.rglob("*")):
         for found in path:
             assert not stat.S_IMODE(found.stat().st_mode) & 0o077, found
     (root / "meta" / "stats.json").unlink()
@@ -140,7 +145,7 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
 
     # Going on without them: what the weights learned before is still said.
     resume = ["--resume=true", f"--config_path={checkpoint / 'train_config.json'}", "--steps=2"]
-    assert main(["finetune", "--method=lerobot", "--cache.mode=off", "--", *resume]) == 0
+    assert main(["finetune", "--method=lerobot", "--cache.size=off", "--", *resume]) == 0
     assert set(theirs) <= set(read_json(run / "run.json")["lineage"]["takes"])
     for policy in (checkpoint, home / "moved"):
         if not policy.exists():

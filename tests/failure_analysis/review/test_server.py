@@ -205,9 +205,11 @@ def test_the_token_is_in_no_command_line(
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     command = [sys.executable, "-m", "gaploop.scripts.cli", "review", "--port=0", str(dataset)]
+    ours, terminal = os.openpty()  # it opens the browser where somebody sees its output
     with subprocess.Popen(
-        [*command, "--suggestions=false"], stderr=subprocess.PIPE, text=True
+        [*command, "--suggestions=false"], stdout=terminal, stderr=subprocess.PIPE, text=True
     ) as run:
+        os.close(terminal)
         try:
             assert run.stderr is not None
             address = next(line.split()[-1] for line in run.stderr if "Open http" in line)
@@ -223,5 +225,6 @@ def test_the_token_is_in_no_command_line(
             )
         finally:
             run.send_signal(signal.SIGINT)
+    os.close(ours)
     assert run.returncode == 0
     assert not page.exists()
