@@ -39,10 +39,10 @@ class CheckConfig:
 
     Compares what a LeRobot v3 dataset declares with what is there: counts, row ranges,
     timestamps, pictures, statistics (recomputed), NaN, copies, gap columns, labels, consent. Then
-    tests what commands, readings and pictures of any robot show without a reference (docs/
-    my_policy_fails.md): at most seven sentences, what is good, what couldn't be tested. Exit code
-    0 where nothing is wrong or there are only warnings, 1 where there is an error or what --fail_on
-    names, 2 where the folder is neither dataset nor journal.
+    tests what commands, readings and pictures of any robot show without a reference: at most
+    seven sentences, what is good, what couldn't be tested (docs/start/my_policy_fails.md). Exit
+    code 0 where nothing is wrong or there are only warnings, 1 where there is an error or what
+    --fail_on names, 2 where the folder is neither dataset nor journal.
 
     --fix keeps every episode that is whole (of a cut-off file the ones before the cut), fixes
     names, rebuilds metadata and statistics, attaches labels that an edit tool dropped. Intact data
