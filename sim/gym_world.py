@@ -50,7 +50,7 @@ from gaploop.sim.survey import (
     period_of,
     survey,
 )
-from gaploop.sim.world import Joint
+from gaploop.sim.world import WorldJoint
 
 SUCCESS_KEYS: Final = ("is_success", "success", "succeed")
 OBSERVERS: Final = ("_get_obs", "_compute_observation")
@@ -164,13 +164,13 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     # What it is.
     @property
-    def joints(self) -> tuple[Joint, ...]:
+    def joints(self) -> tuple[WorldJoint, ...]:
         """The numbers of an action."""
         space = self.env.action_space
         if not isinstance(space, gym.spaces.Box):
             raise UnusableInputError(f"Actions must be numbers (a Box), not {space}.")
         bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
-        return tuple(Joint(f"action_{k}", "1", a, b) for k, (a, b) in enumerate(bounds))
+        return tuple(WorldJoint(f"action_{k}", "1", a, b) for k, (a, b) in enumerate(bounds))
 
     @property
     def instruction(self) -> str:

@@ -37,7 +37,7 @@ ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True)
-class Camera:
+class SceneCamera:
     """A camera of the model, or one that the file adds.
 
     Attributes:
@@ -53,7 +53,7 @@ class Camera:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedBody:
     """Where a loose body starts.
 
     Attributes:
@@ -89,9 +89,9 @@ class Scene:
     gripper: Mapping[str, Any] = field(default_factory=dict)
     tool: str = ""
     home_deg: Mapping[str, float] = field(default_factory=dict)
-    cameras: tuple[Camera, ...] = ()
+    cameras: tuple[SceneCamera, ...] = ()
     fps: float = 25.0
-    reset: tuple[Placed, ...] = ()
+    reset: tuple[PlacedBody, ...] = ()
     instruction: str = ""
     success: Any = None
     demonstrator: Sequence[Mapping[str, Any]] = ()
@@ -135,14 +135,14 @@ def load_scene(path: Path) -> Scene:
         if len(added) == 1:
             raise UnusableInputError(f"{where}, {place}: eye_m and at_m go together.")
         fovy = number(camera.get("fovy_deg", 45.0), f"{where}, {place}, fovy_deg", 1.0, 170.0)
-        cameras.append(Camera(str(name), (int(width), int(height)), **added, fovy_deg=fovy))
+        cameras.append(SceneCamera(str(name), (int(width), int(height)), **added, fovy_deg=fovy))
     placed = []
     for name, spot in (said.get("reset") or {}).items():
         place = f"reset, {name}"
         check_keys(spot, ("x_m", "y_m", "z_m", "yaw_deg"), f"{where}, {place}", ("x_m", "y_m"))
         z_m = spot.get("z_m")
         placed.append(
-            Placed(
+            PlacedBody(
                 str(name),
                 span(spot["x_m"], f"{place}, x_m", FAR_M),
                 span(spot["y_m"], f"{place}, y_m", FAR_M),
@@ -310,7 +310,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             drawer.forget()
         return self._seen(), {"is_success": False}
 
-    def _place(self, placed: Placed) -> None:
+    def _place(self, placed: PlacedBody) -> None:
         model, body = self.model, self.model.body(placed.body).id
         x, y = self.np_random.uniform(*placed.x_m), self.np_random.uniform(*placed.y_m)
         half = np.radians(self.np_random.uniform(*placed.yaw_deg)) / 2.0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Joint:
+class WorldJoint:
     """A joint, or another number of a command.
 
     Attributes:
@@ -41,7 +41,7 @@ class World(Protocol):
         data: its state, or None.
     """
 
-    joints: tuple[Joint, ...]
+    joints: tuple[WorldJoint, ...]
     period_s: float
     instruction: str
     model: mujoco.MjModel | None

@@ -19,7 +19,7 @@ from gaploop.datasets.absolute.history import Day, Trend, trends
 from gaploop.datasets.absolute.recording import read_recording
 
 if TYPE_CHECKING:
-    from gaploop.datasets.absolute.versions import Comparison
+    from gaploop.datasets.absolute.versions import SetComparison
 
 LARGEST: Final = 5000
 """Episodes of a training set that are compared; of a larger one so many, spread evenly."""
@@ -96,7 +96,7 @@ def training_set(path: Path) -> TrainingSet:
 
 def compare_sets(
     sets: Sequence[TrainingSet], advance: Callable[[], Any] = lambda: None
-) -> tuple[list[Trend], Comparison, list[str]]:
+) -> tuple[list[Trend], SetComparison, list[str]]:
     """Return what changed over several datasets, oldest first.
 
     Returns:

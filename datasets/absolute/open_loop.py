@@ -84,7 +84,7 @@ class AskPolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class Sample:
+class RowSample:
     """Sampled rows, each with what was seen and what was commanded from there on.
 
     Attributes:
@@ -104,9 +104,9 @@ class Sample:
     ahead: FloatArray
     before: FloatArray
 
-    def take(self, rows: Rows) -> Sample:
+    def take(self, rows: Rows) -> RowSample:
         """Return some of the rows."""
-        return Sample(
+        return RowSample(
             self.episode[rows], tuple(self.phase[k] for k in rows), self.state[rows],
             {k: v[rows] for k, v in self.pictures.items()},
             None if self.scene is None else self.scene[rows],
@@ -115,7 +115,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Hypothesis:
     """One thing that may be wrong between data and policy, and what undoes it.
 
     Attributes:
@@ -130,8 +130,8 @@ class Alternative:
     about: str
     words: str
     fix: str
-    ask: Callable[[Sample], Sample] | None = None
-    answer: Callable[[FloatArray, Sample], FloatArray] | None = None
+    ask: Callable[[RowSample], RowSample] | None = None
+    answer: Callable[[FloatArray, RowSample], FloatArray] | None = None
     pace: float = 1.0
 
 
@@ -144,7 +144,7 @@ class Tried:
         change: of the plans; `towards`: its part that leads to the commands, both squared.
     """
 
-    alternative: Alternative
+    alternative: Hypothesis
     error: FloatArray
     change: FloatArray
     towards: FloatArray
@@ -188,7 +188,7 @@ class OpenLoop:
 
     # What is asked
 
-    def sample(self) -> Sample:
+    def sample(self) -> RowSample:
         """Choose rows, evenly over episodes and their length, and decode what was seen there."""
         episodes = [e for e in self.table.episodes if e.length > 4]
         chosen = [episodes[k] for k in evenly(len(episodes), EPISODES)]
@@ -223,7 +223,7 @@ class OpenLoop:
                 found = pictures_at(self.table.info, one, key, wanted)
                 small = np.stack([found[r] for r in wanted])
                 pictures += list(small.reshape(-1, back, *small.shape[1:]))
-        return Sample(
+        return RowSample(
             np.array(owner), tuple(phases), np.stack(parts["state"]),
             {k: np.stack(v) for k, v in shown.items()},
             np.stack(parts["scene"]) if parts["scene"] else None,
@@ -239,7 +239,7 @@ class OpenLoop:
         return next((k for k in range(len(self.names)) if self._grips(k)), None)
 
     def plans(
-        self, sample: Sample, alternative: Alternative | None = None
+        self, sample: RowSample, alternative: Hypothesis | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return plans, and commands at their steps, in spreads, shape (b, n, n_moving)."""
         began = time.monotonic()
@@ -253,7 +253,7 @@ class OpenLoop:
         self._cost_s = (time.monotonic() - began) / len(sample.episode)
         return self._in_spreads(plan[:, :steps]), self._in_spreads(commands)
 
-    def tried(self, sample: Sample, alternative: Alternative, usual: FloatArray) -> Tried:
+    def tried(self, sample: RowSample, alternative: Hypothesis, usual: FloatArray) -> Tried:
         """Try an alternative; `usual` are the plans without it."""
         plan, commands = self.plans(sample, alternative)
         if alternative.pace != 1.0:  # the same plans, beside other commands
@@ -272,7 +272,7 @@ class OpenLoop:
     def _beside(self, plan: FloatArray, commands: FloatArray) -> FloatArray:
         return _rms(self._in_spreads(plan) - self._in_spreads(commands))
 
-    def standing_still(self, sample: Sample) -> FloatArray:
+    def standing_still(self, sample: RowSample) -> FloatArray:
         """Return the error of repeating the command before, on each row."""
         commands = sample.ahead[:, : self._steps()]
         return self._beside(np.repeat(sample.before[:, None], commands.shape[1], 1), commands)
@@ -280,7 +280,7 @@ class OpenLoop:
     def _steps(self) -> int:
         return int(max(1, min(self.checkpoint.chunk, round(AHEAD_S * self.fps))))
 
-    def demonstrators(self, sample: Sample) -> FloatArray:
+    def demonstrators(self, sample: RowSample) -> FloatArray:
         """Return how far commands lie apart at alike states of other episodes, on each row."""
         n, total = self._steps(), self.table.episode_index
         scale = np.maximum(self.state.std(axis=0), 1e-9)
@@ -299,13 +299,13 @@ class OpenLoop:
 
     # What may be wrong
 
-    def alternatives(self) -> list[Alternative]:
+    def alternatives(self) -> list[Hypothesis]:
         """Return what may be wrong between data and policy, the likeliest first."""
         found = [*self._units(), *self._deltas(), *self._pictures(), *self._paces()]
         found += [*self._history(), *self._words(), *self._joints(), *self._crops()]
         return found
 
-    def _units(self) -> list[Alternative]:
+    def _units(self) -> list[Hypothesis]:
         use_degrees = "Match --robot.use_degrees to the policy's training, or train on this data."
         found = []
         for kind, words, factor in (
@@ -368,7 +368,7 @@ class OpenLoop:
         near = (np.abs(np.log(scale[arm])) < np.log(2.0)).all() and (middle < 35.0).all()
         return bool(alike and near)
 
-    def _normal_pictures(self, sample: Sample) -> Sample:
+    def _normal_pictures(self, sample: RowSample) -> RowSample:
         if self.checkpoint.modes.get("VISUAL") != "MEAN_STD":
             return sample
         mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -378,7 +378,7 @@ class OpenLoop:
         }
         return replace(sample, pictures=shown)
 
-    def _deltas(self) -> list[Alternative]:
+    def _deltas(self) -> list[Hypothesis]:
         if self.state.shape[1] != self.action.shape[1]:
             return []
         is_arm = np.array([not self._grips(k) for k in range(len(self.names))], float)
@@ -386,25 +386,25 @@ class OpenLoop:
         fix += "train it anew on this data."
         from_state = "its actions taken for changes from the state"
         return [
-            Alternative("action_kind", "", from_state, fix,
+            Hypothesis("action_kind", "", from_state, fix,
                         answer=lambda plan, s: plan + is_arm * s.state[:, -1:]),
-            Alternative("action_kind", "", "its actions taken for changes at each step", fix,
+            Hypothesis("action_kind", "", "its actions taken for changes at each step", fix,
                         answer=lambda plan, s: np.where(
                             is_arm > 0, s.before[:, None] + plan.cumsum(axis=1), plan)),
-            Alternative("action_kind", "", "this data's actions taken for changes", fix,
+            Hypothesis("action_kind", "", "this data's actions taken for changes", fix,
                         answer=lambda plan, s: np.where(is_arm > 0, plan - s.state[:, -1:], plan)),
-            Alternative("action_kind", "", "this data's actions taken for changes at each step",
+            Hypothesis("action_kind", "", "this data's actions taken for changes at each step",
                         fix, answer=lambda plan, s: np.where(
                             is_arm > 0,
                             np.diff(np.concatenate([s.state[:, -1:], plan], axis=1), axis=1),
                             plan)),
         ]  # fmt: skip
 
-    def _pictures(self) -> list[Alternative]:
-        keys, found = self._keys(), list[Alternative]()
+    def _pictures(self) -> list[Hypothesis]:
+        keys, found = self._keys(), list[Hypothesis]()
         for a, b in itertools.combinations(keys, 2):
             names = [k.removeprefix(IMAGES) for k in (a, b)]
-            found.append(Alternative(
+            found.append(Hypothesis(
                 "camera_order", ", ".join(names), f"cameras {names[0]} and {names[1]} exchanged",
                 f"Exchange {names[0]} and {names[1]} in --robot.cameras, or by --rename_map.",
                 lambda s, a=a, b=b: _with_pictures(  # type: ignore[misc]
@@ -412,19 +412,19 @@ class OpenLoop:
                 ),
             ))  # fmt: skip
         if keys:
-            found.append(Alternative(
+            found.append(Hypothesis(
                 "colour_order", "", "red and blue exchanged",
                 "Give pictures as RGB: OpenCV's are BGR (cv2.cvtColor, or color_mode: rgb).",
                 lambda s: replace(s, pictures={k: v[..., ::-1] for k, v in s.pictures.items()}),
             ))  # fmt: skip
         return found
 
-    def _paces(self) -> list[Alternative]:
+    def _paces(self) -> list[Hypothesis]:
         """Return the one rate that is known to be another, or all that may be where none is."""
         fps = self.checkpoint.fps
         paces = [self.fps / fps] if fps and fps != self.fps else [] if fps else PACES
         return [
-            Alternative(
+            Hypothesis(
                 "wrong_rate", "", f"its plans played at {self.fps / pace:.3g} steps a second",
                 f"Run the policy at its own rate, about {self.fps / pace:.3g} Hz: --dataset.fps.",
                 pace=pace,
@@ -432,10 +432,10 @@ class OpenLoop:
             for pace in paces
         ]  # fmt: skip
 
-    def _history(self) -> list[Alternative]:
+    def _history(self) -> list[Hypothesis]:
         if self.checkpoint.observations < 2:
             return []
-        return [Alternative(
+        return [Hypothesis(
             "observation_steps", "", "one observation repeated in place of the last "
             f"{self.checkpoint.observations}", "Keep the observations before, and call the policy "
             "at every step (select_action).",
@@ -445,12 +445,12 @@ class OpenLoop:
             ),
         )]  # fmt: skip
 
-    def _words(self) -> list[Alternative]:
+    def _words(self) -> list[Hypothesis]:
         if not self.checkpoint.reads_text:
             return []
         known = [t for t in self.tests.trained_tasks() if (t,) != self.tests.tasks][:4]
         return [
-            Alternative(
+            Hypothesis(
                 "wrong_task",
                 task,
                 f"the task “{task}”",
@@ -460,7 +460,7 @@ class OpenLoop:
             for task in known
         ]
 
-    def _joints(self) -> list[Alternative]:
+    def _joints(self) -> list[Hypothesis]:
         """Return reversed and exchanged joints that the policy's statistics don't speak against."""
         n = len(self.names)
         if self.state.shape[1] != n:
@@ -481,7 +481,7 @@ class OpenLoop:
             order[[a, b]] = b, a
             if self._fits(self.state[:, order]):
                 two = f"{self.names[a]} and {self.names[b]}"
-                found.append(Alternative(
+                found.append(Hypothesis(
                     "joint_order", f"{self.names[a]}, {self.names[b]}", f"{two} exchanged",
                     f"Exchange {two} (motor ids, or the order of columns), and record again.",
                     lambda s, o=order: replace(s, state=s.state[..., o]),  # type: ignore[misc]
@@ -505,7 +505,7 @@ class OpenLoop:
 
         return off(state) <= off(self.state) + 0.3
 
-    def _crops(self) -> list[Alternative]:
+    def _crops(self) -> list[Hypothesis]:
         found = []
         keys = self._keys()
         for share, (x, y), what in itertools.product(
@@ -515,7 +515,7 @@ class OpenLoop:
                 names = ", ".join(k.removeprefix(IMAGES) for k in what)
                 cut = f"{share:.0%} of the {'picture' if y else 'width'}"
                 words = f"{names} cut to {cut}" if inward else f"{names} shown as {cut}"
-                found.append(Alternative(
+                found.append(Hypothesis(
                     "wrong_crop", names, words, "Crop and resize pictures as for the policy's "
                     "training: look at both beside each other.",
                     lambda s, what=what, f=share, x=x, y=y, i=inward: replace(s, pictures={  # type: ignore[misc]
@@ -582,7 +582,7 @@ class OpenLoop:
         self._cameras(sample)
 
     def explained(
-        self, sample: Sample, plans: FloatArray, usual: FloatArray, level: float
+        self, sample: RowSample, plans: FloatArray, usual: FloatArray, level: float
     ) -> tuple[list[Tried], int]:
         """Return what explains the error, best first, and how many alternatives weren't tried."""
         per = len(usual) // max(1, len(set(sample.episode.tolist())))
@@ -605,7 +605,7 @@ class OpenLoop:
         passed.sort(key=lambda t: float(t.error.mean()))
         return passed, left_out
 
-    def _is_rate(self, tried: Tried, sample: Sample, usual: FloatArray) -> bool:
+    def _is_rate(self, tried: Tried, sample: RowSample, usual: FloatArray) -> bool:
         """Say whether another rate explains more than that commands differ less in less time."""
         pace, n = tried.alternative.pace, self._steps()
         if pace == 1.0 or self.checkpoint.fps:
@@ -615,7 +615,7 @@ class OpenLoop:
         before = usual.mean() / self.standing_still(sample).mean()
         return bool(tried.error.mean() / still.mean() < FALLS * before)
 
-    def _mistake(self, found: Sequence[Tried], usual: FloatArray, sample: Sample) -> None:
+    def _mistake(self, found: Sequence[Tried], usual: FloatArray, sample: RowSample) -> None:
         best = found[0]
         close = [t for t in found if t.error.mean() < ALIKE * best.error.mean() + 0.01]
         best = min(close, key=lambda t: PREFERRED.index(t.alternative.kind))
@@ -633,7 +633,7 @@ class OpenLoop:
             alternative.fix, 130.0, "; ".join(others[:2]), _percent(before), "%",
         )  # fmt: skip
 
-    def _overfitted(self, sample: Sample, usual: FloatArray) -> None:
+    def _overfitted(self, sample: RowSample, usual: FloatArray) -> None:
         known = self.checkpoint.episodes
         if known is None or not self.checkpoint.is_of(self.table.info.root):
             return
@@ -651,7 +651,7 @@ class OpenLoop:
                 _percent(b), "%",
             )  # fmt: skip
 
-    def _cameras(self, sample: Sample) -> None:
+    def _cameras(self, sample: RowSample) -> None:
         """Show each camera another episode's pictures, and see how much the plans change."""
         keys = self._keys()
         if not keys or len(set(sample.episode.tolist())) < 3:
@@ -720,22 +720,22 @@ def _paced(ahead: FloatArray, pace: float, steps: int) -> FloatArray:
 def _scaled(
     kind: str, words: str, fix: str, s_scale: FloatArray, s_shift: FloatArray,
     a_scale: FloatArray, a_shift: FloatArray, about: str = "",
-) -> Alternative:  # fmt: skip
+) -> Hypothesis:  # fmt: skip
     """Return readings scaled on the way to the policy, and its plans scaled back."""
-    return Alternative(
+    return Hypothesis(
         kind, about, words, fix,
         lambda s: replace(s, state=s.state * s_scale + s_shift),
         lambda plan, _s: (plan - a_shift) / np.where(np.abs(a_scale) > 1e-12, a_scale, 1e-12),
     )  # fmt: skip
 
 
-def _with_pictures(sample: Sample, changed: Pictures) -> Sample:
+def _with_pictures(sample: RowSample, changed: Pictures) -> RowSample:
     return replace(sample, pictures={**sample.pictures, **changed})
 
 
 def _both(
-    first: Callable[[Sample], Sample] | None, then: Callable[[Sample], Sample]
-) -> Callable[[Sample], Sample]:
+    first: Callable[[RowSample], RowSample] | None, then: Callable[[RowSample], RowSample]
+) -> Callable[[RowSample], RowSample]:
     return lambda s: then(first(s) if first else s)
 
 
@@ -804,7 +804,7 @@ def interval(values: FloatArray) -> Estimate:
     return Estimate(mean, max(0.0, mean - half), mean + half)
 
 
-def _worst_phase(error: FloatArray, sample: Sample) -> str:
+def _worst_phase(error: FloatArray, sample: RowSample) -> str:
     means = {
         p: float(error[[q == p for q in sample.phase]].mean()) for p in dict.fromkeys(sample.phase)
     }

@@ -39,7 +39,7 @@ WORDS: Final = ("task", "operator", "station", "outcome", "light")
 
 
 @dataclass
-class Contents:
+class SetContents:
     """What the episodes of a training set hold.
 
     Attributes:
@@ -57,7 +57,7 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class Difference:
+class SetDifference:
     """One thing that differs.
 
     Attributes:
@@ -79,14 +79,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SetComparison:
     """Two versions of a training set; `differences` with the largest first."""
 
     before: str
     after: str
     counts: tuple[int, int, int]
     """Episodes that both hold, that only the first and only the second does."""
-    differences: tuple[Difference, ...]
+    differences: tuple[SetDifference, ...]
     compared: int
     why_not: str = ""
 
@@ -133,9 +133,9 @@ def contents(
     looks: Sequence[CameraLook],
     report: AbsoluteReport,
     only: Sequence[int] | None = None,
-) -> Contents:
+) -> SetContents:
     """Return what a dataset's episodes hold; `only` some of them, where a checkpoint says so."""
-    held = Contents(name)
+    held = SetContents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
     names = [j.name for j in recording.joints]
     fps, unit = recording.info.fps, recording.unit or "units"
@@ -205,7 +205,7 @@ def _gripping(e: Episode, k: int, sign: float, fps: float) -> dict[str, int]:
     return found
 
 
-def compare(before: Contents, after: Contents) -> Comparison:
+def compare(before: SetContents, after: SetContents) -> SetComparison:
     """Compare two training sets: episodes that only one holds, or one's own with the rest."""
     keys = {key: e for e, key in before.keys.items()}
     same = {e for e, key in after.keys.items() if key in keys}
@@ -213,11 +213,11 @@ def compare(before: Contents, after: Contents) -> Comparison:
     old, new = set(before.keys) - kept, set(after.keys) - same
     counts = len(same), len(old), len(new)
     if not old and not new:
-        return Comparison(before.name, after.name, counts, (), 0, "They hold the same episodes.")
+        return SetComparison(before.name, after.name, counts, (), 0, "They hold the same episodes.")
     first, second = old or kept, new or same
     if min(len(first), len(second)) < FEWEST:
         why = f"Fewer than {FEWEST} episodes on one side: too few to compare."
-        return Comparison(before.name, after.name, counts, (), 0, why)
+        return SetComparison(before.name, after.name, counts, (), 0, why)
     share = max(len(new) / len(after.keys), len(old) / len(before.keys))
     for camera in set(before.pictures) & set(after.pictures):
         _scenes(before, after, camera, first, second)
@@ -232,7 +232,7 @@ def compare(before: Contents, after: Contents) -> Comparison:
     words = list(_words(before, after, first, second))
     total = 2 * len(pairs) + len(words)
     confidence = 1.0 - 0.05 / max(total, 1)
-    found = list[Difference]()
+    found = list[SetDifference]()
     for what, (a, b) in pairs:
         unit = after.units[what]
         least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
@@ -248,10 +248,10 @@ def compare(before: Contents, after: Contents) -> Comparison:
             named = f"{what}" if word == "yes" else f'{what} "{word}"'
             text = f"{named} in {p.value:.0%} of episodes before, {q.value:.0%} now"
             found.append(
-                Difference(named, text, Estimate(d, float(low), float(high)), abs(d) * share)
+                SetDifference(named, text, Estimate(d, float(low), float(high)), abs(d) * share)
             )
     found.sort(key=lambda difference: -difference.moved)
-    return Comparison(before.name, after.name, counts, tuple(found), total)
+    return SetComparison(before.name, after.name, counts, tuple(found), total)
 
 
 def _differs(
@@ -262,7 +262,7 @@ def _differs(
     least: float,
     share: float,
     confidence: float,
-) -> Iterator[Difference]:
+) -> Iterator[SetDifference]:
     """Yield whether two sets' values lie apart, and whether they are spread differently."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     n, m = len(a), len(b)
@@ -283,16 +283,16 @@ def _differs(
     size = distance(a, b, least)
     if said(size):
         text = f"{what}: {value(a.mean())} before, {value(b.mean())} now"
-        yield Difference(what, text, size, abs(size.value) * share)
+        yield SetDifference(what, text, size, abs(size.value) * share)
         return
     wide = distance(np.abs(a - np.median(a)), np.abs(b - np.median(b)), least)
     if said(wide):
         text = f"spread of {what}: {value(a.std(ddof=1))} before, {value(b.std(ddof=1))} now"
-        yield Difference(f"spread of {what}", text, wide, abs(wide.value) * share)
+        yield SetDifference(f"spread of {what}", text, wide, abs(wide.value) * share)
 
 
 def _scenes(
-    before: Contents, after: Contents, camera: str, first: set[int], second: set[int]
+    before: SetContents, after: SetContents, camera: str, first: set[int], second: set[int]
 ) -> None:
     """Add how far each first picture is from the first set's usual one, brightness aside."""
     usual = [p for e, p in before.pictures[camera].items() if e in first]
@@ -310,7 +310,7 @@ def _scenes(
 
 
 def _words(
-    before: Contents, after: Contents, first: set[int], second: set[int]
+    before: SetContents, after: SetContents, first: set[int], second: set[int]
 ) -> Iterator[tuple[str, str, list[bool], list[bool]]]:
     """Yield each word of each kind, and which episodes of both sets have it."""
     for what in {**before.words, **after.words}:

@@ -113,7 +113,7 @@ class SceneEnvConfig(GymEnvConfig):
         return world
 
 
-class Attempts(gym.Wrapper[Any, Any, Any, Any]):
+class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     """A world as LeRobot's rollouts ask for it: episodes that end with success, named pictures.
 
     Args:
@@ -181,7 +181,7 @@ def _space(value: Any) -> gym.Space[Any]:
     return gym.spaces.Box(-np.inf, np.inf, value.shape, value.dtype)
 
 
-def features_of(attempts: Attempts) -> tuple[dict[str, PolicyFeature], dict[str, str]]:
+def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[str, str]]:
     """Return what a policy sees and sets, as LeRobot's `features` and `features_map`."""
     features = {ACTION: PolicyFeature(FeatureType.ACTION, attempts.action_space.shape)}
     names = {ACTION: ACTION}
@@ -203,10 +203,10 @@ def attempts(
     max_steps: Callable[[], int | None] = lambda: None,
     *,
     raw: bool = False,
-) -> Attempts:
-    """Make an environment, put a station's gaps into it, and have it rolled out; see `Attempts`."""
+) -> GymAttempts:
+    """Make an environment, put a station's gaps into it, and have it rolled out."""
     world = GymWorld(make, spec)
-    return Attempts(world, max_steps(), raw=raw)
+    return GymAttempts(world, max_steps(), raw=raw)
 
 
 def vectors(
