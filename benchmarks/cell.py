@@ -20,8 +20,8 @@ SIZES: Final = (192, 224)
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return frames per second at each image size, and the expert's success over `n` seeds."""
-    from gaploop.collect.recording import run_take
     from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.take import run_take
     from gaploop.core.vocabulary import Outcome
     from gaploop.finetune.evaluation import wilson
 

@@ -148,7 +148,7 @@ class _Rigs:
 
 
 def _roll(name: str, policy: Any, rigs: _Rigs, trial: DetectionTrial, seed: int) -> Rolled:
-    from gaploop.collect.recording import run_take
+    from gaploop.collect.take import run_take
 
     rig, scene = rigs.of(trial), SCENES + 10_000 * seed + trial.scene
     rig.reset(scene)

@@ -236,8 +236,8 @@ def _record(
 ) -> None:
     """Record a station's takes; scripted ones without a driver, and then until enough go well."""
     from gaploop.collect.journal import JournalWriter
-    from gaploop.collect.recording import run_take
     from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.take import run_take
     from gaploop.finetune.evaluate import MAX_S
     from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.tasks import INSTRUCTIONS

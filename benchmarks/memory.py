@@ -48,9 +48,11 @@ class Home:
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `n` takes and read what every process holds after each."""
+    from gaploop.collect.campaign import Quota
     from gaploop.collect.publisher import Publisher
-    from gaploop.collect.recording import Quota, TakeResult, record_takes
+    from gaploop.collect.recording import record_takes
     from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.take import TakeResult
     from gaploop.core.vocabulary import TakeKind
 
     if not Path("/proc/self/status").exists():

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from benchmarks.oracle import Oracle
 from benchmarks.provoke import WAYS, Provoked
+from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import Operator, Quota, record_takes, run_take
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.take import TakeResult
+from gaploop.collect.take import Operator, TakeResult, run_take
 from gaploop.core.errors import GaploopError
 from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo

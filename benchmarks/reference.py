@@ -69,7 +69,7 @@ def record_reference(
     """
     from gaploop.collect.journal import JournalWriter
     from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.collect.recording import run_take
+    from gaploop.collect.take import run_take
     from gaploop.core.files import writable_folder
     from gaploop.core.journal_format import read_journal
     from gaploop.core.vocabulary import TakeKind

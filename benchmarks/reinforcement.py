@@ -146,7 +146,7 @@ class _Station:
 
     def _learned(self, arm: str, run: Path) -> Path:
         """Return the policy of an arm, trained now or before."""
-        from gaploop.collect.recording import Quota
+        from gaploop.collect.campaign import Quota
         from gaploop.core.randomisation import around_twin
         from gaploop.core.run_record import RUN
         from gaploop.finetune.adapt import ADAPTER, MERGED

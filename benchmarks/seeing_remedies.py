@@ -199,7 +199,7 @@ class _Station:
 
 def _recorded(folder: Path, name: str, cell: TargetCell, takes: int) -> Path | None:
     """Return a dataset of scripted takes, recorded now or before; None where all of them failed."""
-    from gaploop.collect.recording import Quota
+    from gaploop.collect.campaign import Quota
     from gaploop.finetune.closed_loop import collected, silent
 
     root = folder / name

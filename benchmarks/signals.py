@@ -59,8 +59,8 @@ class _Keep:
 
 def _rollout(path: str | Path) -> tuple[list[Tick], tuple[float, float], tuple[str, ...]]:
     from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.collect.recording import run_take
     from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.take import run_take
     from gaploop.finetune.lerobot_policy import load_policy
 
     rig, keep = embedded_rig(), _Keep()

@@ -119,7 +119,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def _rollout(
     rig: EmbeddedRig, policy: ActPolicy, takes_ms: int, mode: str, seed: int
 ) -> dict[str, Any]:
-    from gaploop.collect.recording import run_take
+    from gaploop.collect.take import run_take
     from gaploop.core.vocabulary import Outcome
     from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
 

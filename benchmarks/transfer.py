@@ -244,7 +244,7 @@ class _Station:
 
     def _from_twin(self, arm: str) -> _Done:
         """Do one remedy with the twin; a station without one keeps the base."""
-        from gaploop.collect.recording import Quota
+        from gaploop.collect.campaign import Quota
         from gaploop.core.plan import Plan, PlanItem
         from gaploop.core.randomisation import around_twin
         from gaploop.failure_analysis.planning import offers
@@ -273,7 +273,7 @@ class _Station:
 
     def _randomised(self, arm: str) -> _Done:
         """Return the policy that all stations share."""
-        from gaploop.collect.recording import Quota
+        from gaploop.collect.campaign import Quota
         from gaploop.failure_analysis.planning.offers import OPERATOR_H, RANDOMISED_TAKES
         from gaploop.finetune.closed_loop import NOTHING, TargetCell
         from gaploop.sim.randomise import preset

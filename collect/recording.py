@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.campaign import Quota, counts, held, plan_quotas, still_missing
+from gaploop.collect.campaign import Quota, counts, held, still_missing
 from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import JournalWriter, no_room, warm_up
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.collect.take import Operator, TakeResult
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
@@ -31,19 +31,6 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import RANDOMISED, Outcome
 
 log = logging.getLogger(__name__)
-
-__all__ = [
-    "MakeLeader",
-    "MakeRig",
-    "Operator",
-    "Quota",
-    "SessionEnd",
-    "SetUpNext",
-    "TakeResult",
-    "plan_quotas",
-    "record_takes",
-    "run_take",
-]
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,9 @@ ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
 
 
+type Still = tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]
+
+
 class Kind(StrEnum):
     """How a camera moves."""
 
@@ -211,6 +214,8 @@ class KnownCamera:
     def __init__(self, name: str, takes: Sequence[CameraSamples | None]) -> None:
         usable = {n: t for n, t in enumerate(takes) if t is not None and t.pictures.mean() > BLACK}
         self.name, self.takes, self.numbers = name, tuple(usable.values()), tuple(usable)
+        self._weights = dict[int | None, FloatArray | None]()  # by what is left out
+        self._stills = dict[tuple[int, ...], Still]()
         takes = self.takes
         if not takes:
             return
@@ -239,7 +244,7 @@ class KnownCamera:
 
         Their correlation; NaN without joints. A block of the reference may be left out.
         """
-        known = self.__dict__.setdefault("_weights", {})
+        known = self._weights
         if left_out not in known:
             takes = [self.takes[k] for k in self._others(left_out)]
             speed = np.concatenate([t.speed for t in takes]) / self.pose_scale
@@ -322,15 +327,12 @@ class KnownCamera:
         maps["texture"] = _texture(even, base, mask)
         return numbers, maps
 
-    def _still(
-        self, others: tuple[int, ...]
-    ) -> tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]]:
+    def _still(self, others: tuple[int, ...]) -> Still:
         """Return the reference's still picture, where it stands still, its edges, where they are.
 
         Each of shape (HEIGHT, WIDTH).
         """
-        known = self.__dict__.setdefault("_stills", {})
-        if others not in known:
+        if others not in self._stills:
             evens = np.stack([self.looks[k].even for k in others])
             base = np.median(evens, axis=0).astype(np.float32)
             spread = np.median(np.abs(evens - base), axis=0)
@@ -338,9 +340,8 @@ class KnownCamera:
             always &= spread < 0.5 * max(float(base.std()), 1e-3)
             edges = np.median([self.looks[k].edges for k in others], axis=0).astype(np.float32)
             near = cv2.dilate((edges > EDGE).astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
-            known[others] = base, always, edges, near
-        found: tuple[Grey, NDArray[np.bool_], Grey, NDArray[np.bool_]] = known[others]
-        return found
+            self._stills[others] = base, always, edges, near
+        return self._stills[others]
 
     @cached_property
     def _left_out(self) -> list[tuple[dict[str, float], dict[str, FloatArray]]]:

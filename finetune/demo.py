@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.recording import Quota
+from gaploop.collect.campaign import Quota
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.closed_loop import (

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import Follower

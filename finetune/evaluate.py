@@ -18,8 +18,8 @@ import numpy as np
 from gaploop.collect.journal import FrameRow
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recorder import Recorder, channels
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy

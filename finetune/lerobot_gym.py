@@ -8,13 +8,12 @@ for an environment drives it as it is.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from lerobot.configs.policies import PreTrainedConfig
@@ -24,6 +23,7 @@ from lerobot.policies import make_policy, make_pre_post_processors
 from peft import PeftModel
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.named_function import named_function
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
@@ -203,19 +203,9 @@ def script_of(policy: str) -> Callable[..., Any] | None:
     """Return what a policy's module:name names; None where it is a folder or on the Hub."""
     if policy == DEMONSTRATOR:
         return Demonstrator
-    module, colon, name = policy.partition(":")
-    if not colon or Path(policy).exists():
+    if ":" not in policy or Path(policy).exists():
         return None
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise UnusableInputError(
-            f"--policy.path={policy}: {_one_line(error)}. Name a function or class of a module "
-            "that is installed or lies in a folder of PYTHONPATH."
-        ) from error
-    if not callable(found):
-        raise UnusableInputError(f"--policy.path={policy} is no function or class.")
-    return cast(Callable[..., Any], found)
+    return named_function(policy, "--policy.path", "module:name, a function or class")
 
 
 def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:

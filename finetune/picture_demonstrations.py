@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, LeaderSample, Observation, Tick
 from gaploop.core.vocabulary import Outcome

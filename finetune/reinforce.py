@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
 from gaploop.core.messages import FloatArray

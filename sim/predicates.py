@@ -5,7 +5,6 @@ success: {all: [{near: {object: cube, to: disc, within_m: 0.02}}, {released: cub
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +13,7 @@ import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.named_function import named_function
 from gaploop.core.schema import check_keys, number
 
 type Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -172,12 +172,5 @@ def _known(field: str, predicate: str, entry: Any, model: mujoco.MjModel, where:
 
 
 def _function(said: str, where: str) -> Holds:
-    module, _, name = said.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever somebody's module raises
-        raise UnusableInputError(
-            f"{where}: {said!r} can't be imported ({type(error).__name__}: {error}). Write "
-            "module:function, of a folder on PYTHONPATH."
-        ) from error
+    found = named_function(said, where, "module:function of the scene's state")
     return lambda s: bool(found(s))

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.board.policy_box import BoxedPolicy
 from benchmarks.board.signing import Server
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import GaploopError
 from gaploop.core.messages import Image, Observation
 from gaploop.finetune.evaluate import CellSpec, condition_name, rig_of, roll_out

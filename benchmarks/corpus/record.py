@@ -20,8 +20,8 @@ from benchmarks.corpus.errant import ErrantLeader
 from benchmarks.oracle import Oracle
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import Leader

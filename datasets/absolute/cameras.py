@@ -24,6 +24,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
 from gaploop.datasets.absolute.recording import MotionRecording, evenly
+from gaploop.datasets.check.findings import reason
 from gaploop.datasets.check.frames import stretches
 from gaploop.datasets.video import open_video, shown_frames
 
@@ -118,6 +119,10 @@ def look(
 
     def one(key: str) -> CameraLook:
         seen = CameraLook(key)
+        missing = [i for i in starts if not _place(rows[i], key, info)[0].is_file()]
+        if opened is open_video and missing:
+            seen.broken = "its videos are missing"
+            return seen
         try:
             for index in starts:
                 _start(seen, rows[index], index, info, opened)
@@ -125,7 +130,7 @@ def look(
                 count = min(span, recording.lengths[index])
                 _run(seen, rows[index], index, begin, count, info, opened)
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
-            seen.broken = " ".join(str(error).split())[:120] or type(error).__name__
+            seen.broken = reason(error)
         return seen
 
     cv2.setNumThreads(1)
@@ -249,7 +254,7 @@ class CameraTests:
             none = "no camera's pictures change as the gripper moves alone"
             found = f"the gripper's motion is seen by {', '.join(seeing)}" if seeing else none
             (self.report.good if seeing else self.report.untested)["sight of the gripper"] = found
-        elif self.grips:
+        elif self.grips and not all(seen.broken for seen in self.looks):
             why = "it doesn't move while the arm stands, in the pictures decoded"
             self.report.untested["which camera sees the gripper"] = why
         if good:

@@ -107,10 +107,6 @@ BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in k
 """Where a kind belongs: one of nine dimensions, the deployment (settings), policy, or data."""
 
 
-POLICY_KINDS: Final = tuple(KINDS)[list(KINDS).index("wrong_features") :]
-"""Kinds that are about a policy and this data; the others need none."""
-
-
 @dataclass(frozen=True)
 class AbsoluteFinding:
     """One true sentence about a recording.

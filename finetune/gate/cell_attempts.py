@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.messages import Observation
 from gaploop.core.suite import SuiteTask
 from gaploop.core.vocabulary import Outcome

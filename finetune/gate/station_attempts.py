@@ -7,7 +7,6 @@ asks the same checks.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import shlex
 import signal
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
+from gaploop.core.named_function import named_function
 from gaploop.core.suite import FUNCTION_FORM, SuiteTask
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 
@@ -74,7 +74,7 @@ def check_of(task: SuiteTask) -> Callable[[StageEvidence], bool] | None:
     if not task.check:
         return None
     where = f"check of task '{task.name}'"
-    function = named_function(task.check, where)
+    function = named_function(task.check, where, FUNCTION_FORM)
 
     def judged(shown: StageEvidence) -> bool:
         said = called(function, shown, f"{where}: {task.check}")
@@ -102,25 +102,6 @@ def called(function: Callable[..., Any], shown: object, where: str) -> Any:
             return function(shown)
     except Exception as error:  # anything may be wrong in a function that isn't ours
         raise CheckError(f"{where} failed ({type(error).__name__}: {error}).") from error
-
-
-def named_function(name: str, where: str) -> Callable[..., Any]:
-    """Return the function called `module:function`.
-
-    Raises:
-        UnusableInputError: there is none.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs what isn't ours
-        raise UnusableInputError(
-            f"{where}: {name} can't be imported ({type(error).__name__}: {error}). It must be "
-            f"{FUNCTION_FORM}, on PYTHONPATH or installed."
-        ) from error
-    if not callable(found):
-        raise UnusableInputError(f"{where}: {name} isn't a function.")
-    return found  # type: ignore[no-any-return]
 
 
 type Ask = Callable[[str], str]
@@ -154,7 +135,9 @@ class StationAttempts:
         for task, check in zip(tasks, self._checks, strict=True):
             is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
             where = f"reset of task '{task.name}'"
-            self._resets.append(named_function(task.reset, where) if is_function else None)
+            self._resets.append(
+                named_function(task.reset, where, FUNCTION_FORM) if is_function else None
+            )
             if task.gaps:
                 raise UnusableInputError(
                     f"Task '{task.name}' has gaps, which only the embedded cell can inject. For a "

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recorder import Recorder, channels
-from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.recording import record_takes
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import embedded_rig
 from gaploop.core.errors import DeviceError

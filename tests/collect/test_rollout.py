@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import Quota, SessionEnd, record_takes
+from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.rollout import (
     FILE,

@@ -10,18 +10,12 @@ from typing import TypedDict, Unpack
 import numpy as np
 import pytest
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import (
-    MakeLeader,
-    Operator,
-    Quota,
-    SessionEnd,
-    TakeResult,
-    record_takes,
-    run_take,
-)
+from gaploop.collect.recording import MakeLeader, SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
+from gaploop.collect.take import Operator, TakeResult, run_take
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders

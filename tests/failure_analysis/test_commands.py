@@ -12,8 +12,8 @@ import pytest
 from benchmarks.corpus.scores import read_truth
 from benchmarks.corpus.scoring import cross_table
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig, scripted_leader
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan

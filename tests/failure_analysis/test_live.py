@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import FloatArray

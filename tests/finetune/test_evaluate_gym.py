@@ -148,5 +148,5 @@ def test_gaps_and_settings_that_an_environment_cannot_have_are_told(
 
 
 def test_a_script_that_does_not_exist_is_told_in_one_line() -> None:
-    with pytest.raises(UnusableInputError, match="Name a function or class of a module"):
+    with pytest.raises(UnusableInputError, match="It must be module:name"):
         evaluate_gym("no_such_module:act", GymEnvConfig(gym="gym_even/Even-v0"), 1)

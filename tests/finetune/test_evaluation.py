@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.core import labels
 from gaploop.core.errors import GaploopError, UnusableInputError

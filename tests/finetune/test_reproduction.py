@@ -12,8 +12,8 @@ import pytest
 
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import run_take
 from gaploop.collect.rig import embedded_rig
+from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from patient_wire import LoopTime
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.devices import ArmDevices
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.lerobot_factory import ArmConnection
@@ -26,7 +27,7 @@ from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.publisher import Publisher
-from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig
 from gaploop.collect.session_options import DriveOptions
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError

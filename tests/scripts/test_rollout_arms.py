@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, TakeOver
 from gaploop.collect.lerobot_factory import ArmConnection
@@ -24,7 +25,7 @@ from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
 from gaploop.collect.session import drive_on
 from gaploop.collect.session_options import DriveOptions

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.campaign import held
+from gaploop.collect.campaign import Quota, held
 from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, Safety
 from gaploop.collect.operator.keys import HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
 from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
 from gaploop.collect.operator.view import Loop, Quotas, SetUp
-from gaploop.collect.recording import Quota, SessionEnd, record_takes
+from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_end, read_journal, take_folders

@@ -30,7 +30,8 @@ from calibration_makers import (
     spread_poses,
 )
 
-from gaploop.collect.recording import Quota, record_takes
+from gaploop.collect.campaign import Quota
+from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.core import journal_format
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
