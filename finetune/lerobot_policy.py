@@ -312,7 +312,7 @@ def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
     if environment is None:
         raise UnusableInputError(
             "The policy needs observation.environment_state and nothing tracks the scene. "
-            "Use a rig with a tracker."
+            "Name a policy that learned from what is shown here."
         )
     for name, value, wanted in (
         ("observation.state", observation.state, signature.state_names),

@@ -167,7 +167,7 @@ def run(config: Any) -> int:
         sure = [d for d in against if d.verdict != "not shown"]
         scenes = "on equal scenes" if result.paired else "scenes not equal"
         lines.append(
-            f"{len(sure)} of {len(against)} settings differ from the cell as it is beyond chance "
+            f"{len(sure)} of {len(against)} settings differ from the scene as it is beyond chance "
             f"({scenes}, 5 % for all together)."
         )
     lines.append(f"Evidence: {result.evidence}.")

@@ -65,7 +65,7 @@ def test_factors_are_told_written_and_drawn(
     # Whose success it is stood nowhere, and an adapter's in a line called "base".
     assert re.match(r"base: nominal cell\n  as it is +", text)
     assert "4 distractors" in text
-    assert "0 of 12 settings differ from the cell as it is beyond chance" in text
+    assert "0 of 12 settings differ from the scene as it is beyond chance" in text
     assert main([*command, "--env.task=stack_cube"]) == 2
     assert "Name another --output_dir" in capsys.readouterr().err
 
