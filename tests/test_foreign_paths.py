@@ -131,7 +131,6 @@ datasets/edit/compose.py:compose | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:compose | stage / name | dataset
 datasets/edit/compose.py:compose | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
-datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
 datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
@@ -139,12 +138,11 @@ datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
-datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
-datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
-datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
-datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
-datasets/formats/registry.py:export_dataset | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
+datasets/formats/lerobot_v2.py:_write_v21 | path / name | ours
+datasets/formats/lerobot_v2.py:export_v21 | os.replace(part, output) | ours
+datasets/formats/lerobot_v2.py:export_v21 | output.parent / f'.{output.name}.part' | ours
+datasets/formats/lerobot_v2.py:export_v21 | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
@@ -205,9 +203,6 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
-datasets/survey/sources.py:LocalMetadata.files | os.path.join(base, name) | listed
-datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
-datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
@@ -303,9 +298,7 @@ scripts/_pushing.py:kind_of | folder / part | ours
 collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
-scripts/check.py:are_many | Path(roots[0]) | user
 scripts/check.py:_root | Path(config.roots[0]) | user
-scripts/label.py:run | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user

@@ -29,7 +29,7 @@ from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.formats.dataset import write_dataset
-from gaploop.datasets.formats.model import About, ForeignRecording, Recording
+from gaploop.datasets.formats.foreign import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.harmonise.spec import CameraSpec

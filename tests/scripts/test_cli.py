@@ -173,7 +173,7 @@ def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
     for argv, says in (
         (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
         (["plan", "--curves=a", "--runs=b"], "among --results"),
-        (["label", "--source=auto"], "CSV"),
+        (["label", "--source=auto"], "is an engineer"),
         (["convert", "x", "--swap_red_blue"], "colours"),
     ):
         assert cli.main(argv) == 2
