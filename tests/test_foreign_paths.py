@@ -144,8 +144,8 @@ datasets/formats/lerobot_v2.py:export_v21 | output.parent / f'.{output.name}.par
 datasets/formats/lerobot_v2.py:export_v21 | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
+datasets/harmonise/writing.py:_bring_along | shutil.copy2(path, stage / own) | dataset
+datasets/harmonise/writing.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_units | folder / ranges | user
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
