@@ -55,7 +55,7 @@ class Loader:
     @property
     def cached(self) -> bool:
         """Whether it reads from a frame cache."""
-        return self.mode in ("raw", "jpeg")
+        return self.mode == "raw"
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -69,9 +69,7 @@ LOADERS: Final = {
     "lerobot_streaming": Loader("streaming"),
     "lance": Loader("lance"),
     "raw_native": Loader("raw", target=10),
-    "jpeg_native": Loader("jpeg", target=10),
     "raw_224": Loader("raw", "224", target=40),
-    "jpeg_224": Loader("jpeg", "224", target=40),
 }
 
 
@@ -117,7 +115,7 @@ def _open(root: Path, folder: Path, name: str) -> Any:
         "return_uint8": True,
     }
     if loader.cached:
-        cache = CacheOptions(loader.mode, loader.size, max_gb=1e6, dir=folder / "cache" / name)
+        cache = CacheOptions(loader.size, max_gb=1e6, dir=folder / "cache" / name)
         return CachedLeRobotDataset(REPO, root=root, cache=cache, **how)
     if not loader.mode:
         return LeRobotDataset(REPO, root=root, **how)
@@ -231,20 +229,15 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _fidelity(opened: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare cached pictures with LeRobot's: are all bits the same, and how far is JPEG off?"""
+    """Compare cached pictures with LeRobot's: are all bits the same?"""
     import torch
 
     plain = opened["lerobot"]
     rows = np.random.default_rng(0).integers(0, len(plain), 16).tolist()
     keys = [feature(c) for c in CAMERAS]
     theirs = torch.stack([plain[k][key] for k in rows for key in keys])
-    found: dict[str, Any] = {"pictures": len(theirs)}
-    for name in ("raw_native", "jpeg_native"):
-        ours = torch.stack([opened[name][k][key] for k in rows for key in keys])
-        error = float(((ours.float() - theirs.float()) ** 2).mean())
-        found[f"{name}_identical"] = torch.equal(ours, theirs)
-        found[f"{name}_psnr_db"] = 10 * float(np.log10(255**2 / error)) if error else None
-    return found
+    ours = torch.stack([opened["raw_native"][k][key] for k in rows for key in keys])
+    return {"pictures": len(theirs), "raw_native_identical": torch.equal(ours, theirs)}
 
 
 def _memory_mb(root: Path, folder: Path, name: str) -> float:
@@ -294,10 +287,7 @@ def table(result: Mapping[str, Any]) -> str:
             f"{figures.get('build_s', 0):9.1f}"
         )
     fidelity = result["fidelity"]
-    lines.append(
-        f"raw identical to LeRobot's pictures: {fidelity['raw_native_identical']}; JPEG "
-        f"{fidelity['jpeg_native_psnr_db']:.1f} dB"
-    )
+    lines.append(f"raw identical to LeRobot's pictures: {fidelity['raw_native_identical']}")
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
-from gaploop.datasets.check.tasks import read_tasks
+from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions

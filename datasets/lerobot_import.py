@@ -29,6 +29,7 @@ from gaploop.datasets.check.description import (
 from gaploop.datasets.check.findings import ERROR, Finding, FixDraft
 from gaploop.datasets.check.fix import FixOptions, fix
 from gaploop.datasets.check.frames import matrix
+from gaploop.datasets.edit.changes import ticks_to_degrees
 from gaploop.datasets.edit.compose import (
     UNCHANGED,
     DatasetPiece,
@@ -36,7 +37,6 @@ from gaploop.datasets.edit.compose import (
     VideosDone,
     compose,
 )
-from gaploop.datasets.edit.correct import ticks_to_degrees
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.foreign import ForeignRecording, Recording

@@ -22,7 +22,6 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.differences import Profile, profile, require_same
-from gaploop.datasets.labels import transfer
 from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -144,7 +143,7 @@ def publish_takes(
                     "at one."
                 )
             require_same(shapes[0], shape, _FIX)
-        new = transfer.new_events(journal, root, known | {h.info.uid for _, h in folders})
+        new = episodes_table.new_events(journal, root, known | {h.info.uid for _, h in folders})
         if not folders and not new:
             return report
         stage, first = staging.sibling(root, "staging"), 0
@@ -155,7 +154,7 @@ def publish_takes(
         added, refused = _write(stage, folders, said, on_take, hook)
         uids = tuple(str(row["gap_uid"]) for row in added)
         if added or layout.is_dataset(root):
-            transfer.publish_events(journal, stage, new, folders)
+            episodes_table.publish_events(journal, stage, new, folders)
             episodes_table.materialise(stage, dict(enumerate(added, first)))
             hook("columns written")
             truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH

@@ -1,20 +1,26 @@
 """`run.json` of a dataset that was made of others: which, by id and hash, and which episodes.
 
 No path stands in it, only names, so that it can be pushed; and no uid, so that takes which are
-deleted later leave nothing behind. What the sources were made of stands in it too.
+deleted later leave nothing behind. What the sources were made of stands in it too. Before takes go
+anywhere, the consent of the people in them is looked up, and the place is noted.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core.consent import Place, Use, consent_ids, require_consent
+from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.run_record import RUN
+from gaploop.core.take import TakeInfo
 from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.layout import read_episodes, read_info
 
 SCHEMA: Final = "gaploop.edit.v1"
 
@@ -64,3 +70,27 @@ def read_run(root: Path) -> dict[str, Any]:
     except UnusableInputError:
         return {}
     return run if isinstance(run, dict) and run.get("schema") == SCHEMA else {}
+
+
+def require_dataset_consent(root: Path, use: Use, on: date | None = None) -> None:
+    """Refuse to pass a dataset on where anybody in it doesn't agree, `on` a day (UTC) or today."""
+    infos = [episode.info for episode in read_episodes(read_info(root))]
+    require_consent(load_register(), infos, use, f"Dataset {root}", on)
+
+
+def note_and_refuse_withdrawn(takes: Mapping[Path, Sequence[TakeInfo]]) -> None:
+    """Note into which new datasets takes go, and refuse those whose consent was withdrawn.
+
+    The place is noted first: a withdrawal at the same moment is seen here, or finds the place.
+    """
+    infos = [info for placed in takes.values() for info in placed]
+    for where, placed in takes.items():
+        note_places(placed, Place("dataset", str(where)))
+    known = load_register().consents if any(info.consent for info in infos) else {}
+    for info in infos:
+        for id_ in consent_ids(info.consent):
+            if id_ in known and known[id_].withdrawn:
+                raise UnusableInputError(
+                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
+                    f"gaploop consent withdraw {id_} --yes"
+                )

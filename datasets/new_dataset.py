@@ -22,7 +22,7 @@ from PIL import Image
 from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Images
 from gaploop.datasets import layout, v3_files
-from gaploop.datasets.check.tasks import read_tasks
+from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import MAX_FILE_BYTES, open_video

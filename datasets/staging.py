@@ -20,7 +20,7 @@ import filelock
 from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
-from gaploop.datasets.labels.transfer import carried_over
+from gaploop.datasets.episodes_table import carried_over
 
 LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
 """Files that may be large and, outside of meta, are only ever replaced: hard links are safe."""

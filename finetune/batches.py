@@ -19,11 +19,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns, layout
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.selection import span_ends
 from gaploop.datasets.mixing.sources import open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec
+from gaploop.datasets.mixing.spec import MixtureSpec, check_selection, span_ends, wanted_frames
 
 type Float32Array = NDArray[np.float32]
 
@@ -282,16 +280,16 @@ def load_source(
     """Read the selected takes of one dataset.
 
     Args:
-        select: one of `selection.SELECTIONS`.
+        select: one of `SELECTIONS`.
         episodes: only these episode indices; all of them if None.
 
     Raises:
         UnusableInputError: no dataset, a feature missing, takes of several domains or without
             an outcome, NaN in what would be trained on, or nothing selected.
     """
-    selection.check_selection(select)
+    check_selection(select)
     info = layout.read_info(root)
-    wanted = selection.wanted_frames(info, layout.read_episodes(info, episodes), select)
+    wanted = wanted_frames(info, layout.read_episodes(info, episodes), select)
     rows = [episode for episode, _ in wanted]
     for feature in (columns.STATE, columns.ACTION):
         if feature not in info.features:

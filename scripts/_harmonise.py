@@ -17,7 +17,7 @@ from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.harmonise.conversion import Conversion
+    from gaploop.datasets.edit.harmonise import Conversion
     from gaploop.scripts.edit import EditConfig
 
 MORE: Final = (
@@ -27,10 +27,10 @@ MORE: Final = (
 
 def harmonise(config: EditConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
+    from gaploop.datasets.edit import harmonised
     from gaploop.datasets.edit.actions import opened
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.harmonise import writing
-    from gaploop.datasets.harmonise.plan import derive
+    from gaploop.datasets.edit.harmonise import derive
 
     if not (config.spec or config.to or config.rename_map):
         raise UnusableInputError(
@@ -49,7 +49,7 @@ def harmonise(config: EditConfig) -> int:
             config.output_dir, "Where to? Name a new folder with --output_dir=OUT."
         )
         with progress("Converting", len(pieces[0].episodes)) as advance:
-            takes = writing.harmonise(pieces[0], conversion, out, advance)
+            takes = harmonised.harmonise(pieces[0], conversion, out, advance)
         left: list[str] = []
         text = f"{takes} takes written to {out}."
         if config.to is not None:
@@ -66,16 +66,15 @@ def harmonise(config: EditConfig) -> int:
 
 def _renamed(config: EditConfig, piece: DatasetPiece) -> DatasetPiece:
     from gaploop.datasets.check.description import checked_rename
-    from gaploop.datasets.harmonise.conversion import renamed
+    from gaploop.datasets.edit.harmonise import renamed
 
     names = checked_rename(piece.info.features, config.rename_map)
     return replace(piece, info=renamed(piece.info, names))
 
 
 def _conversion(config: EditConfig, pieces: tuple[DatasetPiece, ...]) -> Conversion:
-    from gaploop.datasets.harmonise.conversion import resolve
-    from gaploop.datasets.harmonise.plan import derive
-    from gaploop.datasets.harmonise.spec import HarmoniseSpec, load_spec, parse_spec
+    from gaploop.datasets.edit.harmonise import derive, resolve
+    from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec, parse_spec
 
     piece = pieces[0]
     if config.spec is not None:
@@ -96,7 +95,7 @@ def _conversion(config: EditConfig, pieces: tuple[DatasetPiece, ...]) -> Convers
 
 
 def _show_draft(config: EditConfig, piece: DatasetPiece, reference: DatasetPiece) -> int:
-    from gaploop.datasets.harmonise.plan import derive, tidy
+    from gaploop.datasets.edit.harmonise import derive, tidy
 
     draft = derive(piece, reference)
     open_ = bool(draft.undecided or draft.impossible)

@@ -16,10 +16,9 @@ from rich.table import Table
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
 from gaploop.datasets.columns import STATE
-from gaploop.datasets.edit.retag import tag_events
-from gaploop.datasets.edit.splits import by_field, by_share
+from gaploop.datasets.edit.actions import by_field, by_share, tag_events
+from gaploop.datasets.episodes_table import add_events
 from gaploop.datasets.labels.store import open_labelled
-from gaploop.datasets.labels.transfer import add_events
 from gaploop.datasets.layout import EpisodeRow, parse_episodes
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
@@ -182,7 +181,8 @@ def run(config: EditConfig) -> int:
 def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
     """Show what would be left out at the ends of takes, and leave it out if that is confirmed."""
     from gaploop.datasets.edit.actions import EditPlan
-    from gaploop.datasets.edit.trim import changes, find_idle
+    from gaploop.datasets.edit.changes import find_idle
+    from gaploop.datasets.edit.changes import trims as left_out
     from gaploop.datasets.lineage import spans
 
     every = not config.episodes and not config.where
@@ -225,7 +225,7 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
             span = f"{row['first']}:{row['end']}"
             table.add_row(str(row["episode"]), str(row["frames"]), span, *seconds)
         options.console().print(table)
-    piece = replace(piece, changes=changes(piece, trims))
+    piece = replace(piece, changes=left_out(piece, trims))
     plan = EditPlan("edit trim", {"": (piece,)}, _deciding_options(config), notes=tuple(notes))
     if not cut and config.output_dir is None:  # nothing to change
         return finish(replace(config, dry_run=True), plan, None, False, {"ends": ends})
@@ -234,8 +234,8 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
 
 def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[int]) -> EditPlan:
     """Plan what `correct` changes in the chosen episodes."""
-    from gaploop.datasets.edit import correct
     from gaploop.datasets.edit.actions import EditPlan
+    from gaploop.datasets.edit.changes import corrections
     from gaploop.datasets.lineage import spans
 
     if not config.subtract and not config.swap:
@@ -244,7 +244,7 @@ def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[i
         )
     nested = config.subtract and all(isinstance(v, dict) for v in config.subtract.values())
     subtract = config.subtract if nested or not config.subtract else {STATE: config.subtract}
-    changes = correct.changes(piece, chosen, subtract, config.swap)
+    changes = corrections(piece, chosen, subtract, config.swap)
     where, notes = f"in episodes {spans(chosen)}", []
     for feature, entries in subtract.items():
         less = ", ".join(f"{value:g} from {name}" for name, value in entries.items())

@@ -112,11 +112,10 @@ datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
-datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].video | dataset
-datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
-datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
 datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form / name | ours
+datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form | ours
 datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
@@ -144,11 +143,11 @@ datasets/formats/lerobot_v2.py:export_v21 | output.parent / f'.{output.name}.par
 datasets/formats/lerobot_v2.py:export_v21 | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/writing.py:_bring_along | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/writing.py:_bring_along | stage / own | dataset
-datasets/harmonise/spec.py:_units | folder / ranges | user
+datasets/edit/harmonised.py:_bring_along | shutil.copy2(path, stage / own) | dataset
+datasets/edit/harmonised.py:_bring_along | stage / own | dataset
+datasets/edit/harmonise_spec.py:_units | folder / ranges | user
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
-datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
+datasets/episodes_table.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
@@ -207,6 +206,8 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
 failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours

@@ -1,6 +1,6 @@
-"""Where decoded pictures are kept, in which form, and how much of the disk they may take.
+"""Where decoded pictures are kept, and how much of the disk they may take.
 
-One folder per dataset below a common one, in it one per form (codec, size, decoder). The bound
+One folder per dataset below a common one, in it one per form (size, decoder). The bound
 holds for all of them together: the least recently used that nobody reads makes room first.
 They show people, so only their owner may read them, and a withdrawn consent removes them.
 """
@@ -26,22 +26,15 @@ import xxhash
 from gaploop.core import platform_calls
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_made_from
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically
 
 log = logging.getLogger(__name__)
 
-MODES: Final = {
-    "auto": "raw where it fits the bound, else jpeg where that fits, else off",
-    "raw": "LeRobot's own pictures, bit by bit",
-    "jpeg": "a tenth to a fifth of raw, and not quite the same pictures",
-    "off": "decode the video for every sample, as LeRobot does",
-}
 PACK: Final = ".pack"
 INDEX: Final = ".index"
 PRIVATE: Final = 0o600
 """Mode of every file here: pictures show people."""
-JPEG_QUALITY: Final = 90
 RESERVE_BYTES: Final = 2_000_000_000
 """Left free on the disk, whatever the bound says."""
 _USED: Final = "used"
@@ -62,8 +55,6 @@ def private(path: str, flags: int) -> int:
 class CacheOptions:
     """How decoded pictures are kept for training; see docs/data/loading.md."""
 
-    mode: str = field(default="auto", metadata={"option": False})
-    """auto (raw where it fits, else jpeg, else off), raw, jpeg or off."""
     size: str = "native"
     """What pictures are scaled to, such as 224 or 320x240: what training uses loads fastest. off
     keeps none and reads the videos."""
@@ -71,12 +62,12 @@ class CacheOptions:
     """What all caches in $XDG_CACHE_HOME/gaploop may take together [GB]."""
     dir: Path | None = field(default=None, metadata={"option": False})
     """Where caches are; gaploop/frames in $XDG_CACHE_HOME (~/.cache) unless given."""
+    keep: bool = field(default=True, metadata={"option": False})
+    """Keep pictures; otherwise videos are decoded for every sample, as LeRobot does."""
 
     def __post_init__(self) -> None:
         if self.size == "off":
-            object.__setattr__(self, "mode", "off")
-        if self.mode not in MODES:
-            raise unknown_choice("cache mode", self.mode, MODES)
+            object.__setattr__(self, "keep", False)
         if not self.max_gb >= 0:
             raise UnusableInputError(f"--cache.max_gb={self.max_gb:g} must be 0 or more.")
         parse_size(self.size)

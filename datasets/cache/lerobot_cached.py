@@ -118,7 +118,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._in_use: Any = None
         self.stores = {}
-        if cache.mode != "off" and self._cameras and len(self._episode):
+        if cache.keep and self._cameras and len(self._episode):
             times_s = self._columns["timestamp"].numpy().astype(np.float64)
             order = np.argsort(self._episode, kind="stable")
             episodes, firsts = np.unique(self._episode[order], return_index=True)
@@ -233,10 +233,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
             store.forget(row)
             times = {camera: self._times_s(np.array([row]))}
             found = self._query_videos(times, int(self._episode[row]))[camera]
-            picture = self._scaled(found)
-            out[position] = picture if store.codec == "raw" else picture.permute(1, 2, 0)
-        if store.codec == "jpeg":
-            batch = batch.permute(0, 3, 1, 2)
+            out[position] = self._scaled(found)
         if rows.shape[1] > 1:
             batch = batch.reshape(*rows.shape, *batch.shape[1:])
         return self._finished(batch)

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.datasets.cache.folder import (
-    JPEG_QUALITY,
     PACK,
     CacheFolder,
     CacheOptions,
@@ -37,21 +36,17 @@ from gaploop.datasets.cache.folder import (
     remove,
 )
 from gaploop.datasets.cache.packs import (
-    Codec,
     Int64Array,
     PackedEpisode,
     PackWriter,
     PictureStore,
-    encode,
     read_index,
 )
 from gaploop.datasets.layout import reraise_as_damaged
-from gaploop.datasets.video import open_video, sample_pictures
+from gaploop.datasets.video import open_video
 
 log = logging.getLogger(__name__)
 
-MARGIN: Final = 1.3
-"""JPEG sizes are guessed from a few key frames; this is added for what they don't show."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 JUMP_S: Final = 5.0
 """Pictures that nobody wants are decoded up to this long a stretch [s], and jumped over beyond."""
@@ -73,22 +68,22 @@ def cache_pictures(
     """Return the stores of all cameras, for a table of `rows`, after decoding what isn't cached.
 
     Raises:
-        NoRoomError: neither form fits the bound and the disk.
+        NoRoomError: they don't fit the bound and the disk.
         UnusableInputError: a video can't be read, or lacks a picture for some row.
     """
     try:
         cache = _Cache(clips, decoding, options)
-        codec = cache.fitting()
-        cache.folder.use(cache.form(codec))
-        if cache.missing(codec):
+        cache.make_room()
+        cache.folder.use(cache.form)
+        if cache.missing():
             with cache.folder.building():
-                cache.build(cache.missing(codec), codec, progress)
+                cache.build(cache.missing(), progress)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         where = error.filename or options.dir or default_folder()
         raise NoRoomError(f"{where}: {error.strerror}") from None
-    return cache.folder, cache.stores(rows, codec)
+    return cache.folder, cache.stores(rows)
 
 
 class _Cache:
@@ -99,47 +94,28 @@ class _Cache:
         self.folder = CacheFolder(decoding.root, options)
         self.ids = self.folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
 
-    def fitting(self) -> Codec:
-        """Return the form to keep pictures in: the first allowed one that fits."""
-        allowed: tuple[Codec, ...] = ("raw", "jpeg")
-        needs, room = [], 0
-        for codec in allowed:
-            if self.options.mode not in ("auto", codec):
-                continue
-            missing = self.missing(codec)
-            if not missing:
-                return codec
-            if codec == "raw":
-                shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in missing)
-                needed = sum(3 * height * width * n for (height, width), n in shapes)
-            else:
-                guess = 0.0
-                for camera in {c.camera for c in missing}:
-                    mine = [c for c in missing if c.camera == camera]
-                    video = self.decoding.root / mine[0].video
-                    shown = sample_pictures(video, 4).transpose(0, 2, 3, 1)
-                    small = (scaled(p, self.decoding.size) for p in shown)
-                    sizes = [len(encode(p, codec, JPEG_QUALITY)) for p in small]
-                    guess += MARGIN * float(np.mean(sizes)) * sum(len(c.rows) for c in mine)
-                needed = int(guess)
-            room = self.folder.room(needed, self.form(codec))
-            if needed <= room:
-                return codec
-            needs.append(f"{needed / 1e9:.2f} GB as {codec}")
-        raise NoRoomError(
-            f"its pictures would take {' or '.join(needs)}, and {max(room, 0) / 1e9:.2f} GB of "
-            f"{self.folder.base} may be used (--cache.max_gb={self.options.max_gb:g})"
-        )
+        size = "native" if options.shape is None else f"{options.shape[1]}x{options.shape[0]}"
+        self.form = f"raw-{size}-{decoding.backend}"
 
-    def missing(self, codec: Codec) -> list[Clip]:
+    def make_room(self) -> None:
+        """Make room for what isn't cached, or raise NoRoomError."""
+        shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in self.missing())
+        needed = sum(3 * height * width * n for (height, width), n in shapes)
+        if needed and needed > (room := self.folder.room(needed, self.form)):
+            raise NoRoomError(
+                f"its pictures take {needed / 1e9:.2f} GB, and {max(room, 0) / 1e9:.2f} GB of "
+                f"{self.folder.base} may be used (--cache.max_gb={self.options.max_gb:g})"
+            )
+
+    def missing(self) -> list[Clip]:
         """Return the clips that aren't cached."""
-        held = self._held(codec)
+        held = self._held()
         return [c for c in self.clips if self._key(c) not in held[c.video]]
 
-    def _held(self, codec: Codec) -> dict[str, dict[str, PackedEpisode]]:
-        return {video: read_index(self._pack(video, codec)) for video in self.ids}
+    def _held(self) -> dict[str, dict[str, PackedEpisode]]:
+        return {video: read_index(self._pack(video)) for video in self.ids}
 
-    def build(self, clips: Sequence[Clip], codec: Codec, progress: Progress) -> None:
+    def build(self, clips: Sequence[Clip], progress: Progress) -> None:
         """Decode clips into their packs, several videos at once; call with the lock held."""
         if not clips:
             return
@@ -151,21 +127,21 @@ class _Cache:
             progress("Caching pictures", sum(len(c.rows) for c in clips)) as advance,
             ThreadPoolExecutor(max_workers=min(len(jobs), os.cpu_count() or 1)) as pool,
         ):
-            running = [pool.submit(self._decode, job, codec, advance, stop) for job in jobs]
+            running = [pool.submit(self._decode, job, advance, stop) for job in jobs]
             try:
                 for job in running:
                     job.result()
             except BaseException as error:
                 stop.set()
                 pool.shutdown(cancel_futures=True)
-                if isinstance(error, NoRoomError | OSError):
+                if isinstance(error, OSError):
                     for clip in clips:  # a cache that can't be used takes no room either
-                        remove(self._pack(clip.video, codec))
+                        remove(self._pack(clip.video))
                 raise
 
-    def stores(self, rows: int, codec: Codec) -> dict[str, PictureStore]:
+    def stores(self, rows: int) -> dict[str, PictureStore]:
         """Return each camera's pictures."""
-        result, held = {}, self._held(codec)
+        result, held = {}, self._held()
         for camera in dict.fromkeys(c.camera for c in self.clips):
             mine = [c for c in self.clips if c.camera == camera]
             videos = list(dict.fromkeys(c.video for c in mine))
@@ -178,40 +154,23 @@ class _Cache:
                     f"{self.decoding.root}: pictures of {camera} have sizes {', '.join(sizes)}. "
                     "Give them one with --cache.size=WIDTHxHEIGHT."
                 )
-            packs = [self._pack(v, codec) for v in videos]
-            result[camera] = PictureStore(codec, packs, entries, rows)
+            packs = [self._pack(v) for v in videos]
+            result[camera] = PictureStore(packs, entries, rows)
         return result
 
     def _decode(
-        self,
-        clips: Sequence[Clip],
-        codec: Codec,
-        advance: Callable[[int], None],
-        stop: threading.Event,
+        self, clips: Sequence[Clip], advance: Callable[[int], None], stop: threading.Event
     ) -> None:
-        pack = self._pack(clips[0].video, codec)
-        with PackWriter(pack, codec, JPEG_QUALITY) as writer:
+        with PackWriter(self._pack(clips[0].video)) as writer:
             for clip, pictures in decoded(clips, self.decoding):
                 if stop.is_set():
                     return
                 writer.append(self._key(clip), pictures)
                 advance(len(clip.rows))
-                if codec == "jpeg" and self.folder.left() < 0:
-                    raise NoRoomError(
-                        "its pictures turned out larger than estimated and exceed "
-                        f"--cache.max_gb={self.options.max_gb:g}"
-                    )
 
-    def form(self, codec: Codec) -> str:
-        """Return the name of the folder that pictures go to, such as `jpeg90-224x224-pyav`."""
-        size = self.options.shape
-        shown = "native" if size is None else f"{size[1]}x{size[0]}"
-        quality = JPEG_QUALITY if codec == "jpeg" else ""
-        return f"{codec}{quality}-{shown}-{self.decoding.backend}"
-
-    def _pack(self, video: str, codec: Codec) -> Path:
+    def _pack(self, video: str) -> Path:
         name = f"{video.replace('/', '_')}.{self.ids[video]}{PACK}"
-        return self.folder.path / self.form(codec) / name
+        return self.folder.path / self.form / name
 
     def _key(self, clip: Clip) -> str:
         digest = xxhash.xxh3_128(clip.times_s.tobytes())

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import cv2
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from gaploop.core.files import append_line, parse_json
 from gaploop.core.messages import Image
 from gaploop.datasets.cache.folder import INDEX, PRIVATE, private
 
-type Codec = Literal["raw", "jpeg"]
 type Int64Array = NDArray[np.int64]
 
 PARTS: Final = 8
@@ -55,21 +53,6 @@ class PackedEpisode:
     def end(self) -> int:
         """Where the last one ends in the pack [bytes]."""
         return self.offset + int(self.sizes.sum())
-
-
-def encode(picture: Image, codec: Codec, quality: int) -> NDArray[np.uint8]:
-    """Return the bytes that are stored for an RGB picture (height, width, 3).
-
-    Raw bytes are in the order in which a policy wants them: channel, row, column.
-    """
-    if codec == "raw":
-        return np.ascontiguousarray(picture.transpose(2, 0, 1)).reshape(-1)
-    # Full colour resolution: at quality 90 it is smaller and truer than 4:2:0 at 95, because a
-    # video's colours are smooth already and JPEG would halve them a second time, off by a quarter.
-    sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
-    flags = [cv2.IMWRITE_JPEG_QUALITY, quality, *sampling]
-    data = cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), flags)[1]
-    return np.asarray(data, dtype=np.uint8)
 
 
 def read_index(pack: Path) -> dict[str, PackedEpisode]:
@@ -113,8 +96,8 @@ def _append(pack: Path, value: Mapping[str, Any]) -> None:
 class PackWriter:
     """Appends episodes to a pack; one writer at a time, under the cache's lock."""
 
-    def __init__(self, pack: Path, codec: Codec, quality: int) -> None:
-        self.pack, self._codec, self._quality = pack, codec, quality
+    def __init__(self, pack: Path) -> None:
+        self.pack = pack
 
     def __enter__(self) -> PackWriter:
         self.pack.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,7 +114,8 @@ class PackWriter:
         offset = self._stream.seek(0, os.SEEK_END)
         sizes, sums, height, width = [], [], 0, 0
         for picture in pictures:
-            data = encode(picture, self._codec, self._quality)
+            # In the order in which a policy wants them: channel, row, column.
+            data = np.ascontiguousarray(picture.transpose(2, 0, 1)).reshape(-1)
             self._stream.write(data.data)
             sizes.append(len(data))
             sums.append(xxhash.xxh3_64_intdigest(data))
@@ -159,12 +143,11 @@ class PictureStore:
 
     def __init__(
         self,
-        codec: Codec,
         packs: Sequence[Path],
         entries: Iterable[tuple[int, PackedEpisode, Int64Array]],
         rows: int,
     ) -> None:
-        self.codec, self._packs = codec, tuple(packs)
+        self._packs = tuple(packs)
         self._keys: list[tuple[int, str]] = []
         self._episode = np.full(rows, -1, dtype=np.int32)
         self._offset = np.zeros(rows, dtype=np.int64)
@@ -184,8 +167,7 @@ class PictureStore:
 
     def layout(self, n: int) -> tuple[int, int, int, int]:
         """Return the shape of the array that `read` fills with `n` pictures."""
-        height, width = self.shape
-        return (n, 3, height, width) if self.codec == "raw" else (n, height, width, 3)
+        return (n, 3, *self.shape)
 
     def read(
         self, rows: Int64Array, out: NDArray[np.uint8], threads: ThreadPoolExecutor | None = None
@@ -199,10 +181,8 @@ class PictureStore:
 
         def some(first: int) -> None:
             for position in range(first, len(rows), PARTS):
-                row, place = int(rows[position]), out[position]
+                row, data = int(rows[position]), out[position].reshape(-1)
                 size = int(self._size[row])
-                raw = self.codec == "raw"
-                data = place.reshape(-1) if raw else np.empty(size, dtype=np.uint8)
                 if not size or len(data) != size:
                     continue
                 pack = self._keys[int(self._episode[row])][0]
@@ -218,8 +198,6 @@ class PictureStore:
                     continue
                 if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):
                     continue
-                if not raw:
-                    place[:] = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
                 good[position] = True
 
         list(threads.map(some, range(PARTS)) if threads else map(some, range(PARTS)))

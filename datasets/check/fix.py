@@ -25,7 +25,7 @@ from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.check import description, frames
 from gaploop.datasets.check.dataset import check_dataset
-from gaploop.datasets.check.episodes import fix_episodes, known_places, read_old
+from gaploop.datasets.check.episodes import fix_episodes, fix_tasks, known_places, read_old
 from gaploop.datasets.check.findings import (
     ERROR,
     Finding,
@@ -37,7 +37,6 @@ from gaploop.datasets.check.findings import (
 from gaploop.datasets.check.frames import numeric_features, scan_frames
 from gaploop.datasets.check.gaps import fix_labels
 from gaploop.datasets.check.stats import fix_stats
-from gaploop.datasets.check.tasks import fix_tasks
 from gaploop.datasets.check.videos import (
     EpisodeClip,
     decodes,

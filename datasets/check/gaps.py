@@ -1,4 +1,4 @@
-"""What gaploop adds: gap columns, labels, calibration, consent, telemetry.
+"""What gaploop adds: gap columns, labels, calibration, consent, telemetry; and units.
 
 `--fix` attaches gap columns and labels to the recordings they belong to by `gap.take`.
 """
@@ -27,6 +27,7 @@ from gaploop.core.files import parse_json, regular_file
 from gaploop.core.journal_format import read_end, read_header, take_folders
 from gaploop.core.paths import is_plain_name, refuse_links_out
 from gaploop.core.take import TakeInfo
+from gaploop.core.units import plainly_radians
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.episodes import EpisodeTable, read_table
@@ -40,8 +41,8 @@ from gaploop.datasets.check.findings import (
     numbers,
 )
 from gaploop.datasets.check.frames import Scan, WholeEpisode
-from gaploop.datasets.episodes_table import apply_labels
-from gaploop.datasets.labels.transfer import bring_events
+from gaploop.datasets.columns import STATE
+from gaploop.datasets.episodes_table import apply_labels, bring_events
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path, telemetry_rows
 
@@ -394,3 +395,29 @@ def _usable(row: Mapping[str, Any]) -> Row:
         fine = {n: float(w) for n, w in pairs.items() if isinstance(w, float) and 0 <= w <= 1}
         kept |= columns.dimension_columns(fine)
     return kept
+
+
+def check_units(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
+    """Find episodes in other units than most: as their gap columns say, else as values do."""
+    said: dict[str, list[int]] = {}
+    if "gap_units" in episodes.table.column_names:
+        units = episodes.table["gap_units"].to_pylist()
+        for episode, unit in zip(episodes.index.tolist(), units, strict=True):
+            if unit:
+                said.setdefault(str(unit), []).append(episode)
+    if len(said) > 1:
+        most = max(said, key=lambda unit: len(said[unit]))
+        others = sorted(e for unit, found in said.items() if unit != most for e in found)
+        listed = "; ".join(f"{unit}: episodes {numbers(found)}" for unit, found in said.items())
+        text = f"State and action are in several units ({listed}): no policy can learn from both."
+        fix = (
+            f"{findings.delete(others)}  # keeps {most}; or convert a part: gaploop edit harmonise"
+        )
+        findings.error("mixed_units", f"{layout.EPISODES}: gap_units", text, fix)
+    moments = scan.moments.get(STATE) if scan is not None else None
+    if said or scan is None or moments is None or len(moments.low) != len(scan.runs):
+        return
+    odd = [scan.runs[i].episode for i in plainly_radians(moments.low, moments.high)]
+    text = "they look like radians, the others like degrees: no policy can learn from both."
+    fix = f"{findings.delete(odd)}  # or convert a part: gaploop edit split, gaploop edit harmonise"
+    findings.about(odd, "mixed_units", f"data: {STATE}", text, fix)

@@ -1,4 +1,4 @@
-"""Changing which takes a dataset holds: delete, keep, split, merge; never in half.
+"""Changing which takes a dataset holds, or their tags: delete, keep, split, merge, re-tag.
 
 An edit is planned first, so that it can be shown, and then carried out in a hidden folder that
 takes its place at once: killed at any instant, there is the old dataset or the new one.
@@ -7,26 +7,32 @@ takes its place at once: killed at any instant, there is the old dataset or the 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder
+from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.run_record import write_record
+from gaploop.core.units import noted
+from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import profile, require_same
-from gaploop.datasets.edit import splits
 from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
-from gaploop.datasets.edit.splits import Parts
 from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.lineage import note_and_refuse_withdrawn
 
 
 @dataclass(frozen=True)
@@ -121,12 +127,12 @@ def plan_split(
     twice = sorted(index for index, n in Counter(every).items() if n > 1)
     if twice:
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
-    common = splits.shared_sessions(parts, piece.held)
+    common = shared_sessions(parts, piece.held)
     names = numbers(common, 3)
     if common and not named:
         raise UnusableInputError(
             f"Session {names} would be in several parts: a policy would be tested on a session "
-            f"that it was trained on. Give --splits=session or shares, or {splits.NAME}."
+            f"that it was trained on. Give --splits=session or shares, or {NAME}."
         )
     notes = []
     if common:
@@ -294,3 +300,152 @@ def delete_takes(
             plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
             carry_out(plan, None, reencode=True, hook=hook)
     return gone
+
+
+type Parts = dict[str, list[int]]
+"""Name of each part to the episodes in it."""
+
+NAME: Final = """name episodes: --splits='{"train": "0:40", "test": "40:"}'"""
+_FIELDS: Final[dict[str, Callable[[EpisodeRow], object]]] = {
+    **{name: attrgetter(name) for name in ("outcome", "failure_mode", "phase")},
+    "dimension": lambda e: max(e.info.dimensions, key=lambda d: e.info.dimensions[d], default=""),
+    **{name: attrgetter(f"info.{name}") for name in ("kind", "domain", "session", "operator")},
+    **{n: attrgetter(f"info.{n}") for n in ("station", "calibration", "policy", "plan", "task")},
+}
+
+
+def session_of(episode: EpisodeRow) -> str:
+    """Return what tells a take's session from others; a take without one is its own."""
+    return episode.info.session or f"take {episode.info.uid}"
+
+
+def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
+    """Return the sessions that are in more than one part."""
+    session = {e.index: session_of(e) for e in episodes}
+    seen: dict[str, set[str]] = {}
+    for name, indices in parts.items():
+        for index in indices:
+            seen.setdefault(session[index], set()).add(name)
+    return sorted(s for s, names in seen.items() if len(names) > 1)
+
+
+def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int = 0) -> Parts:
+    """Split at random by shares of the takes, which add up to 1; one seed gives the same parts.
+
+    Sessions stay together, which may miss the shares.
+
+    Raises:
+        UnusableInputError: shares that don't add up, or fewer sessions than parts.
+    """
+    bad = [s for s in shares.values() if not 0 < s < 1]
+    if bad or len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-6:
+        text = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
+        raise UnusableInputError(
+            f"Shares {{{text}}} must be two or more numbers between 0 and 1 that add up to 1."
+        )
+    groups: dict[str, list[int]] = {}
+    for episode in episodes:
+        groups.setdefault(session_of(episode), []).append(episode.index)
+    if len(groups) < len(shares):
+        names = ", ".join(sorted(groups)[:3])
+        raise UnusableInputError(
+            f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
+            f"({names}), too few for {len(shares)} parts that share no session. "
+            f"Record in another session, or {NAME}."
+        )
+    drawn = [groups[key] for key in sorted(groups)]
+    random.Random(seed).shuffle(drawn)
+    drawn.sort(key=len, reverse=True)  # stable: equal ones stay shuffled
+    parts: Parts = {name: [] for name in shares}
+    for left, group in zip(range(len(drawn), 0, -1), drawn, strict=True):
+        empty = [name for name in parts if not parts[name]]
+        open_to = empty if left == len(empty) else list(parts)
+        wanted = {name: shares[name] * len(episodes) - len(parts[name]) for name in open_to}
+        parts[max(open_to, key=lambda name: wanted[name])] += group
+    return {name: sorted(indices) for name, indices in parts.items()}
+
+
+def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
+    """Split by a field such as `outcome`, or a condition: one part for each value.
+
+    Raises:
+        UnknownChoiceError: no take has such a condition.
+        UnusableInputError: all takes have the same value, or two values the same folder.
+    """
+    conditions = {key for e in episodes for key in e.info.conditions}
+    if name not in _FIELDS and name not in conditions:
+        raise unknown_choice("field", name, [*_FIELDS, *conditions], "--splits")
+    read: Callable[[EpisodeRow], object]
+    read = _FIELDS.get(name, lambda e: e.info.conditions.get(name, ""))
+    parts: Parts = {}
+    values: dict[str, str] = {}
+    for episode in episodes:
+        value = read(episode)
+        text = str(value) if isinstance(value, str) else json.dumps(value)
+        part = re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"  # a folder's name
+        if values.setdefault(part, text) != text:
+            raise UnusableInputError(
+                f"--splits={name}: '{values[part]}' and '{text}' would both go to {part}. "
+                "Make them one word with gaploop edit retag, or name the parts: --splits='{…}'."
+            )
+        parts.setdefault(part, []).append(episode.index)
+    if len(parts) < 2:
+        raise UnusableInputError(
+            f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
+            " Split by something in which they differ."
+        )
+    return dict(sorted(parts.items()))
+
+
+SOURCE: Final = "engineer"
+_NOT_TAGS: Final = {
+    "consent": "consent is what people in a take gave; manage it with: gaploop consent",
+    "uid": "labels and lineage are tied to a take's uid; it never changes",
+    "t0_ns": "when a take was recorded never changes",
+    **dict.fromkeys(labels.FIELDS, "that is a label; set it with: gaploop label"),
+}
+
+
+def tag_events(
+    episodes: Sequence[EpisodeRow], values: Mapping[str, Any], author: str
+) -> list[LabelEvent]:
+    """Return the events that give episodes tags that they don't have yet.
+
+    Args:
+        values: tag to value; conditions are added to those that a take has, null removes one.
+
+    Raises:
+        UnusableInputError: no such tag or value, episodes without gap columns, or simulated takes
+            that are to pass for real ones.
+    """
+    for name in values:
+        bare = name.removeprefix("gap_")
+        if bare in _NOT_TAGS:
+            raise UnusableInputError(f"--set: {bare} can't be set here: {_NOT_TAGS[bare]}.")
+        if name not in TAGS:
+            raise unknown_choice("tag", name, TAGS, "--set")
+    if not isinstance(values.get("conditions", {}), Mapping):
+        raise UnusableInputError(
+            f'--set: conditions must map names to values, such as {{"lighting": "lamp"}}; '
+            f"got {values['conditions']!r}."
+        )
+    at, events = labels.now(), []
+    for episode in episodes:
+        info = episode.info
+        for name, value in values.items():
+            old: Any = dict(info.conditions) if name == "conditions" else str(getattr(info, name))
+            new: Any = str(value)
+            if name == "conditions":
+                new = {k: v for k, v in {**old, **value}.items() if v is not None}
+            elif name == "units":
+                new = noted(new)
+            if new != old:
+                simulated = info.domain in (Domain.SIM, Domain.SIM_TARGET)
+                if name == "domain" and new == Domain.REAL and simulated:
+                    raise UnusableInputError(
+                        f"--set: episode {episode.index} is tagged as simulated ({info.domain}); "
+                        "it can't be tagged as real. Was it converted wrongly? Do it again with "
+                        "--set='{domain: real}'."
+                    )
+                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at))
+    return events

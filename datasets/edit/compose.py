@@ -29,10 +29,9 @@ from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
-from gaploop.datasets.check.tasks import read_tasks
-from gaploop.datasets.episodes_table import gap_row, with_gap_columns
+from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader, to_numpy
-from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path

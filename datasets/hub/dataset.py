@@ -17,12 +17,12 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
-from gaploop.datasets.consented import require_dataset_consent
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
+from gaploop.datasets.lineage import require_dataset_consent
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""

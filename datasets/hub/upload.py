@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import av
 import httpx
 import huggingface_hub
 import tenacity
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, HfFileSystem
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -37,7 +38,8 @@ from huggingface_hub.utils import (
 )
 
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.datasets.hub.target import HubTarget
+from gaploop.core.files import VIDEO_FORMATS
+from gaploop.datasets.hub.target import HubTarget, endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -562,3 +564,28 @@ def _batches(additions: Sequence[CommitOperationAdd]) -> Iterator[list[CommitOpe
             batch, size = [], 0
     if batch:
         yield batch
+
+
+BLOCK_BYTES: Final = 1 << 18
+"""So much of a video is read at once: some pictures."""
+BLOCKS: Final = 64
+"""So many are kept of each."""
+
+
+def video_opener(repo_id: str, root: Path) -> Callable[[Path], Any]:
+    """Return what opens a repository's videos with PyAV, by their paths below `root`.
+
+    `root` is the snapshot of its tables in Hugging Face's cache, named by its commit. A video that
+    isn't there, or can't be read, is an OSError.
+    """
+    remote, files = HfFileSystem(endpoint=endpoint()), dict[Path, Any]()
+
+    def opened(path: Path) -> Any:
+        if path not in files:  # its index is read once, however often it is opened
+            name = f"datasets/{repo_id}@{root.name}/{path.relative_to(root).as_posix()}"
+            kept = {"cache_type": "blockcache", "cache_options": {"maxblocks": BLOCKS}}
+            files[path] = remote.open(name, "rb", block_size=BLOCK_BYTES, **kept)
+        files[path].seek(0)
+        return av.open(files[path], options={"format_whitelist": VIDEO_FORMATS})
+
+    return opened

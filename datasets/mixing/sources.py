@@ -17,8 +17,15 @@ from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.mixture import Floats, Ints, Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.selection import span_ends, wanted_frames
-from gaploop.datasets.mixing.spec import DIMENSION, VALUE, MixtureSpec, WeightTable, by_size
+from gaploop.datasets.mixing.spec import (
+    DIMENSION,
+    VALUE,
+    MixtureSpec,
+    WeightTable,
+    by_size,
+    span_ends,
+    wanted_frames,
+)
 
 _OWN: Final = ("length", "dataset_from_index", "dataset_to_index", "episode_index")
 _TEXTS: Final = ("task", "session", "operator", "station", "calibration", "policy", "plan")

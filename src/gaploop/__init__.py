@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gaploop.core.station import Station as Station
     from gaploop.core.take import Take as Take
     from gaploop.datasets.sources import load_takes as load_takes
-    from gaploop.datasets.takes_table import takes_dataset as takes_dataset
     from gaploop.failure_analysis.diagnosis import Diagnosis as Diagnosis
     from gaploop.finetune.gate.judge import compare as compare
     from gaploop.scripts.check import check as check
@@ -59,7 +58,6 @@ _NAMES = {
     "publish": "scripts.publish",
     "check": "scripts.check",
     "load_takes": "datasets.sources",
-    "takes_dataset": "datasets.takes_table",
     "diagnose": "scripts.diagnose",
     "plan": "scripts.plan",
     "finetune": "scripts.finetune",

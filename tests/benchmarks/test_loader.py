@@ -30,7 +30,7 @@ def test_a_loader_that_cannot_be_used_stands_in_the_table() -> None:
         "frames": 2,
         "videos_mb": 3.0,
         "decoder": "pyav",
-        "fidelity": {"raw_native_identical": True, "jpeg_native_psnr_db": 30.0},
+        "fidelity": {"raw_native_identical": True},
         "loaders": {
             "lerobot": {"samples_per_s": {"workers_0": spread}, "ratio": spread, "memory_mb": 1.0},
             "lerobot_streaming": {"unusable": "no decoder"},

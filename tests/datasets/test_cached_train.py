@@ -101,7 +101,7 @@ def test_a_policy_trained_on_scaled_pictures_scales_camera_pictures(
     assert re.search(r"gaploop\.datasets\.cache\.lerobot_scale_step\.ScaleStep", saved)
     before, _ = make_pre_post_processors(ACTConfig(), pretrained_path=str(policy))
     as_recorded, as_trained = (
-        CachedLeRobotDataset("x/y", root=root, cache=CacheOptions("off", size))[3]
+        CachedLeRobotDataset("x/y", root=root, cache=CacheOptions(size, keep=False))[3]
         for size in ("native", "48x32")
     )
     state = as_recorded["observation.state"]

@@ -31,6 +31,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import (
+    by_field,
     carry_out,
     opened,
     plan_choice,
@@ -38,7 +39,6 @@ from gaploop.datasets.edit.actions import (
     plan_split,
 )
 from gaploop.datasets.edit.compose import DatasetPiece
-from gaploop.datasets.edit.splits import by_field
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.lineage import dataset_hash, read_run, spans

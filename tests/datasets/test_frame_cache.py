@@ -95,7 +95,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> CacheOptions:
-    return CacheOptions("raw", dir=tmp_path / "cache")
+    return CacheOptions(dir=tmp_path / "cache")
 
 
 def cached(root: Path, options: CacheOptions, **kwargs: Any) -> CachedLeRobotDataset:
@@ -173,12 +173,11 @@ def videos_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("codec", ["raw", "jpeg"])
 def test_a_data_loader_gives_the_items_stacked(
-    videos_only: Path, tmp_path: Path, workers: int, codec: str
+    videos_only: Path, tmp_path: Path, workers: int
 ) -> None:
     """Batches that are passed on whole equal those that PyTorch stacks item by item."""
-    options = CacheOptions(codec, dir=tmp_path)
+    options = CacheOptions(dir=tmp_path)
     fast = cached(videos_only, options, delta_timestamps=DELTAS, return_uint8=True)
     episodes = fast.meta.episodes
     order = EpisodeAwareSampler(
@@ -207,9 +206,9 @@ def test_a_pickled_dataset_reads_on(videos_only: Path, raw: CacheOptions) -> Non
     assert_same(pickle.loads(pickle.dumps(fast))[3], fast[3])
 
 
-@pytest.mark.parametrize("mode", ["raw", "off"])
-def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: str) -> None:
-    options = CacheOptions(mode, size="16x24", dir=tmp_path)
+@pytest.mark.parametrize("keep", [True, False])
+def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, keep: bool) -> None:
+    options = CacheOptions(size="16x24", dir=tmp_path, keep=keep)
     plain = LeRobotDataset("x/y", root=root, return_uint8=True)
     fast = cached(root, options, return_uint8=True)
     for camera in CAMERAS:
@@ -219,19 +218,6 @@ def test_scaled_pictures_are_lerobots_scaled(root: Path, tmp_path: Path, mode: s
             wanted = cv2.resize(picture, (16, 24), interpolation=cv2.INTER_AREA)
             np.testing.assert_array_equal(fast[k][camera].permute(1, 2, 0).numpy(), wanted)
     assert plain.features["action"] == fast.features["action"]
-
-
-def test_jpeg_is_close_and_small(root: Path, tmp_path: Path) -> None:
-    exact = cached(root, CacheOptions("raw", dir=tmp_path), return_uint8=True)
-    close = cached(root, CacheOptions("jpeg", dir=tmp_path), return_uint8=True)
-    for k in range(len(exact)):
-        for camera in CAMERAS:
-            ours, theirs = (d[k][camera].float() for d in (close, exact))
-            assert ours.shape == theirs.shape
-            assert (ours - theirs).abs().mean() < 10
-    packs = {codec: tmp_path.rglob(f"{codec}*/*{PACK}") for codec in ("jpeg", "raw")}
-    sizes = {codec: sum(p.stat().st_size for p in found) for codec, found in packs.items()}
-    assert 0 < sizes["jpeg"] < sizes["raw"] / 2
 
 
 def test_videos_are_decoded_once(root: Path, raw: CacheOptions, shown: Any) -> None:
@@ -366,21 +352,13 @@ def test_a_changed_dataset_is_cached_anew(tmp_path: Path, raw: CacheOptions, sho
 def test_short_of_room_the_videos_are_read(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = CacheOptions("auto", max_gb=1e-6, dir=tmp_path)
+    options = CacheOptions(max_gb=1e-6, dir=tmp_path)
     fast = cached(root, options, delta_timestamps=DELTAS)
     assert not fast.cached
     assert_same(fast[7], LeRobotDataset("x/y", root=root, delta_timestamps=DELTAS)[7])
     (line,) = [r.getMessage() for r in caplog.records if r.name.startswith("gaploop")]
     assert "--cache.max_gb" in line
     assert frame_cache.folder_bytes(tmp_path) == 0
-
-
-def test_jpeg_is_taken_where_raw_does_not_fit(videos_only: Path, tmp_path: Path) -> None:
-    raw_bytes = sum(LENGTHS) * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("auto", max_gb=raw_bytes * 0.7 / 1e9, dir=tmp_path)
-    fast = cached(videos_only, options)
-    assert {s.codec for s in fast.cached.values()} == {"jpeg"}
-    assert frame_cache.folder_bytes(tmp_path) <= raw_bytes * 0.7
 
 
 def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
@@ -390,7 +368,7 @@ def test_the_bound_holds_for_all_datasets_together(tmp_path: Path) -> None:
         for k, name in enumerate("abc")
     )
     size = 3 * sum(3 * h * w for h, w in CAMERAS.values())
-    options = CacheOptions("raw", max_gb=2.8 * size / 1e9, dir=tmp_path / "cache")
+    options = CacheOptions(max_gb=2.8 * size / 1e9, dir=tmp_path / "cache")
     assert options.dir is not None
     first = cached(one, options)
     cached(two, options)
@@ -426,7 +404,5 @@ def test_options_are_checked() -> None:
     for text in ("0", "axb", "224x", "-5"):
         with pytest.raises(UnusableInputError, match="WIDTHxHEIGHT"):
             parse_size(text)
-    with pytest.raises(UnusableInputError, match="One of: auto, jpeg, off, raw"):
-        CacheOptions("png")
     with pytest.raises(UnusableInputError, match="max_gb"):
         CacheOptions(max_gb=float("nan"))

@@ -20,9 +20,16 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.differences import profile, require_trainable_together
+from gaploop.datasets.edit.harmonise_spec import (
+    JointChange,
+    Units,
+    Vector,
+    mapped,
+    ordered,
+    parse_spec,
+)
+from gaploop.datasets.edit.harmonised import between, chosen_rows
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise.spec import JointChange, Units, Vector, mapped, ordered, parse_spec
-from gaploop.datasets.harmonise.writing import between, chosen_rows
 from gaploop.datasets.layout import LABELS, TELEMETRY, read_episodes, read_info
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts import cli

@@ -19,7 +19,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.retag import tag_events
+from gaploop.datasets.edit.actions import tag_events
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lineage import read_run
 from gaploop.scripts.cli import main

@@ -23,8 +23,8 @@ from gaploop.core.take import Take, TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.edit.changes import find_idle
 from gaploop.datasets.edit.compose import DatasetPiece
-from gaploop.datasets.edit.trim import find_idle
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.lineage import read_run

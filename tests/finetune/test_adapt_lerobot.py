@@ -23,7 +23,7 @@ from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
 from gaploop.finetune.tuning.presets import PRESETS, LoraOptions, Preset, Randomise, preset_for
 from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
 
-OFF = CacheOptions(mode="off")
+OFF = CacheOptions(size="off")
 QUICK: Any = {"steps": 2, "batch_size": 2, "lr": 1e-2, "cache": OFF}
 NO_PICTURES = ("tracked", "other")
 SLOW_FULL = ("act", "diffusion", "smolvla", "pi0", "pi05")

@@ -302,7 +302,9 @@ FILES = (
         "mixture", "files/mixture.yaml", _loaded("gaploop.datasets.mixing.spec", "load_mixture")
     ),
     Reader(
-        "harmonise-spec", "files/spec.yaml", _loaded("gaploop.datasets.harmonise.spec", "load_spec")
+        "harmonise-spec",
+        "files/spec.yaml",
+        _loaded("gaploop.datasets.edit.harmonise_spec", "load_spec"),
     ),
     Reader("faults", "files/faults.yaml", _faults),
     Reader("labels", "set/meta/gap/labels.jsonl", _labels),

@@ -25,16 +25,16 @@ from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
 from gaploop.datasets import columns, layout, lineage, staging
 from gaploop.datasets.columns import NUMERIC, PICTURES
-from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
+from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec, Vector
 from gaploop.datasets.formats.dataset import write_dataset
 from gaploop.datasets.formats.foreign import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.spec import VECTORS, CameraSpec, Vector
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
+from gaploop.datasets.lineage import note_and_refuse_withdrawn
 from gaploop.datasets.video import ENCODERS
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
