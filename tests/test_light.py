@@ -18,7 +18,8 @@ HEAVY = (
 )
 LIGHT = ("failure_analysis", "datasets/check", "datasets/labels", "datasets/edit",
          "datasets/formats", "datasets/lerobot_read.py", "datasets/new_dataset.py",
-         "datasets/lerobot_import.py", "datasets/lerobot_publish.py", "datasets/whole_stats.py")  # fmt: skip
+         "datasets/lerobot_import.py", "datasets/lerobot_publish.py",
+         "datasets/whole_stats.py")  # fmt: skip
 """Folders and files that import nothing heavy, however far one follows them."""
 MODELS = ("core/arms/", "core/kinematics.py")
 """What makes an arm's model imports MuJoCo, in functions that what is light doesn't call."""
