@@ -21,7 +21,7 @@ from gaploop.datasets.episodes_table import add_events
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import EpisodeRow, parse_episodes
 from gaploop.scripts import options
-from gaploop.scripts.label import named_author
+from gaploop.scripts.label import NOT_SHOWN, named_author
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
@@ -442,7 +442,6 @@ def retag(config: EditConfig) -> int:
     from gaploop.datasets.edit.actions import carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.lineage import spans
-    from gaploop.scripts._label_report import NOT_SHOWN
 
     options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
     piece = DatasetPiece.whole(config.roots[0].resolve())

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.markup import escape
+from rich.table import Table
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.labels import LabelEvent
+from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
+from gaploop.datasets.check.findings import numbers
+from gaploop.datasets.labels.query import queried_values, where
+from gaploop.datasets.labels.store import LabelStore, history, open_labelled, repeats, value_of
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.scripts.options import emit, progress, required
+from gaploop.scripts import options
+from gaploop.scripts.options import counted, emit, progress, required
+
+if TYPE_CHECKING:
+    from gaploop.datasets.labels.agreement import Agreement
 
 SET: Final = ("outcome", "failure_mode", "phase", "dimensions")
 """Options that set a label."""
+NOT_SHOWN: Final = (
+    "Another process is changing the dataset: the labels are saved, and its columns show them "
+    "after the next label or publication."
+)
+MOST_ROWS: Final = 500
+"""More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
+_MOST_VALUES: Final = 8
+_MOST_STATEMENTS: Final = 4
+_MOST_NUMBERS: Final = 10
+_METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 POSITIONAL: Final = "root"
 RARE = ("history", "undo", "note")
 EXAMPLE: Final = """
@@ -71,9 +92,6 @@ class LabelConfig:
 
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
-    from gaploop.datasets.labels.query import where
-    from gaploop.scripts import _label_report
-
     root = required(config.root, "Which folder? Name it: gaploop label DIR")
     sets = any(getattr(config, name) is not None for name in SET)
     if sets + config.undo + config.history > 1:
@@ -93,19 +111,8 @@ def run(config: LabelConfig) -> int:
     if config.undo:
         return _undo(config, store, takes)
     if config.history:
-        from gaploop.datasets.labels.agreement import agreement
-
-        found = _label_report.histories(store, takes)
-        agreed = agreement(store.events, [take.info.uid for take in takes])
-        emit(config.json, {"dataset": store.root, "takes": found, "agreement": agreed})
-        if not config.json:
-            _label_report.print_histories(store, found)
-            _label_report.print_agreement(agreed)
-        return 0
-    emit(config.json, _label_report.current(store, takes))
-    if not config.json:
-        _label_report.print_current(store, takes, config.where)
-    return 0 if takes else 1
+        return _history(config, store, takes)
+    return _show(config, store, takes)
 
 
 def named_author(given: str) -> str:
@@ -169,14 +176,158 @@ def _write(
     stated: int,
     verb: str = "labelled",
 ) -> int:
-    """Write events down and say what that changed; 1 where nothing was said about anything."""
-    from gaploop.scripts._label_report import written
+    """Write events down and say what that changed; 1 where nothing was said about anything.
 
-    adds = bool(new) and store.lacks_columns
-    shown = True
+    `stated` counts what was there already, too.
+    """
+    adds, shown = bool(new) and store.lacks_columns, True
     if new:
         with progress("Writing labels"):
             shown = (store.add_columns() if adds else store).say(new)
-    answer, text = written(store, new, stated, verb, shown=shown, adds=adds)
-    emit(config.json, answer, text)
+    uids = list(dict.fromkeys(e.uid for e in new))
+    after = labels.standing([*store.events, *new])
+    above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
+    known = {e.info.uid: e for e in store.episodes}
+    episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)
+    lines = []
+    if not new:
+        why = "These labels are set already." if unchanged else "No take is chosen."
+        lines.append(f"Nothing to write. {why}")
+    else:
+        said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
+        values = "; ".join([*said[:_MOST_STATEMENTS], *(["…"] if said[_MOST_STATEMENTS:] else [])])
+        be = "is" if len(uids) == 1 else "are"
+        which = numbers(episodes, _MOST_NUMBERS)
+        lines.append(
+            f"{counted(len(uids), store.what)} {be} {verb} ({which}) by {new[0].author}: {values}"
+        )
+        lines += [f"{unchanged} labels were set already."] if unchanged else []
+    if above:
+        who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
+        lines.append(f"{len(above)} of these don't count: labels of {who} outrank them.")
+    odd = []
+    for uid in uids:
+        outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
+        ended = outcome.value if outcome is not None else known[uid].outcome.value
+        if ended == Outcome.SUCCESS and mode is not None and mode.value:
+            odd.append(known[uid].index)
+    if odd:
+        lines.append(
+            f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
+            "was one, clear the mode with --failure_mode=none."
+        )
+    if adds:
+        lines.append(
+            "Added gap columns to meta/episodes, with a uid for each "
+            "episode. Edit with gaploop edit: LeRobot's own edit tool drops them."
+        )
+    lines += [] if shown else [NOT_SHOWN]
+    answer = {"dataset": store.root, "episodes": episodes, "uids": uids, "events": len(new)}
+    answer |= {"unchanged": unchanged, "outranked": len(above), "columns": shown}
+    answer |= {"author": new[0].author if new else ""}
+    emit(config.json, answer, "\n".join(lines))
     return 0 if stated else 1
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        words = (f"{n} {v:g}" if isinstance(v, float) else f"{n} {v}" for n, v in value.items())
+        return ", ".join(words) or "none"
+    return str(value) or "none"
+
+
+def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    """Show the labels that stand, as a table with counts below; 1 where no take is chosen."""
+    said = labels.standing(store.events)
+    origin = ("author", "source", "at", "confidence", "note")
+    rows, table = [], Table(title=escape(f"{store.root}"), title_justify="left")
+    for column in (store.what, "outcome", "failure mode", "phase", "dimensions", "said by"):
+        table.add_column(column, overflow="fold")
+    for take in takes:
+        stand = {n: event for n in FIELDS if (event := said.get((take.info.uid, n))) is not None}
+        rows.append(
+            {
+                store.what: take.index,
+                "uid": take.info.uid,
+                **{name: value_of(take, name, said) for name in FIELDS},
+                "conditions": dict(take.info.conditions),
+                "labels": {n: {k: getattr(e, k) for k in origin} for n, e in stand.items()},
+            }
+        )
+        if len(rows) <= MOST_ROWS:
+            people = dict.fromkeys(_who(vars(e)) for e in stand.values())
+            words = (take.outcome.value, take.failure_mode, take.phase)
+            cells = [str(take.index), *words, _shown(take.info.dimensions), ", ".join(people)]
+            table.add_row(*(escape(c) if c != "none" else "" for c in cells))
+    counts = {n: Counter(row[n] for row in rows) for n in ("outcome", "failure_mode")}
+    emit(config.json, {"dataset": store.root, "takes": rows, "counts": counts})
+    console = options.console(quiet=config.json)
+    if takes:
+        console.print(table)
+    if len(takes) > MOST_ROWS:
+        console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
+    parts = ", ".join(f"{n} {name}" for name, n in counts["outcome"].most_common())
+    of_all = f"{len(takes)} of {len(store.episodes)} {store.what}s"
+    lines = [f"{of_all}: {parts}" if parts else f"{of_all}."]
+    if config.where and not takes:
+        for name, found in queried_values(config.where, store.episodes).items():
+            shown = ", ".join(f"{v} ({n})" for v, n in found.most_common(_MOST_VALUES))
+            lines.append(f"  {name} is: {shown}{', …' if len(found) > _MOST_VALUES else ''}")
+    console.print(escape("\n".join(lines)), soft_wrap=True, highlight=False)
+    return 0 if takes else 1
+
+
+def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    """Show for each take who said what when (UTC), which counts and why; and the agreement."""
+    from gaploop.datasets.labels.agreement import agreement
+
+    agreed = agreement(store.events, [take.info.uid for take in takes])
+    console = options.console(highlight=False, soft_wrap=True, quiet=config.json)
+    found: list[dict[str, Any]] = []
+    for take in (t for t in takes if store.about(t.info.uid)):
+        entries = history(store.about(take.info.uid))
+        events = [{**vars(e.event), "counts": e.counts, "why": e.why} for e in entries]
+        found.append({store.what: take.index, "uid": take.info.uid, "events": events})
+        console.print(f"[bold]{store.what} {take.index}[/]  {take.info.uid}")
+        width = max(len(_who(event)) for event in events)
+        for event in events:
+            value = _shown(event["value"])
+            sure = "" if event["confidence"] == 1 else f" ({event['confidence']:g})"
+            said = event["field"] if event["retracts"] else f"{event['field']} = {value}{sure}"
+            note = f'  "{event["note"]}"' if event["note"] else ""
+            when = event["at"][:19].replace("T", " ")
+            line = f"{when}  {_who(event):<{width}}  {said}: {event['why']}{note}"
+            mark = "[green]✓[/] " if event["counts"] else "  "
+            console.print(f"  {mark}{escape(line)}")
+    if not found:
+        console.print("Nobody has labelled these.")
+    emit(config.json, {"dataset": store.root, "takes": found, "agreement": agreed})
+    if not config.json:
+        _print_agreement(agreed)
+    return 0
+
+
+def _who(event: Mapping[str, Any]) -> str:
+    return f"{event['author']} ({event['source']})"
+
+
+def _print_agreement(found: Sequence[Agreement]) -> None:
+    """Print how far labellers agree, field by field; nothing where there aren't two."""
+    console = options.console(highlight=False)
+    if not found:
+        return
+    shown = [a for a in found if a.takes or len(a.authors) > 2]
+    width = max(len(", ".join(a.authors)) for a in shown or found)
+    for a in shown:
+        people = f"{a.field:<12}  {', '.join(a.authors):<{width}}"
+        if not a.takes:
+            console.print(f"{people}  no take is labelled by all of them", soft_wrap=True)
+            continue
+        low, high = a.raw_interval
+        below, above = a.kappa_interval
+        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
+        if math.isnan(a.kappa):
+            kappa = "no kappa: all gave the same label throughout"
+        raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
+        console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
+    console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
-from gaploop.scripts._pushing import push_after
 from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
+from gaploop.scripts.push import push_after
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport

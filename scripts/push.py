@@ -1,18 +1,32 @@
-"""The command `gaploop push`."""
+"""The command `gaploop push`, and pushing after others; one that fails says how to go on."""
 
 from __future__ import annotations
 
 import logging
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.scripts._pushing import DATASET, PushRequest, kind_of, requested_push, send
-from gaploop.scripts.options import emit, required
+import filelock
+
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.core.journal_format import is_journal
+from gaploop.datasets import staging
+from gaploop.datasets.hub.target import HubTarget, check_repo_id, endpoint
+from gaploop.datasets.layout import is_dataset
+from gaploop.scripts.options import PublishedDataset, emit, progress, required
+
+if TYPE_CHECKING:
+    from gaploop.datasets.hub.upload import Patience
 
 log = logging.getLogger(__name__)
 
+RETRIES_AFTER_A_SESSION: Final = 2
+"""Nobody waits long for a Hub at the end of a session: the command for later is printed."""
+DATASET: Final = "dataset"
 POSITIONAL: Final = "folder"
 RARE: Final = ("allow_paths", "license", "tags")
 EXAMPLE: Final = """
@@ -60,35 +74,151 @@ def run(config: PushConfig) -> int:
     from gaploop.datasets.hub.upload import Patience
 
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
-    asked = requested_push(folder, kind_of(folder), config)
+    target = HubTarget(check_repo_id(config.repo_id), _kind(folder), endpoint(), config.private)
     if config.dry_run:
-        return _dry_run(config, asked)
-    sent = send(asked, Patience())
-    if sent.state == "refused":
-        raise UnusableInputError(sent.reason)
-    for line in sent.warnings:
+        return _dry_run(config, folder, target)
+    config.folder = folder.absolute()
+    sent = _sent(config, config.folder, target, Patience())
+    if sent["state"] == "refused":
+        raise UnusableInputError(sent["reason"])
+    for line in sent["warnings"]:
         log.info("%s", line)
-    emit(config.json, sent.as_json(), sent.as_text())
-    return int(sent.state != "pushed")
+    emit(config.json, sent, _in_words(sent))
+    return int(sent["state"] != "pushed")
 
 
-def _dry_run(config: PushConfig, asked: PushRequest) -> int:
+def push_after(
+    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = ()
+) -> dict[str, Any] | None:
+    """Push what a session published, if `--dataset.push_to_hub` says so.
+
+    A Hub that is down, or a dataset that must not be pushed, ends nothing: one line says so. Where
+    signals `stopped` the session, the command for later is all there is.
+
+    Returns:
+        For the command's JSON object: `repo_id`, `state`, `reason`, `url`, …; None where no push
+        was asked for or there is nothing to push.
+    """
+    from gaploop.datasets.hub.upload import Patience
+
+    if not dataset.push_to_hub or not is_dataset(root):
+        return None
+    config = PushConfig(root.absolute(), dataset.repo_id, dataset.private)
+    target = HubTarget(check_repo_id(config.repo_id), DATASET, endpoint(), config.private)
+    if stopped:
+        sent = _answer(config, target, "unreached", "the session was stopped.")
+    else:
+        sent = _sent(config, root.absolute(), target, Patience(retries=RETRIES_AFTER_A_SESSION))
+    for line in (*sent["warnings"], _in_words(sent)):
+        log.info("%s", line)
+    return sent
+
+
+def _kind(folder: Path) -> str:
+    """Return `dataset` or `model`, or refuse a folder that holds neither."""
+    existing_folder(folder, "Folder")
+    if is_dataset(folder):
+        return DATASET
+    if is_journal(folder):
+        raise UnusableInputError(
+            f"{folder} is a journal. Publish it first: gaploop publish --journal={folder} "
+            "--dataset.root=DIR; then push that."
+        )
+    places = (folder, *(folder / part for part in ("adapter", "policy", "merged")))
+    if any(any(p.glob("*.safetensors")) for p in places):
+        return "model"
+    raise UnusableInputError(
+        f"{folder} holds neither a dataset (meta/info.json) nor a policy (*.safetensors). Name a "
+        "dataset's folder, an adapter's, or the run folder of gaploop finetune."
+    )
+
+
+def _answer(
+    config: PushConfig, target: HubTarget, state: str, reason: str = "", **more: Any
+) -> dict[str, Any]:
+    """Return what `--json` prints of a push: pushed, unreached or refused; and how to go on."""
+    words = ["gaploop push", shlex.quote(str(config.folder)), f"--repo_id={target.repo_id}"]
+    words += [] if config.private is None else [f"--private={config.private}".lower()]
+    words += [f"--license={config.license}"] if config.license else []
+    words += [shlex.quote(f"--tags=[{', '.join(config.tags)}]")] if config.tags else []
+    words += ["--allow_paths"] if config.allow_paths else []
+    known = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(config.folder)}
+    known |= {"endpoint": target.endpoint, "state": state, "reason": reason}
+    nothing = {"url": "", "commit": "", "uploaded": 0, "unchanged": 0, "deleted": 0, "warnings": ()}
+    return {**known, **nothing, **more, "command": " ".join(words)}
+
+
+def _in_words(sent: dict[str, Any]) -> str:
+    if sent["state"] == "pushed":
+        what = f"{sent['uploaded']} files uploaded" if sent["uploaded"] else "nothing had changed"
+        return f"{sent['folder']} is at {sent['url']} ({what}, {sent['unchanged']} were there)."
+    then = "Go on with" if sent["state"] == "unreached" else "Once that is fixed"
+    return f"Not pushed: {sent['reason']} {then}: {sent['command']}"
+
+
+def _sent(
+    config: PushConfig, folder: Path, target: HubTarget, patience: Patience
+) -> dict[str, Any]:
+    """Do one push. Never raises for what Hub or folder are like: that is the answer's state."""
+    from gaploop.datasets.hub.dataset import PushOptions, push_dataset
+    from gaploop.datasets.hub.upload import HubUnreachableError
+
+    options = PushOptions(config.license, tuple(config.tags), config.allow_paths, patience)
+    shown = 0
+
+    def on_progress(done: int, _total: int) -> None:
+        nonlocal shown
+        advance(done - shown)
+        shown = done
+
+    try:
+        with (
+            filelock.FileLock(staging.sibling(folder, "push"), timeout=0),
+            progress(f"Pushing {target.repo_id}") as advance,
+        ):
+            if target.kind == DATASET:
+                pushed, plan = push_dataset(folder, target, options, on_progress)
+            else:
+                from gaploop.finetune.hub_policy import push_policy
+
+                pushed, plan = push_policy(folder, target, options, on_progress)
+    except filelock.Timeout:  # two at once would undo each other
+        busy = "another process is pushing it. Wait until it is done."
+        return _answer(config, target, "refused", busy)
+    except GaploopError as error:
+        state = "unreached" if isinstance(error, HubUnreachableError) else "refused"
+        return _answer(config, target, state, str(error))
+    except (KeyboardInterrupt, SystemExit):
+        log.info("Interrupted. Go on with: %s", _answer(config, target, "")["command"])
+        raise
+    return _answer(
+        config,
+        target,
+        "pushed",
+        url=pushed.url,
+        commit=pushed.commit,
+        uploaded=len(pushed.uploaded),
+        unchanged=pushed.unchanged,
+        deleted=len(pushed.deleted),
+        warnings=plan.warnings,
+    )
+
+
+def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
 
-    options = hub_dataset.PushOptions(asked.license, asked.tags, allow_paths=asked.allow_paths)
-    folder, target = asked.folder, asked.target
+    options = hub_dataset.PushOptions(config.license, tuple(config.tags), config.allow_paths)
     if target.kind == DATASET:
-        parcel = hub_dataset.pack(hub_dataset.inspect(folder, options), target, options, "")
+        plan = hub_dataset.pack(hub_dataset.inspect(folder, options), target, options, "")
     else:
         from gaploop.finetune.hub_policy import pack_policy
         from gaploop.finetune.lerobot_policy import resolve
 
-        parcel = pack_policy(resolve(folder), target, options)
-    card, warnings = parcel.card, parcel.warnings
-    files = {f.name: f.size for f in parcel.contents.files}
-    size, where = sum(files.values()), target.url
+        plan = pack_policy(resolve(folder), target, options)
+    files = {f.name: f.size for f in plan.contents.files}
+    size = sum(files.values())
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}
-    answer |= {"bytes": size, "warnings": warnings, "card": card}
-    would = f"Would push {len(files)} files, {size / 1e6:.1f} MB, to {where}."
-    emit(config.json, answer, "\n".join([*warnings, would]))
+    answer |= {"bytes": size, "warnings": plan.warnings, "card": plan.card}
+    would = f"Would push {len(files)} files, {size / 1e6:.1f} MB, to {target.url}."
+    emit(config.json, answer, "\n".join([*plan.warnings, would]))
     return 0

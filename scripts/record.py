@@ -22,7 +22,7 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._library import command
-from gaploop.scripts._pushing import push_after
+from gaploop.scripts.push import push_after
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod

@@ -25,7 +25,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, Suggest
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._pushing import push_after
+from gaploop.scripts.push import push_after
 from gaploop.scripts.record import RecordResult
 from gaploop.teleop.loop import Rates
 

@@ -294,7 +294,7 @@ failure_analysis/review/project.py:read_project | folder / name | listed
 collect/lerobot_registry.py:named_registries | Path(home) / folder | ours
 collect/lerobot_registry.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 collect/lerobot_registry.py:registries | Path(folder).glob(name) | ours
-scripts/_pushing.py:kind_of | folder / part | ours
+scripts/push.py:_kind | folder / part | ours
 collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from loopback_hub import LoopbackHub
 
-from gaploop.scripts._pushing import push_after
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PublishedDataset
+from gaploop.scripts.push import push_after
 
 type Capture = pytest.CaptureFixture[str]
 
