@@ -17,7 +17,7 @@ from gaploop.core.errors import DAMAGE
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
-from gaploop.datasets import columns
+from gaploop.datasets import columns, video
 from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
 from gaploop.datasets.layout import (
     DatasetInfo,
@@ -28,7 +28,7 @@ from gaploop.datasets.layout import (
     reraise_for,
 )
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
-from gaploop.datasets.video import VideoRange, open_video, shown_frames
+from gaploop.datasets.video import VideoRange
 
 LONGEST_VIDEO_S: Final = 1e7
 """Months of video in one file; what starts later is no time [s]."""
@@ -145,16 +145,9 @@ def pictures_at(
     Raises:
         UnusableInputError: one is missing, or can't be read.
     """
-    shown = pictures_of(info, episode, key)
-    found = dict[int, Image]()
-    if isinstance(shown, VideoRange):
-        with open_video(shown.path) as container:
-            for row in sorted(set(rows)):
-                at_s = shown.start_s + row / info.fps
-                for frame in shown_frames(shown.path, container, at_s, 1, info.fps):
-                    found[row] = frame.to_ndarray(format="rgb24")
-    elif shown is not None:
-        found = {row: picture for row, picture in enumerate(shown()) if row in set(rows)}
+    shown, found = pictures_of(info, episode, key), dict[int, Image]()
+    if shown is not None and rows:
+        found = dict(video.pictures_at(shown, sorted(set(rows))))
     if missing := sorted(set(rows) - found.keys()):
         raise damaged(info.root, f"{key} of episode {episode.index} lacks picture {missing[0]}.")
     return found

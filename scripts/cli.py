@@ -67,7 +67,6 @@ _EXTRA_OF: Final = {
     **dict.fromkeys(("segno", "zmq", "pygame", "rerun"), "robot"),
     **dict.fromkeys(("peft", "transformers", "accelerate", "safetensors", "psutil"), "train"),
     **dict.fromkeys(("sklearn", "diffusers", "wandb"), "train"),
-    "imagecodecs": "all",
 }
 """Packages that an installation without extras lacks, and what brings them."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")

@@ -17,7 +17,7 @@ from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
-LAYOUTS: Final = ("aloha", "diffusion_policy", "umi")
+LAYOUTS: Final = ("aloha", "diffusion_policy")
 FORMATS: Final = ("lerobot", *LAYOUTS)
 WRITTEN: Final = "lerobot_v21"
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
@@ -39,7 +39,7 @@ class ConvertConfig:
 
     A LeRobot dataset is checked, written to --output_dir as v3 and given gap columns; of v2.0 and
     v2.1, episodes with missing files are named and left out (then the exit code is 1), and every
-    row and picture is compared. diffusion_policy, umi and aloha become a dataset, every pixel kept.
+    row and picture is compared. diffusion_policy and aloha become a dataset, every pixel kept.
 
     --to=lerobot_v21 writes LeRobot's older layout, and leaves episodes out that aren't whole (then
     the exit code is 1). Uids, labels, units, tasks and telemetry come along. Takes with people in
@@ -51,7 +51,7 @@ class ConvertConfig:
     to: str = ""
     """Write it as lerobot_v21."""
     from_: str = ""
-    """aloha, diffusion_policy, lerobot or umi; seen from the content unless given."""
+    """aloha, diffusion_policy or lerobot; seen from the content unless given."""
     output_dir: Path | None = None
     """The new dataset; it must not exist."""
     episodes: str = ""

@@ -26,7 +26,7 @@ from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.edit.actions import EditPlan
-    from gaploop.datasets.edit.compose import DatasetPiece, VideosDone
+    from gaploop.datasets.edit.compose import DatasetPiece
 
 POSITIONAL: Final = ("action", "roots")
 ACTIONS: Final = (
@@ -145,11 +145,14 @@ def run(config: EditConfig) -> int:
     for name, actions in _ONLY_FOR.items():
         if config.action not in actions and getattr(config, name) != getattr(plain, name):
             raise UnusableInputError(f"--{name} is for {', '.join(actions)}. Leave it out.")
+    if config.action in ("merge", "split") and config.output_dir is None:
+        if not config.dry_run:
+            raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
+        config = replace(config, output_dir=Path("OUT"))  # any name will do
     if config.action == "merge":
-        output = required_output(config)
         with opened(config.roots) as pieces:
             plan = plan_merge(pieces, {"duplicates": config.duplicates}, config.duplicates)
-            return finish(config, plan, output, True)
+            return finish(config, plan)
     if len(config.roots) != 1:
         raise UnusableInputError(
             f"Which dataset? Name one folder: gaploop edit {config.action} DIR"
@@ -162,23 +165,21 @@ def run(config: EditConfig) -> int:
         return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
     with opened(config.roots, change) as (piece,):
+        if config.action == "trim":
+            return trim(config, piece)
         if config.action == "split":
             parts, named = _parts(config, piece)
             plan = plan_split(piece, parts, _deciding_options(config), named=named)
-            return finish(config, plan, required_output(config), True)
-        confirmed = config.yes or config.output_dir is not None
-        if config.action == "trim":
-            return trim(config, piece, confirmed)
-        these = _chosen(config, piece)
-        if config.action == "correct":
-            plan = plan_correction(config, piece, these)
-            return finish(config, plan, config.output_dir, confirmed)
-        kept = these if config.action == "keep" else piece.chosen - these
-        plan = plan_choice(f"edit {config.action}", piece, kept, _deciding_options(config))
-        return finish(config, plan, config.output_dir, confirmed)
+        elif config.action == "correct":
+            plan = plan_correction(config, piece, _chosen(config, piece))
+        else:
+            these = _chosen(config, piece)
+            kept = these if config.action == "keep" else piece.chosen - these
+            plan = plan_choice(f"edit {config.action}", piece, kept, _deciding_options(config))
+        return finish(config, plan)
 
 
-def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
+def trim(config: EditConfig, piece: DatasetPiece) -> int:
     """Show what would be left out at the ends of takes, and leave it out if that is confirmed."""
     from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.changes import find_idle
@@ -198,7 +199,8 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
             f"{len(more)} takes keep up to {longest_s:.2f} s more, since their videos can only be "
             "cut at key frames. Encode those again, with a loss, and cut anywhere: --reencode=true"
         )
-        if longest_s > MOST_MORE_S and confirmed and not config.dry_run:
+        confirmed = (config.yes or config.output_dir is not None) and not config.dry_run
+        if longest_s > MOST_MORE_S and confirmed:
             raise UnusableInputError(f"{piece.info.root}: {text}")
         notes.append(text)
     if idle := [t.episode.index for t in trims if t.never_moves]:
@@ -216,20 +218,22 @@ def trim(config: EditConfig, piece: DatasetPiece, confirmed: bool) -> int:
         }
         for t in cut
     ]
-    if not config.json and ends:
-        table = Table(show_edge=False, pad_edge=False)
-        for column in ("episode", "frames", "stay", "left out at start [s]", "at end [s]"):
-            table.add_column(column, justify="right")
-        for row in ends:
-            seconds = (f"{row[k]:.2f}" if row[k] else "-" for k in ("start_s", "end_s"))
-            span = f"{row['first']}:{row['end']}"
-            table.add_row(str(row["episode"]), str(row["frames"]), span, *seconds)
-        options.console().print(table)
+    if not config.json:
+        seconds = {"left out at start [s]": "start_s", "at end [s]": "end_s"}
+        _print(
+            {
+                "episode": e["episode"],
+                "frames": e["frames"],
+                "stay": f"{e['first']}:{e['end']}",
+                **{title: e[key] or None for title, key in seconds.items()},
+            }
+            for e in ends
+        )
     piece = replace(piece, changes=left_out(piece, trims))
     plan = EditPlan("edit trim", {"": (piece,)}, _deciding_options(config), notes=tuple(notes))
     if not cut and config.output_dir is None:  # nothing to change
-        return finish(replace(config, dry_run=True), plan, None, False, {"ends": ends})
-    return finish(config, plan, config.output_dir, confirmed, {"ends": ends})
+        config = replace(config, dry_run=True)
+    return finish(config, plan, {"ends": ends})
 
 
 def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[int]) -> EditPlan:
@@ -253,13 +257,6 @@ def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[i
         notes.append(f"Swaps the pictures of {' and '.join(config.swap)} {where}.")
     parts = {"": (replace(piece, changes=changes),)}
     return EditPlan("edit correct", parts, _deciding_options(config), notes=tuple(notes))
-
-
-def required_output(config: EditConfig) -> Path:
-    """Return the new folder, which has to be given; any name will do where nothing is written."""
-    if config.output_dir is None and not config.dry_run:
-        raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
-    return config.output_dir or Path("OUT")
 
 
 def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
@@ -322,28 +319,33 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
     return {n: parse_episodes(str(i), len(piece.held)) for n, i in shares.items()}, True
 
 
-def finish(
-    config: EditConfig,
-    plan: EditPlan,
-    output: Path | None,
-    go: bool,
-    more: Mapping[str, Any] | None = None,
-) -> int:
-    """Show a plan, and carry it out unless that is a dry run or nobody said where to (`go`).
+def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = None) -> int:
+    """Show a plan, and carry it out unless that is a dry run or nobody said where to.
 
-    It goes to the folder `output`, or takes the place of the plan's only dataset. `more` is put
-    into the JSON answer.
+    It goes to the new folder, or takes the place of the plan's only dataset. `more` is put into
+    the JSON answer.
     """
     from gaploop.datasets.edit.actions import carry_out
+    from gaploop.datasets.lineage import spans
 
-    done = None
-    if go and not config.dry_run:
+    done, output = None, config.output_dir
+    if (config.yes or output is not None) and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
             done = carry_out(plan, output, config.reencode, on_episode=advance)
     target = output.resolve() if output else plan.source
+    parts = {
+        name: [(piece, list(piece.episodes)) for piece in pieces]
+        for name, pieces in plan.parts.items()
+    }
+    kept: dict[Path, set[int]] = {}
+    sources = {}
+    for piece in (piece for pieces in plan.parts.values() for piece in pieces):
+        kept.setdefault(piece.info.root, set()).update(piece.chosen)
+        sources[piece.info.root] = piece
+    left = [(p, [e for e in p.held if e.index not in kept[r]]) for r, p in sources.items()]
     if config.json:
 
-        def source(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
+        def named(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
             return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
 
         answer: dict[str, Any] = {
@@ -353,12 +355,12 @@ def finish(
                 {
                     "name": name,
                     "root": str(target / name),
-                    **_counts([e for piece in pieces for e in piece.episodes]),
-                    "from": [source(piece, piece.episodes) for piece in pieces],
+                    **_counts([e for _, episodes in pieces for e in episodes]),
+                    "from": [named(*held) for held in pieces],
                 }
-                for name, pieces in plan.parts.items()
+                for name, pieces in parts.items()
             ],
-            "left_out": [source(piece, gone) for piece, gone in _left_out(plan)],
+            "left_out": [named(*held) for held in left],
             "shared_sessions": list(plan.shared_sessions),
             "notes": list(plan.notes),
             "videos": None,
@@ -369,22 +371,28 @@ def finish(
             answer["videos"] = {**videos, "takes_encoded": done.encoded}
         emit(True, answer)
     else:
-        _show(plan, target, done)
+        here, rows = Path.cwd(), []
+        for name, pieces in [*parts.items(), (None, [held for held in left if held[1]])]:
+            path = target / (name or "")
+            short = path.relative_to(here) if path.is_relative_to(here) else path
+            for piece, episodes in pieces:
+                counts = _counts(episodes)
+                row: dict[str, Any] = {"goes to": "nowhere" if name is None else short}
+                row |= {"from": piece.info.root.name, "episodes": spans(e.index for e in episodes)}
+                row |= {"takes": counts["takes"], "frames": counts["frames"]}
+                outcomes = ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items())
+                rows.append({**row, "sessions": len(counts["sessions"]), "outcomes": outcomes})
+        _print(rows)
+        lines = [f"Note: {note}" for note in plan.notes]
+        if done is not None:
+            again = f"{done.encoded} takes" if done.encoded else "nothing"
+            said = f" Videos: {done.whole} files as they were, {done.cut} takes cut out, {again} "
+            any_ = done.whole + done.cut + done.encoded
+            lines.append("Done." + (f"{said}encoded again." if any_ else ""))
+        emit(False, {}, "\n".join(lines))
     if done is None and not config.dry_run:
         raise UnusableInputError(UNCHANGED)
     return 0
-
-
-def _left_out(plan: EditPlan) -> list[tuple[DatasetPiece, list[EpisodeRow]]]:
-    """Return each source with those of its episodes that go into no part."""
-    pieces = [piece for parts in plan.parts.values() for piece in parts]
-    kept: dict[Path, set[int]] = {}
-    for piece in pieces:
-        kept.setdefault(piece.info.root, set()).update(piece.chosen)
-    return [
-        (piece, [e for e in piece.held if e.index not in kept[root]])
-        for root, piece in {piece.info.root: piece for piece in pieces}.items()
-    ]
 
 
 def _counts(episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
@@ -396,45 +404,21 @@ def _counts(episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
     }
 
 
-def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
-    """Print a table of what goes where, and one line that says whether it was done."""
-    from gaploop.datasets.lineage import spans
-
+def _print(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print a table with the rows' keys as columns; nothing where there is no row."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for key, value in row.items():
+            columns.setdefault(key, []).append(value)
     table = Table(show_edge=False, pad_edge=False)
-    for column in ("goes to", "from", "episodes"):
-        table.add_column(column, overflow="fold")
-    for column in ("takes", "frames", "sessions"):
-        table.add_column(column, justify="right")
-    table.add_column("outcomes")
-    here = Path.cwd()
-    rows = []
-    for name, pieces in plan.parts.items():
-        path = target / name
-        short = path.relative_to(here) if path.is_relative_to(here) else path
-        rows += [(str(short), piece, list(piece.episodes)) for piece in pieces]
-    rows += [("nowhere", piece, gone) for piece, gone in _left_out(plan) if gone]
-    for where, piece, episodes in rows:
-        counts = _counts(episodes)
-        table.add_row(
-            escape(where),
-            escape(piece.info.root.name),
-            spans(e.index for e in episodes),
-            str(counts["takes"]),
-            str(counts["frames"]),
-            str(len(counts["sessions"]) or "-"),
-            ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items()),
-        )
-    console = options.console()
-    console.print(table)
-    for note in plan.notes:
-        console.print(f"Note: {escape(note)}", soft_wrap=True, highlight=False)
-    if done is None:
-        return
-    text = "Done."
-    if done.whole + done.cut + done.encoded:
-        again = f"{done.encoded} takes encoded again" if done.encoded else "nothing encoded again"
-        text = f"Done. Videos: {done.whole} files as they were, {done.cut} takes cut out, {again}."
-    console.print(text, soft_wrap=True, highlight=False)
+    for key, values in columns.items():
+        is_number = any(isinstance(value, int | float) for value in values)
+        table.add_column(key, overflow="fold", justify="right" if is_number else "left")
+    for cells in zip(*columns.values(), strict=True):
+        words = (f"{cell:.2f}" if isinstance(cell, float) else str(cell or "-") for cell in cells)
+        table.add_row(*map(escape, words))
+    if columns:
+        options.console().print(table)
 
 
 def retag(config: EditConfig) -> int:
@@ -479,16 +463,18 @@ def retag(config: EditConfig) -> int:
     ]
     answer = {"changed": write and told, "columns": shown, "changes": changes}
     emit(config.json, {"command": "edit retag", **answer})
-    console = options.console(quiet=config.json)
-    table = Table("tag", "was", "is", "episodes", "takes", show_edge=False, pad_edge=False)
-    for row in changes:
-        values = row["from"], row["to"]
-        words = (v if isinstance(v, str) else json.dumps(v) for v in values)
-        cells = [row["tag"], *(escape(word) or "-" for word in words), spans(row["episodes"])]
-        table.add_row(*cells, str(len(row["episodes"])))
-    console.print(table if changes else f"The {len(episodes)} takes have these tags already.")
-    if changes and not shown:
-        console.print(NOT_SHOWN, soft_wrap=True, highlight=False)
+    if not config.json:
+
+        def word(value: Any) -> str:
+            return value if isinstance(value, str) else json.dumps(value)
+
+        rows = [(c["tag"], word(c["from"]), word(c["to"]), c["episodes"]) for c in changes]
+        _print(
+            {"tag": tag, "was": old, "is": new, "episodes": spans(which), "takes": len(which)}
+            for tag, old, new, which in rows
+        )
+        lines = [] if changes else [f"The {len(episodes)} takes have these tags already."]
+        emit(False, {}, "\n".join(lines if shown or not changes else [*lines, NOT_SHOWN]))
     if write and not told:
         raise UnusableInputError(UNCHANGED)
     return 0

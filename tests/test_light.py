@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     *("torch", "torchvision", "lerobot", "mujoco", "mink", "so101_nexus", "gymnasium"),
     *("transformers", "peft", "accelerate", "safetensors", "datasets", "pandas", "sklearn"),
-    *("statsmodels", "imagecodecs", "cryptography", "segno", "serial", "psutil"),
+    *("statsmodels", "cryptography", "segno", "serial", "psutil"),
 )
 LIGHT = ("failure_analysis", "datasets/check", "datasets/labels", "datasets/edit",
          "datasets/formats", "datasets/lerobot_read.py", "datasets/new_dataset.py",

@@ -39,8 +39,6 @@ BATCH_ROWS: Final = 50_000
 TIMESTAMP_TOLERANCE_S: Final = 1e-4
 """LeRobot's own tolerance (`LeRobotDataset.tolerance_s`)."""
 INDICES: Final = ("episode_index", "frame_index", "timestamp", "index", "task_index")
-SAME_PICTURE_S: Final = 1e-3
-"""Pictures taken at times that differ by less are one [s]."""
 _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
@@ -82,7 +80,6 @@ class EpisodeRows:
         tasks: task indices that occur.
         takes: values of `gap.take` that occur.
         checksum: of action and state; equal runs have equal ones.
-        pictures: camera to how many of its pictures occur, by the time that they were taken.
     """
 
     episode: int
@@ -93,7 +90,6 @@ class EpisodeRows:
     tasks: set[int] = field(default_factory=set)
     takes: set[int] = field(default_factory=set)
     checksum: int = 0
-    pictures: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,6 @@ class Scanner:
         self._runs: list[EpisodeRows] = []
         self._rows = 0
         self._file_rows = Counter[str]()
-        self._taken_s: dict[str, float] = {}
 
     def add(self, table: pa.Table, file: int, name: str) -> None:
         """Add some rows of a file; they must have `episode_index`."""
@@ -197,12 +192,6 @@ class Scanner:
         if columns.TAKE in table.column_names and not table[columns.TAKE].null_count:
             index[columns.TAKE] = np.asarray(table[columns.TAKE].to_numpy())  # no float: 63 bits
         stops = np.append(starts[1:], len(episode))
-        ages = {k: x[:, 0] for k, x in values.items() if k.startswith(columns.CAMERA_AGE)}
-        taken = {
-            key.removeprefix(columns.CAMERA_AGE): values[columns.TIME][:, 0] - age_s
-            for key, age_s in ages.items()
-            if columns.TIME in values and (age_s >= 0).all()
-        }
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             where, n, first = slice(start, stop), stop - start, self._rows + start
             of = int(episode[start])
@@ -229,13 +218,6 @@ class Scanner:
             for key in (ACTION, STATE):
                 if key in values:
                     run.checksum = zlib.crc32(values[key][where].tobytes(), run.checksum)
-            for camera, taken_s in taken.items():
-                here_s = taken_s[where]
-                before_s = self._taken_s.get(camera, np.nan) if run.rows else np.nan
-                # NaN, the first of a run, counts as another picture.
-                same = np.abs(np.diff(here_s, prepend=before_s)) <= SAME_PICTURE_S
-                run.pictures[camera] += n - int(np.count_nonzero(same))
-                self._taken_s[camera] = float(here_s[-1])
             run.rows += n
         self._rows += len(episode)
         self._file_rows[name] += len(episode)

@@ -48,8 +48,6 @@ from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path, tele
 
 TELEMETRY_BYTES: Final = 512 * 1024**2
 """Telemetry archives are read whole up to this size in all; beyond it, their directories only."""
-ENOUGH_PICTURES: Final = 0.6
-"""A camera as fast as the rows, and as regular, can fall between them in a quarter of them."""
 _ROWS: Final = 10_000
 type Row = dict[str, Any]
 _SAYS: Final = "the dataset or journal in which the takes still have their labels"
@@ -121,7 +119,6 @@ def check_gaps(
     fix = findings.command("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, findings)
-    _check_pictures(info, episodes, scan, findings)
     archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     in_full = sum(path.stat().st_size for path in archives) <= TELEMETRY_BYTES
     for path in archives:
@@ -144,33 +141,6 @@ def check_gaps(
         elif path.name.removesuffix(".zarr.zip") not in seen:
             text = "It belongs to no episode."
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")
-
-
-def _check_pictures(
-    info: DatasetInfo, episodes: EpisodeTable, scan: Scan | None, findings: Findings
-) -> None:
-    """Find real episodes in which a camera gave far fewer pictures than there are rows.
-
-    A simulated camera gives as many as it is told to.
-    """
-    if "gap_domain" not in episodes.table.column_names:
-        return
-    domains = episodes.table["gap_domain"].to_pylist()
-    real = {e for e, d in zip(episodes.index.tolist(), domains, strict=True) if d == Domain.REAL}
-    runs = [r for r in (scan.runs if scan is not None else ()) if r.episode in real]
-    runs = [run for run in runs if run.rows >= info.fps]
-    for camera in sorted({camera for run in runs for camera in run.pictures}):
-        seen = [run for run in runs if camera in run.pictures]
-        slow = [run for run in seen if run.pictures[camera] < ENOUGH_PICTURES * run.rows]
-        if not slow:
-            continue
-        share = sum(run.pictures[camera] for run in slow) / sum(run.rows for run in slow)
-        text = (
-            f"{camera} gives {share * info.fps:.0f} of {info.fps:g} pictures a second; the other "
-        )
-        text += f"rows of episodes {numbers([run.episode for run in slow])} repeat the one before."
-        fix = "Record with more light, another USB port or MJPG, or at a lower --dataset.fps."
-        findings.warn("slow_camera", f"data: {columns.age_column(camera)}", text, fix)
 
 
 def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:

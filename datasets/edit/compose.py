@@ -36,7 +36,7 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
-from gaploop.datasets.whole_stats import complete_stats, renew_episode_stats
+from gaploop.datasets.whole_stats import Stats, complete_stats, of_rows, renew_episode_stats
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,9 @@ def compose(
                     rows = piece.change(episode).of_rows(reader.rows_of(episode), info)
                     if episode.index in piece.changes:
                         placed.changed.append(len(placed.rows))
-                    place = files.append(_renumbered(rows, tasks, placed))
-                    placed.rows[-1] |= place
+                    rows = _renumbered(rows, tasks, placed)
+                    placed.stats.append(of_rows(rows.select(_NUMBERS), info))
+                    placed.rows[-1] |= files.append(rows)
                     on_episode()
         hook("rows written")
         videos = _write_videos(pieces, stage, done, link, reencode)
@@ -264,6 +265,9 @@ def compose(
             episodes_table.materialise(stage, {})
 
 
+_NUMBERS: Final = ["index", "episode_index", "task_index"]
+
+
 @dataclass
 class Placed:
     """Where the rows of the new dataset's episodes are.
@@ -271,16 +275,14 @@ class Placed:
     Attributes:
         rows: per episode, the columns of `meta/episodes` that say so.
         tasks: instruction to its new task index.
-        task_indices: per episode, its rows' new task indices, shape (length,).
+        stats: per episode, statistics of what was numbered anew.
         changed: new numbers of the episodes whose rows or pictures aren't what they were.
-        moved: per episode, by how much these numbers of its rows have grown.
     """
 
     rows: list[dict[str, int]] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
-    task_indices: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    stats: list[dict[str, Stats]] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
-    moved: dict[str, list[int]] = field(default_factory=lambda: {"index": [], "episode_index": []})
     frames: int = 0
 
 
@@ -296,9 +298,6 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
             )
         mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
-    placed.task_indices.append(tasks)
-    for name, now in (("index", first), ("episode_index", new)):
-        placed.moved[name].append(now - int(rows[name][0].as_py()) if n else 0)
     placed.frames += n
     ends = {"dataset_from_index": first, "dataset_to_index": placed.frames}
     placed.rows.append({"episode_index": new, "length": n, **ends})
@@ -343,28 +342,13 @@ def _write_episodes(
         table = pa.concat_tables(kept, promote_options="default").replace_schema_metadata(None)
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     changed: dict[str, list[Any]] = {name: [row[name] for row in new] for name in new[0]}
-    for name in table.column_names:  # the statistics of what was numbered anew
-        folder, _, rest = name.partition("/")
-        feature, _, stat = rest.rpartition("/")
-        if folder != "stats" or stat == "count":
-            continue
-        old = table[name].to_pylist()
-        if feature in placed.moved and stat != "std":
-            pairs = zip(old, placed.moved[feature], strict=True)
-            changed[name] = [v and [x + by for x in v] for v, by in pairs]
-        elif feature == "task_index":
-            tasks = zip(old, placed.task_indices, strict=True)
-            changed[name] = [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks]
+    for name in table.column_names:
+        feature, _, stat = name.removeprefix("stats/").rpartition("/")
+        if feature in _NUMBERS and stat in placed.stats[0][feature]:
+            pairs = zip(table[name].to_pylist(), placed.stats, strict=True)
+            changed[name] = [v and [type(v[0])(own[feature][stat][0])] for v, own in pairs]
     table = v3_files.with_columns(table, changed)
     v3_files.write_episodes(stage, table)
-
-
-def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
-    if (values == values[0]).all():
-        return 0.0 if stat == "std" else float(values[0])
-    if stat.startswith("q"):  # q01, q10, …
-        return float(np.quantile(values, int(stat[1:]) / 100))
-    return float(getattr(values, stat)())  # min, max, mean, std
 
 
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
+import itertools
 import json
 import logging
 import os
@@ -29,7 +29,13 @@ import av
 import httpx
 import huggingface_hub
 import tenacity
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, HfFileSystem
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    HfFileSystem,
+    constants,
+)
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -45,9 +51,8 @@ logger = logging.getLogger(__name__)
 
 README: Final = "README.md"
 MAIN: Final = "main"
-BATCH_FILES: Final = 32
+BATCH_FILES: Final = 8
 """Files that are uploaded before progress is said and the retries are counted anew."""
-BATCH_BYTES: Final = 256 << 20
 CONNECT_S: Final = 10.0
 """A server that doesn't take a connection within this isn't there [s]."""
 NO_CARD_CHECK: Final = frozenset({404, 405, 501})
@@ -284,10 +289,13 @@ def connected(address: str, timeout_s: float) -> Iterator[Any]:
     timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
     bars = are_progress_bars_disabled()
     disable_progress_bars()  # one for each file, over our own
+    xet = constants.HF_HUB_DISABLE_XET
+    constants.HF_HUB_DISABLE_XET = not _speaks_xet(address)
     huggingface_hub.set_client_factory(lambda: _Client(**known, timeout=timeout))
     try:
         yield HfApi(endpoint=address, library_name="gaploop")
     finally:
+        constants.HF_HUB_DISABLE_XET = xet
         # As before: huggingface_hub has no call that returns to its own factory.
         huggingface_hub.set_client_factory(lambda: httpx.Client(**known, timeout=before.timeout))
         if not bars:
@@ -465,7 +473,7 @@ class _Repository:
         gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
         additions = [addition(f) for f in changed]
         done = 0
-        for batch in _batches(additions):
+        for batch in itertools.batched(additions, BATCH_FILES):
             self.ask("Uploading", functools.partial(self._upload, batch))
             done += len(batch)
             on_progress(done, len(additions))
@@ -485,27 +493,8 @@ class _Repository:
 
     def _upload(self, batch: Sequence[CommitOperationAdd]) -> None:
         """Upload what doesn't go into the commit itself; what the Hub has isn't sent again."""
-        sources = [addition.path_or_fileobj for addition in batch]
-        with contextlib.ExitStack() as opened:
-            if not _speaks_xet(self.target.endpoint):
-                # Open files go over plain HTTP, also where `hf_xet` is installed.
-                for addition, source in zip(batch, sources, strict=True):
-                    if isinstance(source, bytes):
-                        addition.path_or_fileobj = io.BytesIO(source)
-                    else:
-                        file = opened.enter_context(Path(source).open("rb"))
-                        addition.path_or_fileobj = file
-            try:
-                self.api.preupload_lfs_files(
-                    self.target.repo_id,
-                    batch,
-                    repo_type=self.target.kind,
-                    revision=MAIN,
-                    free_memory=False,
-                )
-            finally:
-                for addition, source in zip(batch, sources, strict=True):
-                    addition.path_or_fileobj = source
+        options = {**self._name, "revision": MAIN, "free_memory": False}
+        self.api.preupload_lfs_files(additions=batch, **options)
 
     def move_tag(self, tag: str, commit: str) -> None:
         """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.
@@ -542,28 +531,6 @@ class _Repository:
             delete(tag)
             create(tag)
         delete(stand_in)
-
-
-def _batches(additions: Sequence[CommitOperationAdd]) -> Iterator[list[CommitOperationAdd]]:
-    """Cut what is to be uploaded into calls, equal files in different ones.
-
-    huggingface_hub knows files by their hash: two threads would read one open file of two equals.
-    """
-    batch: list[CommitOperationAdd] = []
-    size = 0
-    for addition in additions:
-        info = addition.upload_info
-        alike = (a.upload_info for a in batch if a.upload_info.size == info.size)
-        if any(other.sha256 == info.sha256 for other in alike):
-            yield batch
-            batch, size = [], 0
-        batch.append(addition)
-        size += info.size
-        if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 BLOCK_BYTES: Final = 1 << 18

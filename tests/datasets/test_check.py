@@ -276,13 +276,6 @@ def test_an_older_format_is_not_repaired_into_something_else(
     assert f"gaploop convert {root}" in capsys.readouterr().err
 
 
-def test_what_many_datasets_are_not_checked_for_is_refused(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["check", str(root), str(root), "--deep"]) == 2
-    assert "--deep" in capsys.readouterr().err
-
-
 def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path) -> None:
     """Of a joint at 23° that hardly moves, stats.json gave 0.073 where the frames have 0.009. check
     passed it, and repair's "computed anew" added up the same float32 figures of the episodes."""
@@ -334,23 +327,3 @@ def test_a_timestamp_one_frame_short_is_a_warning(tmp_path: Path) -> None:
     assert finding.severity == "warning"
     assert main(finding.fix.split()[1:]) == 0
     assert "video_timestamps" not in codes(root)
-
-
-@pytest.mark.parametrize("every", [1, 2, 4])
-def test_a_camera_slower_than_the_rows_is_named(
-    every: int, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One gave 8 of 30 pictures a second, and nothing said so."""
-    from gaploop.datasets.check import gaps
-
-    monkeypatch.setattr(gaps, "ENOUGH_PICTURES", 0.6 if every > 1 else 1.0)
-    edit_info(root, fps=12)  # the shortest that is judged lasts a second
-    monkeypatch.setattr("gaploop.datasets.check.frames.TIMESTAMP_TOLERANCE_S", 1.0)
-
-    def ages(values: list) -> list:
-        return [0.01 + (k % every) / 50 for k in range(len(values))]
-
-    edit_table(root / DATA, "gap.cam_age.overhead", ages)
-    found = [f for f in check(root) if f.code == "slow_camera"]
-    assert len(found) == (every > 1)
-    assert all(f"gives {12 / every:.0f} of 12 pictures a second" in f.message for f in found)

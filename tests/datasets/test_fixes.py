@@ -260,7 +260,6 @@ MOTION = ("dead", "clipped", "late", "early", "frozen", "stalled")
 ELSEWHERE = {
     "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
     "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
-    "slow_camera",
 }  # fmt: skip
 """Codes whose fix is in words, or whose command other tests run."""
 

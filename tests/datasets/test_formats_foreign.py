@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from zarr.storage import ZipStore
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
@@ -110,42 +109,6 @@ def test_an_ambiguous_state_is_asked_for(pusht: Path) -> None:
     assert episode.columns["observation.state"].shape == (5, 3)
 
 
-def test_a_umi_buffer_with_jpeg_xl_pictures(tmp_path: Path) -> None:
-    """As UMI's own pipeline writes it: no action, pictures as JPEG XL, one a chunk."""
-    from imagecodecs.numcodecs import Jpegxl
-
-    path, n = tmp_path / "demo.zarr.zip", 6
-    pose = {
-        f"robot{r}_{part}": RNG.normal(size=(n, width)).astype(np.float32)
-        for r in range(2)
-        for part, width in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1))
-    }
-    with ZipStore(path, mode="w") as store:
-        root = zarr.create_group(store, zarr_format=2)
-        data = root.create_group("data")
-        for name, values in pose.items():
-            data.create_array(name, data=values)
-        seen = data.create_array(
-            "camera0_rgb",
-            shape=(n, 30, 41, 3),
-            chunks=(1, 30, 41, 3),
-            dtype="uint8",
-            compressors=Jpegxl(level=99, lossless=True),
-        )
-        for k in range(n):
-            seen[k] = picture(k)
-        root.create_group("meta").create_array("episode_ends", data=np.array([2, 6]))
-    assert guess(path) == "umi"
-    incoming = read("umi", path, ImportSettings(fps=60.0))
-    takes = written(incoming, tmp_path / "out")
-    wanted = np.concatenate(list(pose.values()), axis=1)
-    np.testing.assert_array_equal(takes[1].frames.state, wanted[2:])
-    np.testing.assert_array_equal(takes[1].frames.action, wanted[2:])
-    assert takes[0].info.units == "m, rad"
-    for k, shown in enumerate(takes[1].cameras["camera0"](), 2):
-        np.testing.assert_array_equal(shown, picture(k))
-
-
 def aloha(folder: Path, numbers: tuple[int, ...] = (0, 1), **attributes: Any) -> Path:
     folder.mkdir()
     for k in numbers:
@@ -186,8 +149,7 @@ def test_aloha_with_nan_is_refused_and_nothing_stays(tmp_path: Path, capsys: Any
     ("name", "option"),
     [
         ("aloha", "--rename_map={qvel: observation.state}"),
-        ("umi", "--rename_map={qvel: observation.state}"),
-        ("umi", "--drop_videos"),
+        ("aloha", "--drop_videos"),
         ("lerobot", "--units=degrees"),
     ],
 )

@@ -254,7 +254,7 @@ def test_an_archive_is_not_unpacked_beyond_bounds(
         archive.writestr("more/zarr.json", " " * 100_001)
     for read in (
         read_telemetry,
-        lambda p: LAYOUTS["umi"][1](p, KNOWN),
+        lambda p: LAYOUTS["diffusion_policy"][1](p, KNOWN),
         lambda p: list(scan([(p.name, p)])),
     ):
         with pytest.raises(UnusableInputError, match=r"zarr.json .*unpacks to 0 MiB"):
