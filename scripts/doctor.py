@@ -258,7 +258,7 @@ def _on_the_arm(
     person: Person,
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
-    from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
+    from gaploop.collect.mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station

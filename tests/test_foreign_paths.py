@@ -287,9 +287,8 @@ finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ou
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate.py:drift | folder / n | ours
-scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
-scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+collect/calibration.py:take_poses.look | folder / name | ours
+collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
 failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
@@ -314,13 +313,12 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
-scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
+collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
-teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads

@@ -158,30 +158,28 @@ def make_leader(
         return leader
 
 
-def connected_teleoperator(teleop_config: Any) -> Any:
-    """Connect and return a LeRobot teleoperator that is no `Leader`; raises as `make_leader`."""
-    from lerobot.teleoperators import make_teleoperator_from_config
-
-    device = _build(make_teleoperator_from_config, teleop_config, "teleop")
-    with _connected(device):
-        return device
-
-
 def make_cameras(
     robot_config: Any, clock: Clock | None = None, identities: Identities | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
     """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
+    sources = connect_cameras(camera_configs(robot_config), clock, identities)
+    return (*sources, *(s.depth for s in sources if s.depth is not None))
+
+
+def connect_cameras(
+    configs: Mapping[str, Any], clock: Clock | None = None, identities: Identities | None = None
+) -> list[LerobotCamera]:
+    """Connect cameras of LeRobot's `CameraConfig`s, by name: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
 
     clock = clock or MonotonicClock()
-    cameras = _build(make_cameras_from_configs, camera_configs(robot_config), "camera")
+    sources: list[LerobotCamera] = []
     with contextlib.ExitStack() as undo:
-        sources: list[LerobotCamera] = []
-        for name, camera in cameras.items():
+        for name, camera in _build(make_cameras_from_configs, configs, "camera").items():
             sources.append(LerobotCamera(name, camera, clock, identities))
             undo.callback(sources[-1].close)
         undo.pop_all()
-    return (*sources, *(s.depth for s in sources if s.depth is not None))
+    return sources
 
 
 def _build(make: Any, config: Any, kind: str) -> Any:

@@ -23,7 +23,7 @@ from gaploop.teleop import link
 from gaploop.teleop.advice import say_to_do
 from gaploop.teleop.leaders import remote
 from gaploop.teleop.lerobot_devices import make_leader
-from gaploop.teleop.lerobot_remote import RemoteLeader, RemoteLeaderConfig
+from gaploop.teleop.lerobot_leaders import RemoteLeader, RemoteLeaderConfig
 from gaploop.teleop.safety import SafetyFilter
 
 TOKEN = link.new_token()
