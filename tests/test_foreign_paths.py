@@ -325,10 +325,9 @@ teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name 
 teleop/checks/cameras.py:video_identity.told | folder / what | ours
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
-teleop/emulator/console.py:carry_out | Path(how[1]) | user
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
-teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
+teleop/emulator/bus.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/lerobot_devices/make.py:_check_calibration_file | Path(HF_LEROBOT_CALIBRATION).glob(f'{kinds}/*/*.json') | ours
 teleop/servos/calibration_files.py:all_files | root.glob(f'{kind}/*/*.json') | ours
 teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user

@@ -9,7 +9,7 @@ from typing import Final
 
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.arms import ARMS
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
 from gaploop.teleop.emulator.dynamixel import DynamixelServo
@@ -142,7 +142,7 @@ def build_servo(plan: ServoPlan) -> EmulatedServo:
     return servo
 
 
-def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
+def arm_plan(model: str, role: str = "follower") -> ArmPlan:
     """Return the plan of one of `core.arms`; UnusableInputError where there is none such."""
     known = {name: arm for name, arm in ARMS.items() if arm.emulated}
     if model not in known:
@@ -150,14 +150,6 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
     if role not in ROLES:
         raise unknown_choice("role", role, ROLES)
     chain = known[model].emulated[role]
-    if protocol is not None:
-        if protocol not in set(Protocol):
-            raise unknown_choice("protocol", protocol, [p.value for p in Protocol])
-        if protocol != chain.protocol:
-            raise UnusableInputError(
-                f"The {model} has {chain.protocol} servos, not {protocol}. Leave --protocol "
-                f"out, or use --protocol={chain.protocol}."
-            )
     full_turn, joints = known[model].full_turn, ArmModel.load(model)
     ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(

@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import unknown_choice
 from gaploop.teleop.emulator.joint import Drive
 from gaploop.teleop.emulator.servo import EmulatedServo
 
-HANDS: Final = ("none", "still", "rest", "middle_then_ranges", "wave", "trace")
+HANDS: Final = ("none", "still", "rest", "middle_then_ranges", "wave")
 UNHELD: Final = ("none", "rest", "middle_then_ranges")
 """With these a follower begins folded, as it lies without power. `rest` lays it down there and lets
 go of it; `middle_then_ranges` takes hold only of an arm that has to be calibrated."""
@@ -44,26 +42,17 @@ class ManualHand:
         self._at = [s.joint.q_rad for s in self.servos]
         self._pose = list(self._at)
         self._rest = self._at if rest_rad is None else rest_rad
-        self._trace: list[tuple[float, ...]] = []
-        """Times, and then the angles of each joint."""
         self._since_s = self._now_s = 0.0
         self.sweep_s = 6.0
         self.mode = "still"
         self.set_mode(mode)
 
     def set_mode(self, mode: str) -> None:
-        """Begin another motion; UnusableInputError for an unknown one or a trace without file."""
+        """Begin another motion; UnknownChoiceError for an unknown one."""
         if mode not in HANDS:
             raise unknown_choice("hand", mode, HANDS)
-        if mode == "trace" and not self._trace:
-            raise UnusableInputError("The hand has no trace. Give it as trace=FILE.")
         self.mode = mode
         self._since_s = self._now_s
-
-    def follow(self, trace: Sequence[Sequence[float]]) -> None:
-        """Repeat rows of time [s] and joint angles [rad]."""
-        self._trace = list(zip(*trace, strict=True))
-        self.set_mode("trace")
 
     def pose(self, q_rad: Sequence[float]) -> None:
         """Go to a pose [rad] and stay."""
@@ -93,10 +82,6 @@ class ManualHand:
                     middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
                     for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
                 ]
-            case "trace":
-                times_s, *joints_rad = self._trace
-                at_s %= max(times_s[-1], 1e-3)
-                goals = [float(np.interp(at_s, times_s, angles_rad)) for angles_rad in joints_rad]
             case "middle_then_ranges":
                 # Hold the middle until it is written down, as a homing offset that makes it read as
                 # half a turn; then sweep until the ranges are, as limits narrower than a turn.
