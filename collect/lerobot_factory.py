@@ -190,7 +190,7 @@ class ArmConnection(contextlib.ExitStack):
             return leader
         if self._driver is None:
             return leader
-        from gaploop.teleop.lerobot_devices.aligning import aligning
+        from gaploop.teleop.lerobot_devices.servo_arm import aligning
 
         return aligning(leader) or leader  # a leader arm comes to the arm's pose first
 

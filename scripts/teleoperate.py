@@ -12,8 +12,7 @@ from gaploop.collect.lerobot_factory import kind
 from gaploop.collect.session_options import DriveOptions, check_display
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.teleop.loop import Rates
-from gaploop.teleop.statistics import DurationSpread
+from gaploop.teleop.loop import DurationSpread, Rates
 
 RARE = ("cartesian.*", "fps")
 EXAMPLE: Final = """\

@@ -323,19 +323,19 @@ teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
 teleop/checks/cameras.py:video_identity.told | folder / what | ours
-teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
+teleop/checks/machine.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
 teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
 teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
 teleop/emulator/bus.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/lerobot_devices/make.py:_check_calibration_file | Path(HF_LEROBOT_CALIBRATION).glob(f'{kinds}/*/*.json') | ours
-teleop/servos/calibration_files.py:all_files | root.glob(f'{kind}/*/*.json') | ours
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
-teleop/servos/calibration_files.py:place_today | root / kind | ours
+teleop/servos/calibration.py:all_files | root.glob(f'{kind}/*/*.json') | ours
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
+teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user

@@ -20,8 +20,8 @@ from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.geometry import angle_rad, transform
 from gaploop.teleop.calibration.hand_eye import SETUPS
+from gaploop.teleop.calibration.intrinsics import angle_rad, transform
 from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
 MAX_PX: Final = 3.0

@@ -21,7 +21,8 @@ from scipy.optimize import least_squares
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.geometry import (
+from gaploop.teleop.calibration.intrinsics import (
+    Intrinsics,
     angle_rad,
     checked_pose,
     inverse,
@@ -29,7 +30,6 @@ from gaploop.teleop.calibration.geometry import (
     rotation_vector,
     transform,
 )
-from gaploop.teleop.calibration.intrinsics import Intrinsics
 
 SETUPS: Final = ("eye_in_hand", "eye_to_hand")
 MAX_RESIDUAL_MM: Final = 5.0

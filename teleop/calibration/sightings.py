@@ -24,8 +24,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.paths import inside
 from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
-from gaploop.teleop.calibration.geometry import checked_pose
 from gaploop.teleop.calibration.hand_eye import Sighting
+from gaploop.teleop.calibration.intrinsics import checked_pose
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 POSES: Final = "poses.jsonl"

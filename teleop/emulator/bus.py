@@ -21,11 +21,10 @@ from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
-from gaploop.teleop.emulator.arms import ArmPlan, arm_plan, build_servo
+from gaploop.teleop.emulator.arms import UNHELD, ArmPlan, ManualHand, arm_plan, build_servo
 from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
 from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
 from gaploop.teleop.emulator.feetech import FeetechChain, FeetechServo
-from gaploop.teleop.emulator.hand import UNHELD, ManualHand
 from gaploop.teleop.emulator.joint import ArmWeight, JointMechanics, PlantJoints
 from gaploop.teleop.emulator.servo import Chain, EmulatedServo
 from gaploop.teleop.servos.registers import Protocol

@@ -7,9 +7,9 @@ import shlex
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.teleop.emulator.arms import HANDS
 from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.faults import KINDS, parse_faults
-from gaploop.teleop.emulator.hand import HANDS
 from gaploop.teleop.emulator.servo import EmulatedServo
 
 HELP: Final = f"""\

@@ -23,16 +23,18 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
-from gaploop.teleop.lerobot_devices.faults import (
+from gaploop.teleop.lerobot_devices.generic import (
     LEROBOT_FAULTS,
+    GenericFollower,
+    GenericLeader,
+    OwnUnits,
     connect,
     first_line,
     is_uncalibrated,
 )
-from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
-from gaploop.teleop.servos.calibration_files import kept_motors, put_away
+from gaploop.teleop.servos.calibration import kept_motors, put_away
 from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.supervisor import prepare

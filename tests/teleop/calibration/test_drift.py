@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import BoardView
 from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording, check_drift
-from gaploop.teleop.calibration.geometry import inverse, pose
+from gaploop.teleop.calibration.intrinsics import inverse, pose
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration, save_part
 
 REST = np.array([0.02, -1.7, 1.6, 0.7, 0.0, 0.1])

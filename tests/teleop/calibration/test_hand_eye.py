@@ -19,7 +19,6 @@ from calibration_makers import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.geometry import angle_rad, checked_pose, inverse, pose
 from gaploop.teleop.calibration.hand_eye import (
     MAX_RESIDUAL_MM,
     SETUPS,
@@ -29,6 +28,7 @@ from gaploop.teleop.calibration.hand_eye import (
     equations,
     solve,
 )
+from gaploop.teleop.calibration.intrinsics import angle_rad, checked_pose, inverse, pose
 
 
 @functools.lru_cache(maxsize=8)
