@@ -173,8 +173,8 @@ def _look(
 ) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
-    from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
-    from gaploop.teleop.servos.calibration_files import arm_folder
+    from gaploop.teleop.checks import calibrations, cameras, machine, servos
+    from gaploop.teleop.servos.calibration import arm_folder
 
     if wanted(config.env):
         yield from check_world(config.env, config.roles)
@@ -185,13 +185,13 @@ def _look(
         return
     if config.policy.path:
         return
-    yield from ports.check_modem_manager()
-    found = [ports.FoundPort(str(path)) for path in config.port] or ports.find_ports()
+    yield from machine.check_modem_manager()
+    found = [machine.FoundPort(str(path)) for path in config.port] or machine.find_ports()
     if not found:
-        yield ports.no_port()
+        yield machine.no_port()
     talk_to = []
     for port in found:
-        results = ports.check_port(port)
+        results = machine.check_port(port)
         yield from results
         if all_usable(results) and (config.port or port.is_servo_adapter):
             talk_to.append(port.path)
@@ -258,7 +258,7 @@ def _on_the_arm(
     person: Person,
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
-    from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
+    from gaploop.collect.mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station

@@ -60,10 +60,13 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
     "calibrate images": "20 pictures are taken.",
+    "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
+    "lerobot-teleoperate.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
     "edit margin_s": "0.2 s of idle time stay at each end.",
     "edit seed": "The same shares draw the same takes.",
+    "force.enabled": "Leader arms don't push back any more.",
     "evaluate units": "They are noted in the takes: gaploop diagnose --units notes them.",
     "output_dir": "Write it with --json > FILE.",
     "label confidence": "It is 1.",

@@ -281,9 +281,8 @@ finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ou
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate.py:drift | folder / n | ours
-scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
-scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+collect/calibration.py:take_poses.look | folder / name | ours
+collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
 failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
@@ -306,31 +305,29 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
-scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
+collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
-teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
 teleop/checks/cameras.py:video_identity.told | folder / what | ours
-teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
+teleop/checks/machine.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
-teleop/emulator/console.py:carry_out | Path(how[1]) | user
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
-teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
+teleop/emulator/bus.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/lerobot_devices/make.py:_check_calibration_file | Path(HF_LEROBOT_CALIBRATION).glob(f'{kinds}/*/*.json') | ours
-teleop/servos/calibration_files.py:all_files | root.glob(f'{kind}/*/*.json') | ours
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
-teleop/servos/calibration_files.py:place_today | root / kind | ours
+teleop/servos/calibration.py:all_files | root.glob(f'{kind}/*/*.json') | ours
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
+teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user

@@ -400,7 +400,7 @@ class CameraTests:
             self._say(
                 "camera_age", seen.name, f"{seen.name} {text}, by", size, "ms", found,
                 len(seen.runs), "late pictures, or the other column early",
-                "gaploop calibrate latency --help",
+                "gaploop doctor",
                 abs(age_s) * float(np.median(speeds)),
             )  # fmt: skip
         else:

@@ -289,10 +289,6 @@ day,cube,8,10
 lamp,cube,3,10
 day,mug,5,10
 """,
-    "poses.csv": """image,x_m,y_m,z_m,qw,qx,qy,qz
-a.png,0.1,0.2,0.3,1,0,0,0
-b.png,0.1,0.2,0.3,1,0,0,0
-""",
     "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
 {"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}
 """,

@@ -355,7 +355,6 @@ FILES = (
         _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
-    Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),

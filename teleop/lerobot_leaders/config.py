@@ -1,10 +1,12 @@
-"""Configuration of leaders that are elsewhere, registered with LeRobot by name."""
+"""Configuration of gaploop's own leaders, registered with LeRobot by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from lerobot.teleoperators.config import TeleoperatorConfig
+
+from gaploop.teleop.leaders.options import MotionOptions
 
 
 @TeleoperatorConfig.register_subclass("remote")
@@ -33,3 +35,13 @@ class BrowserConfig(TeleoperatorConfig):  # type: ignore[misc]
 
     host: str = ""
     port: int = 8440
+
+
+@TeleoperatorConfig.register_subclass("motion")
+@dataclass(kw_only=True)
+class MotionConfig(MotionOptions, TeleoperatorConfig):  # type: ignore[misc]
+    """A scripted motion. For gaploop's own commands."""
+
+    def options(self) -> MotionOptions:
+        """Return the script's own options."""
+        return MotionOptions(**{f.name: getattr(self, f.name) for f in fields(MotionOptions)})

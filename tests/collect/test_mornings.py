@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gaploop.collect.mornings import MotionLog, check_history, check_motion
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import Figure
-from gaploop.scripts._mornings import MotionLog, check_history, check_motion
 from gaploop.teleop.checks.result import Level
 
 NAMES = ("shoulder_pan", "elbow", "wrist", "wrist_roll", "flange", "gripper")

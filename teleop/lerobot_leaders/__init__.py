@@ -2,7 +2,7 @@
 
 Gaploop's commands know it as `--teleop.type=remote`; LeRobot's own do with
 
-    lerobot-teleoperate --teleop.discover_packages_path=gaploop.teleop.lerobot_remote \
+    lerobot-teleoperate --teleop.discover_packages_path=gaploop.teleop.lerobot_leaders \
         --teleop.type=remote --teleop.address=192.168.1.20:8440 ...
 
 where no safety filter notices that a sample has grown old: `get_action` raises then.
@@ -20,10 +20,10 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import feature_of
 from gaploop.teleop.leaders.remote import LeaderLink
-from gaploop.teleop.lerobot_remote.config import BrowserConfig, RemoteLeaderConfig
+from gaploop.teleop.lerobot_leaders.config import BrowserConfig, MotionConfig, RemoteLeaderConfig
 from gaploop.teleop.link import TOKEN_VARIABLE, parse_address, require_token
 
-__all__ = ["BrowserConfig", "RemoteLeader", "RemoteLeaderConfig"]
+__all__ = ["BrowserConfig", "MotionConfig", "RemoteLeader", "RemoteLeaderConfig"]
 
 STALE_S: Final = 0.5
 """An older sample isn't handed out [s]; gaploop's safety filter trips before."""
