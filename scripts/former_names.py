@@ -43,7 +43,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
-        "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
         "--dataset.root": "--sim",
         "--dataset.episodes": "--episodes",
@@ -59,6 +58,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
     "calibrate images": "20 pictures are taken.",
+    "doctor n": "Actions in each format are compared with those as trained.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
     "edit margin_s": "0.2 s of idle time stay at each end.",
@@ -75,6 +75,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "label source": "A CSV file has a column for it: --import=labels.csv.",
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
+    "pretrain vision": "From a clone: python -m benchmarks base_vision.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",

@@ -271,10 +271,8 @@ finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
-finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
+finetune/lerobot_formats.py:policy_in_format | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/picture_demonstrations.py:_record | os.replace(part, job.path) | ours
-finetune/picture_demonstrations.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
@@ -285,8 +283,6 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
-finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
