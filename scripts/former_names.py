@@ -58,6 +58,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
     "calibrate images": "20 pictures are taken.",
+    "demo seed": "Its cells are always the same; other cells: docs/start/first_loop.md.",
     "doctor n": "Actions in each format are compared with those as trained.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
