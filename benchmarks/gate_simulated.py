@@ -54,8 +54,8 @@ SIMULATIONS: Final = {
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG001
     """Return errors, power and pairs of gates with and without what was simulated."""
     from gaploop.core.suite import Rules
-    from gaploop.finetune.gate.design import make_design
-    from gaploop.finetune.gate.simulated import OTHERS
+    from gaploop.finetune.gate.evidence import make_design
+    from gaploop.finetune.gate.outcomes import OTHERS
 
     rules, gates = Rules(), config.n or GATES
     design = make_design(rules)
@@ -130,7 +130,7 @@ def made_up_control(
     """
     import numpy as np
 
-    from gaploop.finetune.gate.simulated import OTHERS
+    from gaploop.finetune.gate.outcomes import OTHERS
 
     alone = np.clip(rates + simulation.favours * np.array([-1.0, 1.0]), 0, 1)
     control: Numbers = np.empty(success.shape[:2])

@@ -19,7 +19,7 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.finetune.gate.design import GateDesign
+    from gaploop.finetune.gate.evidence import GateDesign
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
@@ -90,7 +90,7 @@ def run(config: GateConfig) -> int:
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
     if config.verify is not None:
-        from gaploop.finetune.gate.promotion import verify
+        from gaploop.finetune.gate.folder import verify
 
         findings = verify(config.verify)
         ok = all(found.ok for found in findings)
@@ -130,11 +130,11 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     Raises:
         UnusableInputError: policies, suite or folder can't be used; why, and how to fix it.
     """
+    from gaploop.finetune.gate.folder import withdraw, write_promotion
     from gaploop.finetune.gate.judge import STAGES, Answer
-    from gaploop.finetune.gate.promotion import withdraw, write_promotion
+    from gaploop.finetune.gate.outcomes import gate_scenes, simulated_pairs
     from gaploop.finetune.gate.report import write_report
     from gaploop.finetune.gate.run import plan, run_gate
-    from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
 
     if config.stage not in STAGES:
         raise unknown_choice("stage", config.stage, STAGES, "--stage")
@@ -191,9 +191,8 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
-    from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
-    from gaploop.finetune.gate.promotion import SUITE
-    from gaploop.finetune.gate.replay import read_outcomes, suite_of
+    from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
+    from gaploop.finetune.gate.outcomes import read_outcomes, suite_of
     from gaploop.finetune.gate.run import Gate, same_policies
 
     suite: Suite | None = None
@@ -228,12 +227,12 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     if recorded is None and (
         suite.needs_person or config.command
     ):  # a person or a command tries them
-        from gaploop.finetune.gate.station_attempts import StationAttempts
+        from gaploop.finetune.gate.attempts import StationAttempts
 
         attempts = StationAttempts(path, policies, suite.tasks, config.command, ask)
         gate = replace(gate, station=attempts)
     if gate.cell_tasks:
-        from gaploop.finetune.gate.cell_attempts import check_tasks
+        from gaploop.finetune.gate.attempts import check_tasks
 
         check_tasks(gate.cell_tasks)
     return gate, folder

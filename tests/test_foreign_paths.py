@@ -257,16 +257,16 @@ finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
-finetune/gate/promotion.py:verify | Path(policy['path']) | reads
-finetune/gate/promotion.py:verify | Path(run['path']) | reads
-finetune/gate/promotion.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
-finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
-finetune/gate/promotion.py:write_promotion | folder / name | ours
-finetune/gate/simulated.py:simulated_pairs | source / side | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
+finetune/gate/folder.py:verify | Path(policy['path']) | reads
+finetune/gate/folder.py:verify | Path(run['path']) | reads
+finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
+finetune/gate/folder.py:withdraw | record.replace(folder / WITHDRAWN) | ours
+finetune/gate/folder.py:write_promotion | folder / name | ours
+finetune/gate/outcomes.py:simulated_pairs | source / side | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset

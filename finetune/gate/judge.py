@@ -28,8 +28,9 @@ from gaploop.finetune.evaluation import (
     paired_difference,
     wilson,
 )
-from gaploop.finetune.gate.design import GateDesign, PowerPoint
 from gaploop.finetune.gate.evidence import (
+    GateDesign,
+    PowerPoint,
     difference_interval,
     discordance,
     log_evidence,

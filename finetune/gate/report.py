@@ -20,7 +20,7 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.finetune.gate.canary import Canary
-from gaploop.finetune.gate.design import GateDesign
+from gaploop.finetune.gate.evidence import GateDesign
 from gaploop.finetune.gate.judge import Answer, StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
 

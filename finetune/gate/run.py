@@ -17,7 +17,7 @@ from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
-from gaploop.finetune.gate.design import GateDesign, make_design
+from gaploop.finetune.gate.evidence import GateDesign, make_design
 from gaploop.finetune.gate.folder import (
     RESULT,
     SCHEMA,
@@ -43,7 +43,7 @@ from gaploop.finetune.gate.judge import (
     judge_sim,
     power_curve,
 )
-from gaploop.finetune.gate.replay import Replay
+from gaploop.finetune.gate.outcomes import Replay
 
 SIM_TIMEOUT_S: Final = 8.0
 """Time limit of an attempt in nominal simulation [simulated s]."""
@@ -273,7 +273,7 @@ def _contested(
                     taken_back[turn.side] += bool(later.before)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
-                from gaploop.finetune.gate.cell_attempts import cell_attempts  # here: torch
+                from gaploop.finetune.gate.attempts import cell_attempts  # here: torch
 
                 attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):

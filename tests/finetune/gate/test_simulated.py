@@ -19,7 +19,7 @@ from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate.evidence import difference_interval, log_evidence
 from gaploop.finetune.gate.folder import AttemptResult, Contest, GateFolder, attempts
 from gaploop.finetune.gate.judge import HARDWARE
-from gaploop.finetune.gate.simulated import OTHERS, gate_scenes, simulated_pairs
+from gaploop.finetune.gate.outcomes import OTHERS, gate_scenes, simulated_pairs
 from gaploop.scripts.cli import main
 
 STEPS = st.lists(
