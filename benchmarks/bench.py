@@ -28,7 +28,6 @@ python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
-python -m benchmarks gate_simulated --json
 python -m benchmarks sim_predicts --trials=trials.csv --json
 python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
@@ -95,7 +94,6 @@ BENCHES: Final = {
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
-    "gate_simulated": "the gate with simulated outcomes beside it: errors, power, pairs saved",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",

@@ -77,6 +77,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
     "pretrain vision": "From a clone: python -m benchmarks base_vision.",
+    "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",

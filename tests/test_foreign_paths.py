@@ -262,7 +262,6 @@ finetune/gate/folder.py:verify | Path(run['path']) | reads
 finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/folder.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/folder.py:write_promotion | folder / name | ours
-finetune/gate/outcomes.py:simulated_pairs | source / side | ours
 finetune/gate/attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
 finetune/gate/attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
 finetune/gate/attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours

@@ -40,7 +40,6 @@ OPENED: Final = "key.json"
 SCHEMA: Final = "gaploop.gate.v1"
 SETUP: Final = "setup.json"
 OUTCOMES: Final = "outcomes.jsonl"
-SIMULATED: Final = "simulated.csv"
 RESULT: Final = "gate.json"
 LOCK: Final = ".lock"
 
@@ -255,7 +254,7 @@ PROMOTION_SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
 WITHDRAWN: Final = "promotion.withdrawn.json"
 SUITE: Final = "suite.json"
-KEPT: Final = (RESULT, SETUP, OUTCOMES, SIMULATED, SUITE, OPENED)
+KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
 
 

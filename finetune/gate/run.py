@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
@@ -93,8 +92,6 @@ class Gate:
         last: the stage after which to stop.
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
-        control: what simulation says of each pair on the station, shape (rounds, tasks); see
-            `simulated.py`.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
@@ -104,7 +101,6 @@ class Gate:
     last: str = FULL
     station: Try | None = None
     recorded: Replay | None = None
-    control: FloatArray | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
 
@@ -186,10 +182,7 @@ def run_gate(
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
 
-    def judge_station(seen: Outcomes) -> StageResult:
-        control = None if gate.control is None else gate.control[: seen.rounds]
-        return judge_hardware(replace(seen, control=control), suite, design)
-
+    judge_station = partial(judge_hardware, suite=suite, design=design)
     for name in STAGES:
         if why := _why_not(name, gate, stages):
             not_run[name] = why
