@@ -33,7 +33,7 @@ gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n", "env.*", "roles")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "env.*", "roles")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -77,8 +77,6 @@ class DoctorConfig:
     """Number formats and runtimes that --policy.path is timed in besides fp32; all unless given."""
     device: str = "cpu"
     """Torch device of the policy that is timed, such as cuda."""
-    n: int = 0
-    """Also roll the policy out in the embedded cell, so often with each format."""
     station: Path | None = None
     """station.yaml with the cell's limits; its calibration file lies beside it."""
     journal: Path | None = None
@@ -91,10 +89,8 @@ class DoctorConfig:
 
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
-    if (config.n or config.formats) and not (config.policy.path and config.robot is None):
-        raise UnusableInputError("--formats and --n time a policy: give --policy.path, no --robot.")
-    if config.n < 0:
-        raise UnusableInputError(f"--n={config.n} must be 0 or more.")
+    if config.formats and not (config.policy.path and config.robot is None):
+        raise UnusableInputError("--formats times a policy: give --policy.path, no --robot.")
     if config.measure_damping and config.robot is None:
         raise UnusableInputError(
             "--measure_damping moves an arm inside of its limits: say which, as --robot.type=… "
@@ -303,15 +299,13 @@ def _on_the_arm(
 
 def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:
     """Return how long the policy's plans take in each format, and the same as a table."""
-    from gaploop.finetune.lerobot_format_times import BLOCKS, measure, table
-    from gaploop.finetune.lerobot_formats import FORMATS
+    from gaploop.finetune.lerobot_formats import BLOCKS, FORMATS, measure, table
 
     for name in config.formats:
         if name not in FORMATS:
             raise unknown_choice("format", name, FORMATS, "--formats")
     policy = config.policy
-    total = BLOCKS + config.n * (1 + len(config.formats or FORMATS))
-    with options.progress("Timing", total) as advance:
-        timing = measure(policy.path, policy.fps, config.formats, config.device, config.n, advance)
+    with options.progress("Timing", BLOCKS) as advance:
+        timing = measure(policy.path, policy.fps, config.formats, config.device, advance)
     timing = {**options.machine(), **timing}
     return timing, table(timing)

@@ -44,7 +44,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
-        "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
         "--dataset.root": "--sim",
         "--dataset.episodes": "--episodes",
@@ -62,6 +61,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "calibrate images": "20 pictures are taken.",
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
+    "doctor n": "Actions in each format are compared with those as trained.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
     "edit margin_s": "0.2 s of idle time stay at each end.",
@@ -81,6 +81,8 @@ DROPPED: Final[Mapping[str, str]] = {
     "label source": "Who labels by command is an engineer.",
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
+    "pretrain vision": "From a clone: python -m benchmarks base_vision.",
+    "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",

@@ -233,8 +233,8 @@ benchmarks/board/programs.py:shown | folder / take.uid | take
 benchmarks/board/programs.py:shown | part.rename(target) | take
 benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
 benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
-finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
 benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
@@ -251,24 +251,21 @@ finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
-finetune/gate/promotion.py:verify | Path(policy['path']) | reads
-finetune/gate/promotion.py:verify | Path(run['path']) | reads
-finetune/gate/promotion.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
-finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
-finetune/gate/promotion.py:write_promotion | folder / name | ours
-finetune/gate/simulated.py:simulated_pairs | source / side | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
+finetune/gate/folder.py:verify | Path(policy['path']) | reads
+finetune/gate/folder.py:verify | Path(run['path']) | reads
+finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
+finetune/gate/folder.py:withdraw | record.replace(folder / WITHDRAWN) | ours
+finetune/gate/folder.py:write_promotion | folder / name | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
-finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
+finetune/lerobot_formats.py:policy_in_format | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/picture_demonstrations.py:_record | os.replace(part, job.path) | ours
-finetune/picture_demonstrations.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
@@ -279,8 +276,6 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
-finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 collect/calibration.py:take_poses.look | folder / name | ours
 collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours

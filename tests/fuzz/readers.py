@@ -69,7 +69,7 @@ def _yaml(path: Path) -> object:
 
 
 def _outcomes(path: Path) -> object:
-    from gaploop.finetune.gate.replay import read_outcomes
+    from gaploop.finetune.gate.outcomes import read_outcomes
 
     return read_outcomes(path, None)
 
@@ -219,7 +219,7 @@ def _faults(path: Path) -> object:
 
 def _run(folder: Path) -> object:
     from gaploop.collect.take_copies import runs_of
-    from gaploop.finetune.gate.promotion import _run_of
+    from gaploop.finetune.gate.folder import _run_of
     from gaploop.finetune.hub_policy import _lineage
 
     found = list(runs_of(["u"], [folder / "none"], [folder], []))
@@ -394,7 +394,7 @@ POLICIES = (
     Reader(
         "promotion",
         "files/promotion.json",
-        _loaded("gaploop.finetune.gate.promotion", "verify"),
+        _loaded("gaploop.finetune.gate.folder", "verify"),
     ),
     Reader("rollouts", "rollouts", _rollouts, ("*.*",)),
     Reader("preflight", "rollouts", _preflight, ("preflight.json",)),
