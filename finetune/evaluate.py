@@ -23,10 +23,10 @@ from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
-from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
+from gaploop.core.twin import Randomisation, as_yaml
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core import labels
-from gaploop.core.consent import Place, Use, require_consent
-from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.consent import Place, Use, load_register, note_places, require_consent
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
