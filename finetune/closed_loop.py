@@ -21,11 +21,10 @@ from gaploop.collect.take import TakeResult
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.randomisation import Randomisation
 from gaploop.core.run_record import RUN
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import TakeInfo
-from gaploop.core.twin import Twin, load_twin, save_twin
+from gaploop.core.twin import Randomisation, Twin, load_twin, save_twin
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (

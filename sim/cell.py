@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import CameraFrame, FollowerState
-from gaploop.core.randomisation import Randomisation
+from gaploop.core.twin import Randomisation
 from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera

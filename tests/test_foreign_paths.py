@@ -74,9 +74,9 @@ core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/confined.py:main | Path(spec['root']) | ours
-core/consent_store.py:_read_private | path.parent / name | ours
-core/consent_store.py:_set_private | path.parent / f'.{name}.lock' | ours
-core/consent_store.py:_set_private | path.parent / name | ours
+core/consent.py:_read_private | path.parent / name | ours
+core/consent.py:_set_private | path.parent / f'.{name}.lock' | ours
+core/consent.py:_set_private | path.parent / name | ours
 core/files.py:lfs_pointers | Path(folder, name) | listed
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
@@ -92,7 +92,7 @@ core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | our
 core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
-core/station.py:load_station | path.parent / model | user
+core/station.py:load_station | path.parent / station.robot_model | user
 datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours

@@ -234,7 +234,7 @@ items:
 - id: a
   dimension: spatial_geometry
   takes: 20
-  remedy: demonstrate
+  remedy: collect
   why: "14 mm off"
   conditions: {distractors: 0, camera_pose: [0, 0, 0, 0, 0, 0]}
   vary: {grid_cell: all, lighting: all}

@@ -171,13 +171,13 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
 
 
 def _register(path: Path) -> object:
-    from gaploop.core.consent_store import load_register
+    from gaploop.core.consent import load_register
 
     return load_register(path)
 
 
 def _names(path: Path) -> object:
-    from gaploop.core.consent_store import read_names
+    from gaploop.core.consent import read_names
 
     return read_names(path.with_name("consents.jsonl"))
 
