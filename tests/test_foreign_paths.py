@@ -102,7 +102,7 @@ datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
 datasets/lerobot_read.py:pictures_at | row / info.fps | ours
-datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/absolute/cameras.py:look.place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -116,7 +116,6 @@ datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].v
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
-datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
