@@ -12,7 +12,7 @@ from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, VERDICT,
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.evaluation import Drop, Evaluation, Rate
 from gaploop.finetune.factors import factor_of, grid_cell, order, parts, words
-from gaploop.sim.placement import (
+from gaploop.sim.scene import (
     FLANK_ANGLE_RAD,
     SPAWN_CENTRE_M,
     SPAWN_HALF_ANGLE_RAD,

@@ -14,8 +14,8 @@ from gaploop.core.files import writable_folder
 from gaploop.teleop.checks.result import CheckResult, Level
 
 if TYPE_CHECKING:
-    from gaploop.sim.gym_world import GymWorld
     from gaploop.sim.scene_file import SceneWorld
+    from gaploop.sim.world import GymWorld
 
 RESETS: Final = 20
 SETTLE_S: Final = 0.5
@@ -41,9 +41,9 @@ class WorldOptions:
 
 def check_world(env: WorldOptions, roles: Path | None) -> Iterator[CheckResult]:
     """Look at a scene or an environment."""
-    from gaploop.sim.gym_world import GymWorld, WorldSpec
-    from gaploop.sim.lerobot_env.worlds import GymEnvConfig, SceneEnvConfig
+    from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
     from gaploop.sim.scene_file import SceneWorld
+    from gaploop.sim.world import GymWorld, WorldSpec
 
     config = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
     if env.scene:
@@ -96,7 +96,7 @@ def _scene(world: SceneWorld) -> Iterator[CheckResult]:
         yield CheckResult("demonstrator", Level.WARN, "none", "Add waypoints, or record a person.")
         return
     from gaploop.finetune.evaluation import wilson
-    from gaploop.sim.waypoints import Demonstrator
+    from gaploop.sim.scene_file import Demonstrator
 
     won = 0
     for seed in range(RESETS):
@@ -117,7 +117,7 @@ def _scene(world: SceneWorld) -> Iterator[CheckResult]:
 def _pictures(world: GymWorld, folder: Path | None) -> Iterator[CheckResult]:
     from PIL import Image
 
-    from gaploop.sim.lerobot_env.worlds import CAMERA, pictures_in
+    from gaploop.sim.lerobot_worlds import CAMERA, pictures_in
 
     observation, _ = world.reset(seed=0)
     found = pictures_in(observation)

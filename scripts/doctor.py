@@ -209,7 +209,7 @@ def _on_robot(
     from gaploop.collect import lerobot_factory
     from gaploop.collect.preflight import Terminal, check_speed
     from gaploop.collect.rollout import SpeedRamp
-    from gaploop.sim.follower import CellCamera
+    from gaploop.sim.cell import CellCamera
     from gaploop.teleop.stopping import disconnect
 
     station = lerobot_factory.station_for(config.robot, config.station)

@@ -19,8 +19,9 @@ import numpy as np
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import StationScene
-from gaploop.sim import look, scene
+from gaploop.sim import scene
 from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.conditions import OBJECT_RGBA, TARGET_RGBA
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
@@ -125,8 +126,8 @@ class ColourCorrection:
         self._levels = np.clip(least + 0.5, 0, 255).astype(np.uint8)
         self._levels[-1] = 0.5 * (least[-1] + 255.0)
         self._scene = StationScene(
-            object_hue_deg=_moved(THE_CELLS.object_hue_deg, look.OBJECT_RGBA, least, self._levels),
-            target_hue_deg=_moved(THE_CELLS.target_hue_deg, look.TARGET_RGBA, least, self._levels),
+            object_hue_deg=_moved(THE_CELLS.object_hue_deg, OBJECT_RGBA, least, self._levels),
+            target_hue_deg=_moved(THE_CELLS.target_hue_deg, TARGET_RGBA, least, self._levels),
         )
 
     def __call__(self, view: Image) -> Image:

@@ -13,8 +13,7 @@ from scipy.signal import lfilter
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Image, LeaderSample, Tick
 from gaploop.core.telemetry import Telemetry
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellClock, CellFollower
+from gaploop.sim.cell import CellClock, CellFollower, SimCell
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.scene import TIMESTEP_S
 from gaploop.teleop.calibration.latency import (
