@@ -31,7 +31,6 @@ from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.randomise import draw, over
 from gaploop.sim.scene import CAMERA_NAME, distractor_poses, place_task
 from gaploop.sim.tasks import INSTRUCTIONS, TASKS, TaskState, is_success
-from gaploop.sim.world import WorldJoint
 
 # What bus servos would report.
 ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
@@ -214,12 +213,6 @@ class SimCell:
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
-
-    @property
-    def joints(self) -> tuple[WorldJoint, ...]:
-        """What a command sets, as of `World`."""
-        limits = zip(self.joint_names, self.joint_limits_rad.tolist(), strict=True)
-        return tuple(WorldJoint(name, "rad", low, high) for name, (low, high) in limits)
 
     @property
     def period_s(self) -> float:

@@ -20,7 +20,6 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion, add_hand
@@ -54,34 +53,17 @@ FREE: Final = int(mujoco.mjtJoint.mjJNT_FREE)
 type Make = Callable[[], gym.Env[Any, Any]]
 
 
-@dataclass(frozen=True)
-class WorldJoint:
-    """A joint, or another number of a command.
-
-    Attributes:
-        unit: "rad", "m", or "1" where the world doesn't say.
-        low: least value that can be asked for.
-    """
-
-    name: str
-    unit: str
-    low: float
-    high: float
-
-
 @runtime_checkable
 class World(Protocol):
     """What evaluation, recording and gaps ask of a scene.
 
     Attributes:
-        joints: what a command sets, in this order.
         period_s: time that a step takes [simulated s].
         instruction: the task in words.
         model: MuJoCo's, or None where something else simulates.
         data: its state, or None.
     """
 
-    joints: tuple[WorldJoint, ...]
     period_s: float
     instruction: str
     model: mujoco.MjModel | None
@@ -196,15 +178,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         on.put_on(self.model)
 
     # What it is.
-    @property
-    def joints(self) -> tuple[WorldJoint, ...]:
-        """The numbers of an action."""
-        space = self.env.action_space
-        if not isinstance(space, gym.spaces.Box):
-            raise UnusableInputError(f"Actions must be numbers (a Box), not {space}.")
-        bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
-        return tuple(WorldJoint(f"action_{k}", "1", a, b) for k, (a, b) in enumerate(bounds))
-
     @property
     def instruction(self) -> str:
         """The task in words."""

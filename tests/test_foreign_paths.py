@@ -340,7 +340,7 @@ teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, a
 teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration_files.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
-scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 

@@ -37,9 +37,9 @@ from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, mechanism_named, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.identification.stills import SETTLED, Still, recorded, restored, stills_of
-from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, ZEROS, ColourCorrection
+from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
-from gaploop.sim.tracker import Blob, Tracker, project
+from gaploop.sim.tracker import POSE, Blob, Tracker, project
 
 BLUR: Final = "visual_domain.blur"
 SIZE: Final = "object_property.size"
