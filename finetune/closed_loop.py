@@ -50,7 +50,7 @@ from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.identification.station import fit_station
+from gaploop.sim.identification import fit_station
 from gaploop.sim.randomise import preset
 from gaploop.sim.tasks import INSTRUCTIONS
 

@@ -88,6 +88,9 @@ DROPPED: Final[Mapping[str, str]] = {
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
     "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
+    "robot.fps": "Give --dataset.fps.",
+    "teleop.sees": "The script sees the scene.",
+    "teleop.retries": "The script tries up to five times.",
     "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
     **dict.fromkeys(
         (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),

@@ -323,7 +323,7 @@ teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / 
 teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
 teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
-scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 
