@@ -161,6 +161,8 @@ datasets/check/fix.py:plan | Path(scratch, root.name) | ours
 datasets/check/fix.py:fix | shutil.rmtree(stage) | ours
 datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
 datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/check/description.py:_rename | old.rename(new) | listed
 datasets/check/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
 datasets/check/description.py:_rename_features | videos / new | paths

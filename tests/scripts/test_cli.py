@@ -555,7 +555,7 @@ def test_a_demo_is_not_continued_with_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates of 12 rollouts from a quick demo must not end up in a full one's report."""
-    settings = {"quick": True, "policy": "sha256:0"}
+    settings = {"quick": True, "policy": "sha256:0", "seed": 3}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert cli.main(["demo", f"--output_dir={tmp_path}"]) == 2
     assert "other settings (quick True" in capsys.readouterr().err
