@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_places
+from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind

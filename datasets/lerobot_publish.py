@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core import journal_format, labels
-from gaploop.core.consent import Place, Use
-from gaploop.core.consent_store import refusal_at
+from gaploop.core.consent import Place, Use, refusal_at
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders

@@ -13,8 +13,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.consent import Place, Use, consent_ids, require_consent
-from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.consent import (
+    Place,
+    Use,
+    consent_ids,
+    load_register,
+    note_places,
+    require_consent,
+)
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.run_record import RUN

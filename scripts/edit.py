@@ -145,10 +145,6 @@ def run(config: EditConfig) -> int:
     for name, actions in _ONLY_FOR.items():
         if config.action not in actions and getattr(config, name) != getattr(plain, name):
             raise UnusableInputError(f"--{name} is for {', '.join(actions)}. Leave it out.")
-    if config.action in ("merge", "split") and config.output_dir is None:
-        if not config.dry_run:
-            raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
-        config = replace(config, output_dir=Path("OUT"))  # any name will do
     if config.action == "merge":
         with opened(config.roots) as pieces:
             plan = plan_merge(pieces, {"duplicates": config.duplicates}, config.duplicates)
@@ -329,6 +325,10 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
     from gaploop.datasets.lineage import spans
 
     done, output = None, config.output_dir
+    if output is None and config.action in ("merge", "split"):
+        if not config.dry_run:
+            raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
+        output = Path("OUT")  # any name will do
     if (config.yes or output is not None) and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
             done = carry_out(plan, output, config.reencode, on_episode=advance)

@@ -16,8 +16,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_places
+from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name

@@ -27,8 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core import labels, platform_calls
-from gaploop.core.consent import Place, Use, require_consent
-from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.consent import Place, Use, load_register, note_places, require_consent
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import (
     parse_json,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gaploop.core.consent import Place, Use
-from gaploop.core.consent_store import note_places
+from gaploop.core.consent import Place, Use, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH

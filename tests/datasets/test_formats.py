@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gaploop.collect.withdrawal import withdraw
-from gaploop.core import consent_store, labels
+from gaploop.core import consent, labels
 from gaploop.core.consent import Use, new_id
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome
@@ -121,12 +121,12 @@ def test_people_have_to_agree_to_a_copy(
 ) -> None:
     register, id_ = tmp_path / "consents.jsonl", new_id()
     expires = datetime.now(UTC).date() + timedelta(days=9)
-    consent_store.add(register, id_, expires, frozenset(Use))
+    consent.add(register, id_, expires, frozenset(Use))
     write_take(tmp_path / "journal", 3, consent=id_)
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     publish_takes(tmp_path / "journal", tmp_path / "set", "me/set")
     export_v21(tmp_path / "set", tmp_path / "a")
-    places = consent_store.load_register(register).places[id_]
+    places = consent.load_register(register).places[id_]
     assert str(tmp_path / "a") in {place.where for place in places}
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(tmp_path / "other.jsonl"))
     with pytest.raises(UnusableInputError, match=id_):
@@ -135,11 +135,11 @@ def test_people_have_to_agree_to_a_copy(
     argv = ["convert", str(tmp_path / "a"), f"--output_dir={tmp_path / 'back'}"]
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     assert main(argv) == 0  # a copy again, in the same register
-    places = consent_store.load_register(register).places[id_]
+    places = consent.load_register(register).places[id_]
     assert str(tmp_path / "back") in {place.where for place in places}
 
     def leave() -> None:
-        consent_store.withdraw(register, id_)
+        consent.withdraw(register, id_)
 
     with pytest.raises(UnusableInputError, match="withdrawn"):  # during the export
         export_v21(tmp_path / "set", tmp_path / "c", advance=leave)

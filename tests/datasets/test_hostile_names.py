@@ -14,7 +14,7 @@ import pytest
 from damage import change, episode_files, info, set_info
 
 from gaploop.collect.recovery import recover
-from gaploop.core import consent_store, journal_format
+from gaploop.core import consent, journal_format
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, take_folders
@@ -105,13 +105,13 @@ def test_withdrawing_a_consent_deletes_nothing_outside_the_journal(
     the report said finished. Now the rest is cleared, and that dataset named as not cleared."""
     register, journal = home / "consents.jsonl", home / "journal"
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
-    ana = consent_store.add(register, new_id(), today(), frozenset(Use)).id
+    ana = consent.add(register, new_id(), today(), frozenset(Use)).id
     hers = write_take(journal, 4, consent=ana, conditions={"human": "handover"})
     write_take(journal, 4)
     publish_takes(journal, home / "set", "me/set")
     rename_take(home / "set", "../precious")
     for place in (Place("journal", str(journal)), Place("dataset", str(home / "set"))):
-        consent_store.add_place(register, ana, place)
+        consent.add_place(register, ana, place)
     before = files(home / "precious")
     assert main(["consent", "withdraw", ana, "--yes"]) == 1
     assert files(home / "precious") == before

@@ -29,7 +29,7 @@ from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.live import score
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.finetune import evaluation
-from gaploop.finetune.gate import promotion
+from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -164,7 +164,11 @@ def _policies(folder: Path) -> None:
     shipped = {"policy": "p", "base": "b", "datasets": [entry], "result": result}
     write_json(folder / "run" / "policy" / "lineage.json", shipped)
     named = {"path": "policy", "id": "p", "sha256": "0", "run": {"path": "run", "sha256": "0"}}
-    promoted = {"schema": promotion.SCHEMA, "files": {"result.json": "0"}, "sources": {"s": "0"}}
+    promoted = {
+        "schema": promotion.PROMOTION_SCHEMA,
+        "files": {"result.json": "0"},
+        "sources": {"s": "0"},
+    }
     write_json(folder / "files" / "promotion.json", promoted | {"policies": {"candidate": named}})
     rolled = [evaluation.Rollout(k, evaluation.NOMINAL, True, 1.0, "", f"u{k}") for k in range(3)]
     (folder / "rollouts").mkdir()
@@ -230,7 +234,7 @@ items:
 - id: a
   dimension: spatial_geometry
   takes: 20
-  remedy: demonstrate
+  remedy: collect
   why: "14 mm off"
   conditions: {distractors: 0, camera_pose: [0, 0, 0, 0, 0, 0]}
   vary: {grid_cell: all, lighting: all}
@@ -288,10 +292,6 @@ drop: [gap.sent]
 day,cube,8,10
 lamp,cube,3,10
 day,mug,5,10
-""",
-    "poses.csv": """image,x_m,y_m,z_m,qw,qx,qy,qz
-a.png,0.1,0.2,0.3,1,0,0,0
-b.png,0.1,0.2,0.3,1,0,0,0
 """,
     "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
 {"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}

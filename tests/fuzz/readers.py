@@ -69,7 +69,7 @@ def _yaml(path: Path) -> object:
 
 
 def _outcomes(path: Path) -> object:
-    from gaploop.finetune.gate.replay import read_outcomes
+    from gaploop.finetune.gate.outcomes import read_outcomes
 
     return read_outcomes(path, None)
 
@@ -171,13 +171,13 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
 
 
 def _register(path: Path) -> object:
-    from gaploop.core.consent_store import load_register
+    from gaploop.core.consent import load_register
 
     return load_register(path)
 
 
 def _names(path: Path) -> object:
-    from gaploop.core.consent_store import read_names
+    from gaploop.core.consent import read_names
 
     return read_names(path.with_name("consents.jsonl"))
 
@@ -219,7 +219,7 @@ def _faults(path: Path) -> object:
 
 def _run(folder: Path) -> object:
     from gaploop.collect.take_copies import runs_of
-    from gaploop.finetune.gate.promotion import _run_of
+    from gaploop.finetune.gate.folder import _run_of
     from gaploop.finetune.hub_policy import _lineage
 
     found = list(runs_of(["u"], [folder / "none"], [folder], []))
@@ -357,7 +357,6 @@ FILES = (
         _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
-    Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),
@@ -397,7 +396,7 @@ POLICIES = (
     Reader(
         "promotion",
         "files/promotion.json",
-        _loaded("gaploop.finetune.gate.promotion", "verify"),
+        _loaded("gaploop.finetune.gate.folder", "verify"),
     ),
     Reader("rollouts", "rollouts", _rollouts, ("*.*",)),
     Reader("preflight", "rollouts", _preflight, ("preflight.json",)),

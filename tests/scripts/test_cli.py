@@ -558,7 +558,7 @@ def test_a_demo_is_not_continued_with_other_settings(
     settings = {"quick": True, "policy": "sha256:0", "seed": 3}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert cli.main(["demo", f"--output_dir={tmp_path}"]) == 2
-    assert "other settings (seed 3, quick True" in capsys.readouterr().err
+    assert "other settings (quick True" in capsys.readouterr().err
 
 
 def test_the_overview_lists_each_command_once_by_job() -> None:
