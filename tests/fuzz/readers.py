@@ -193,7 +193,7 @@ def _names(path: Path) -> object:
 
 def _poses(path: Path) -> object:
     from gaploop.core.kinematics import ArmModel
-    from gaploop.teleop.calibration.sightings import read_poses
+    from gaploop.teleop.calibration.store import read_poses
 
     return read_poses(path.parent, ArmModel.load("so101"))
 
