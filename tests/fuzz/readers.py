@@ -74,12 +74,6 @@ def _outcomes(path: Path) -> object:
     return read_outcomes(path, None)
 
 
-def _trace(path: Path) -> object:
-    from gaploop.teleop.emulator.console import read_trace
-
-    return read_trace(path, 6)
-
-
 def _messages(folder: Path) -> object:
     """What another machine sends, as it comes from the socket."""
     from gaploop.collect import remote_policy
@@ -369,7 +363,6 @@ FILES = (
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),
-    Reader("trace", "files/trace.csv", _trace),
     Reader("link", "link", _messages, ("*",)),
 )
 POLICY = ("**/*.json", "**/*.safetensors")
