@@ -33,7 +33,7 @@ from gaploop.core.protocols import (
 )
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim.follower import CellFollower, PacedCellClock
+from gaploop.sim.cell import CellFollower, PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
 from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Turns

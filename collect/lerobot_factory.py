@@ -178,7 +178,7 @@ class ArmConnection(contextlib.ExitStack):
             return self._panel  # type: ignore[no-any-return]
         expert: Leader | None = None
         if cell is not None:
-            from gaploop.sim.relay import scripted
+            from gaploop.sim.expert import scripted
 
             expert = scripted(cell, config.robot.seed)
         leader = leader_of(
@@ -211,7 +211,7 @@ def follower_of(
         UnusableInputError: options or calibration that can't be used.
     """
     if robot.type == EMBEDDED:
-        from gaploop.sim.follower import CellFollower, PacedCellClock
+        from gaploop.sim.cell import CellFollower, PacedCellClock
 
         cell = cell or cell_of(robot)
         return CellFollower(cell), PacedCellClock(cell)

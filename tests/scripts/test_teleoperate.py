@@ -150,7 +150,7 @@ def test_the_embedded_cell_is_driven_in_real_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = ManualClock()
-    monkeypatch.setattr("gaploop.sim.follower.MonotonicClock", lambda: real)
+    monkeypatch.setattr("gaploop.sim.cell.MonotonicClock", lambda: real)
     options = ["--robot.type=so101_sim", "--teleop.type=scripted", "--teleop_time_s=1", "--json"]
     assert main(["teleoperate", *options]) == 0
     said = json.loads(capsys.readouterr().out)

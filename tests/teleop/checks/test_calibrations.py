@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_system import one
 
 from gaploop.collect.preflight import Terminal
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellFollower
+from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.checks.calibrations import (
     check_arm_files,

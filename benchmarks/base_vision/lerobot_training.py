@@ -13,20 +13,20 @@ from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import make_pre_post_processors
 from safetensors.torch import load_model
 
+from benchmarks.base_vision import pictures
+from benchmarks.base_vision.pictures import POSES, PictureBatch, PictureTakes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune import picture_demonstrations
 from gaploop.finetune.batches import Signature
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
 from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
-from gaploop.finetune.picture_demonstrations import POSES, PictureBatch, PictureTakes
 from gaploop.finetune.pretrain import POLICY, TrainedPolicy, pretrained
 from gaploop.finetune.training import Learner, Progress, TrainResult, train
-from gaploop.finetune.tuning.presets import FROM_SCRATCH, TrainSpec
+from gaploop.finetune.tuning.presets import TrainSpec
 from gaploop.sim.scene import CAMERA_NAME
 
 PICTURE: Final = f"observation.images.{CAMERA_NAME}"
@@ -35,6 +35,8 @@ CORRECTION_SEEDS: Final = 100_000
 """Scenes of corrections begin so far behind those of takes."""
 SIZE_PX: Final = 96
 CHUNK: Final = 40
+SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
+"""As the packaged one was trained."""
 LIGHT: Final = 0.1
 """Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
 
@@ -80,13 +82,13 @@ class VisionLearner(Learner):
     def loss(self, batch: PictureBatch) -> torch.Tensor:
         """Return the policy's loss, with exposure and colours drawn for every take."""
         policy: Any = self.bundle.policy
-        pictures = torch.from_numpy(batch.pictures).permute(0, 3, 1, 2).float() / 255.0
+        shown = torch.from_numpy(batch.pictures).permute(0, 3, 1, 2).float() / 255.0
         begin = np.unique(batch.first)  # a take's pictures follow its first
-        take = np.searchsorted(begin, np.arange(len(pictures)), side="right") - 1
+        take = np.searchsorted(begin, np.arange(len(shown)), side="right") - 1
         many = len(begin)
         gain = 1 + LIGHT * (torch.randn(many, 1, 1, 1) + 0.5 * torch.randn(many, 3, 1, 1))
         shift = 0.3 * LIGHT * torch.randn(many, 1, 1, 1)
-        seen = policy.look({PICTURE: (pictures * gain[take] + shift[take]).clamp(0, 1)})
+        seen = policy.look({PICTURE: (shown * gain[take] + shift[take]).clamp(0, 1)})
         known = self.bundle.preprocessor(
             {STATE: torch.from_numpy(batch.state), ACTION: torch.from_numpy(batch.action)}
         )
@@ -102,6 +104,7 @@ def pretrain_vision(
     config: FinetuneConfig,
     progress: Progress | None = None,
     recorded: Callable[[int], None] | None = None,
+    workers: int = 2,
 ) -> TrainedPolicy:
     """Record scripted takes with pictures, train a base that sees, and write it as `pretrain` does.
 
@@ -109,27 +112,21 @@ def pretrain_vision(
     policy drove until a person took over, half as many. What OUT holds of it is not made again.
 
     Raises:
-        UnusableInputError: no number of takes, datasets given, or as of `training.train`.
+        UnusableInputError: another kind of policy to begin with, or as of `training.train`.
     """
-    if config.sim or config.sim_takes < 1 or config.held_out:
-        raise UnusableInputError(
-            "--policy.type=keypoint trains on scripted takes that it records itself: give "
-            "--sim_takes=600, and neither --sim nor --held_out. On datasets of your own: gaploop "
-            "finetune --method=lerobot -- --policy.type=keypoint."
-        )
     begun = config.policy.path
     start = load_policy(begun).bundle if begun else None
     if start and not (isinstance(start.policy, KeypointPolicy) and start.chunk == CHUNK):
         raise UnusableInputError(
             f"--policy.path={begun} isn't a keypoint policy of {CHUNK} targets a plan. Begin with "
-            "base_vision, or with what --policy.type=keypoint made of another task."
+            "base_vision, or with what this made of another task."
         )
     cell = DemonstratedCell(**config.env.cell())
     folder = writable_folder(config.folder)
-    spec = config.spec(FROM_SCRATCH["keypoint"])
+    spec = config.spec(SPEC)
     spec = replace(spec, steps=max(1, spec.steps // 2))
-    common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded}
-    picture_demonstrations.record(folder / TAKES, cell, config.sim_takes, seed=spec.seed, **common)
+    common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded, "workers": workers}
+    pictures.record(folder / TAKES, cell, config.sim_takes, seed=spec.seed, **common)
     drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
     takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
     rig = cell.rig()
@@ -140,7 +137,7 @@ def pretrain_vision(
     if not (first / POLICY).exists():
         first.mkdir(exist_ok=True)
         _train(bundle, takes, spec, first, config.resume, progress)
-    picture_demonstrations.record(
+    pictures.record(
         folder / CORRECTIONS, cell, config.sim_takes // 2, seed=spec.seed + CORRECTION_SEEDS,
         policy=first / POLICY, **common,
     )  # fmt: skip

@@ -17,9 +17,9 @@ from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.gym_world import NOMINAL, GymWorld, WorldSpec
+from gaploop.sim.roles import numbers_in
 from gaploop.sim.scene_file import SceneWorld, load_scene
-from gaploop.sim.survey import numbers_in
+from gaploop.sim.world import NOMINAL, GymWorld, WorldSpec
 
 SUCCESS_HELD_S: Final = 0.3
 """An attempt ends once success has held this long [s]: long enough for a thing to fall over."""

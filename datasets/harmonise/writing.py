@@ -1,4 +1,4 @@
-"""Carries a conversion out: a new LeRobot v3 dataset with its numbers and pictures changed.
+"""A conversion carried out: a new LeRobot v3 dataset with its numbers and pictures changed.
 
 Labels, telemetry, consent and every other file come along. Telemetry keeps the names and the
 rate it was recorded with.
@@ -29,11 +29,10 @@ from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.formats.dataset import write_dataset
-from gaploop.datasets.formats.model import About, ForeignRecording, Recording
+from gaploop.datasets.formats.foreign import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.spec import CameraSpec
-from gaploop.datasets.harmonise.steps import VECTORS, Vector
+from gaploop.datasets.harmonise.spec import VECTORS, CameraSpec, Vector
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.video import ENCODERS
@@ -93,7 +92,7 @@ def harmonise(
             values = _values(table, episode, conversion)
             # As they stand where nothing changes.
             pictures: dict[str, Images] = {}
-            index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
+            index = chosen_rows(episode.length, info.fps, conversion.fps)
             for key in info.video_keys:
                 found = conversion.camera(conversion.rename.get(key, key))
                 if found is None:
@@ -170,7 +169,7 @@ def _values(
             f"{episode.length}. Fix it: gaploop check DIR --fix"
         )
     source_fps, fps = table.info.fps, conversion.fps
-    index = chosen_rows(count, source_fps, fps, conversion.rule)
+    index = chosen_rows(count, source_fps, fps)
     result: dict[str, NDArray[Any]] = {}
     joints: dict[str, Vector] = {}
     for stored, column in table.columns.items():
@@ -178,7 +177,7 @@ def _values(
         own, new = column[rows], conversion.name_of(name)
         if name in VECTORS:
             own = own.reshape(count, -1).astype(np.float64)
-            linear = conversion.rule == "linear" and source_fps != fps
+            linear = conversion.spec.rule == "linear" and source_fps != fps
             values = between(own, source_fps, fps) if linear else own[index]
             joints[name] = Vector(table.info.names(stored), values)
         elif name.startswith(columns.CAMERA_AGE) and new is not None:
@@ -190,7 +189,7 @@ def _values(
             result[new] = aged_s.astype(np.float32)
         elif new is not None:
             result[new] = own[index]
-    done = conversion.vectors(joints)
+    done = conversion.spec.vectors(joints)
     result |= {n: v.values.astype(np.float32) for n, v in done.items()}
     if conversion.fill:
         ages = (columns.camera_of_age(n) for n in conversion.fill)
@@ -226,20 +225,19 @@ def _changed_pictures(
 # Which frames stand at the moments of another rate.
 
 
-def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) -> NDArray[np.int64]:
+def chosen_rows(frames: int, source_fps: float, target_fps: float) -> NDArray[np.int64]:
     """Return which frame of a take stands at each moment of another rate [Hz].
 
-    Of shape (n,), never falling; as many as fit into the take's time. `linear` chooses as `hold`.
+    The newest that there is, shape (n,), never falling; as many as fit into the take's time.
     """
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
-    shift = 0.5 if rule == "nearest" else _ROUNDING
-    return np.asarray(np.minimum(np.floor(place + shift), frames - 1).astype(np.int64))
+    return np.asarray(np.minimum(np.floor(place + _ROUNDING), frames - 1).astype(np.int64))
 
 
 def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:
     """Return rows, shape (n_frames, width), at the moments of another rate [Hz], interpolated."""
-    count = len(chosen_rows(len(values), source_fps, target_fps, "hold"))
+    count = len(chosen_rows(len(values), source_fps, target_fps))
     place = np.minimum(np.arange(count) * source_fps / target_fps, len(values) - 1)
     rows = np.arange(len(values))
     return np.stack([np.interp(place, rows, column) for column in values.T], axis=1)

@@ -1,4 +1,7 @@
-"""Configurations of the embedded devices, registered with LeRobot by name."""
+"""What `--robot.type=so101_sim` and `--teleop.type=scripted` say; `collect.rig` builds the cell.
+
+Plain LeRobot rolls policies out in the cell by `lerobot_env`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from typing import Any
 from lerobot.robots.config import RobotConfig
 from lerobot.teleoperators.config import TeleoperatorConfig
 
-from gaploop.sim.arms import SO101
-
-DEFAULT_CELL = "default"
+from gaploop.core.arms import DEFAULT
 
 
 @RobotConfig.register_subclass("so101_sim")
@@ -28,9 +29,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         image_size: width and height of the overhead camera's pictures [px].
         camera_hz: pictures per second of that camera.
         camera_latency_s: age of a picture when it becomes available [s].
-        fps: actions per second of simulated time; each send_action advances 1 / fps.
         seed: of the first scene; each reset takes the next one.
-        cell: name under which the cell is shared with the scripted teleoperator.
         model: which arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
         randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
@@ -46,10 +45,8 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     image_size: int = 192
     camera_hz: float = 25.0
     camera_latency_s: float = 0.0
-    fps: float = 50.0
     seed: int = 0
-    cell: str = DEFAULT_CELL
-    model: str = SO101.name
+    model: str = DEFAULT
     twin: Path | None = None
     randomise: str = ""
     gaps_module: str = ""
@@ -59,20 +56,4 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
 @TeleoperatorConfig.register_subclass("scripted")
 @dataclass(kw_only=True)
 class ScriptedConfig(TeleoperatorConfig):  # type: ignore[misc]
-    """The scripted teleoperator of an embedded cell in the same process.
-
-    Attributes:
-        sees: "scene" (a person) or "tracker" (camera tracker and nominal sizes).
-        seed: draws its habits.
-        retries: attempts after the first; None for the default of `sees`.
-        pause_s: how long it rests after an attempt before it sets up the next scene [s].
-        cell: name of the cell, as in So101SimConfig.
-        model: its arm, as in So101SimConfig.
-    """
-
-    sees: str = "scene"
-    seed: int = 0
-    retries: int | None = None
-    pause_s: float = 0.4
-    cell: str = DEFAULT_CELL
-    model: str = SO101.name
+    """The scripted person of the embedded cell, or the demonstrator of a scene file."""

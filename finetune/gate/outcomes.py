@@ -30,13 +30,11 @@ class Replay:
 
     Attributes:
         outcomes: complete rounds.
-        pairs: names of the pairs, [task][round].
         left_out: attempts without a partner, or after the last complete round.
     """
 
     tasks: tuple[str, ...]
     outcomes: Outcomes
-    pairs: tuple[tuple[str, ...], ...]
     left_out: int
 
 
@@ -49,30 +47,8 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     Raises:
         UnusableInputError: a column or value is missing or unknown, or there is no pair at all.
     """
-    pairs, attempts = read_pairs(read_text(path), path, suite)
-    rounds = min(map(len, pairs.values()))
-    kept = {name: list(found.items())[:rounds] for name, found in pairs.items()}
-    arrays = np.array([[pair for _, pair in found] for found in kept.values()], dtype=bool)
-    moved = arrays.transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
-    names = tuple(tuple(name for name, _ in found) for found in kept.values())
-    left_out = attempts - 2 * rounds * len(pairs)
-    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]), names, left_out)
-
-
-def read_pairs(
-    whole: str, path: Path, suite: Suite | None
-) -> tuple[dict[str, dict[str, list[list[bool]]]], int]:
-    """Return the pairs of such a file, whose text is `whole`, and how many attempts it holds.
-
-    Returns:
-        of each task the pairs by name, in the order in which they were complete: [side][success,
-        safety].
-
-    Raises:
-        UnusableInputError: as `read_outcomes`.
-    """
     try:
-        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
         columns, lines = reader.fieldnames or [], list(reader)
     except csv.Error as error:
         raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
@@ -98,6 +74,8 @@ def read_pairs(
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
+    # Of each task the pairs by name, in the order in which they were complete: [side][success,
+    # safety].
     pairs: dict[str, dict[str, list[list[bool]]]] = {name: {} for name in tasks}
     waiting: dict[tuple[str, str], dict[str, list[bool]]] = {}
     counts = Counter[tuple[str, str]]()
@@ -119,7 +97,11 @@ def read_pairs(
             f"{path}: no pair of attempts, one by each policy, of: {', '.join(lacking)}. Each task "
             "needs lines with policy baseline and with policy candidate."
         )
-    return pairs, len(rows)
+    rounds = min(map(len, pairs.values()))
+    kept = [list(found.values())[:rounds] for found in pairs.values()]
+    moved = np.array(kept, dtype=bool).transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
+    left_out = len(rows) - 2 * rounds * len(pairs)
+    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]), left_out)
 
 
 def suite_of(tasks: Iterable[str], where: str) -> Suite:
