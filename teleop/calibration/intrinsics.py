@@ -135,15 +135,6 @@ class Intrinsics:
         )
         return np.asarray(seen, dtype=np.float64).reshape(-1, 2)
 
-    def straightened(self, pixels: FloatArray) -> FloatArray:
-        """Return pixels, shape (k, 2), as rays (x/z, y/z) without distortion, shape (k, 2)."""
-        criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 100, 1e-10)
-        given = np.ascontiguousarray(pixels, dtype=np.float64).reshape(-1, 1, 2)
-        rays = cv2.undistortPointsIter(
-            given, self.camera_matrix, self.distortion, None, None, criteria
-        )
-        return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
-
     def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
         """Return T_camera_board, (4, 4), and its RMS error [px]; needs the calibrated size."""
         if (view.width, view.height) != (self.width, self.height):
