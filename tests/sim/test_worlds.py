@@ -184,7 +184,7 @@ def test_every_gap_acts_repeats_and_leaves_nothing_behind(
     world = GymWorld(Bench, WorldSpec(gaps={key: 1.0}, gap_seed=1))
     first = episode(world)
     assert episode(world) == first
-    quiet = ("slippery", "soft", "sticky", "similar", "nudge", "reach_in", "take", "occluder")
+    quiet = ("slippery", "soft", "sticky", "similar", "occluder")
     if not key.endswith(quiet):  # those need a touch, or a real picture, to show
         assert first != plain
     assert mujoco.get_mjcb_control() is None
@@ -196,6 +196,7 @@ def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
     assert {key for key, why in can.items() if why and key in ours} == {
         "contact_dynamics.sticky",
         *(f"task_specification.{name}" for name in ("tolerance", "goal_offset", "alignment")),
+        *(f"human_behavior.{name}" for name in ("nudge", "reach_in", "take")),
     }
     torque = GymWorld(TorqueBench).parameters()
     assert torque["actuator_response.backlash"] == "no position servos drive its arm"
