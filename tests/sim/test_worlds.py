@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.gaps import MECHANISMS
+from gaploop.sim.gaps import MECHANISMS, MODULES
 from gaploop.sim.roles import find_roles
 from gaploop.sim.world import GymWorld, World, WorldSpec
 
@@ -257,8 +258,9 @@ print(len(gaps))
 def test_worlds_of_others_need_nothing_of_the_cell(can: dict[str, str]) -> None:
     """All gaps at once, with the cell's modules out of the way."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, ",".join(CELL), __file__], capture_output=True, text=True
-    )
+        [sys.executable, "-c", WITHOUT, ",".join(CELL), __file__],
+        env={**os.environ, MODULES: ""}, capture_output=True, text=True,
+    )  # fmt: skip
     assert (done.stderr, done.returncode) == ("", 0)
     ours = {mechanism.key for mechanism in MECHANISMS}
     assert int(done.stdout) == sum(not why for key, why in can.items() if key in ours)
