@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 import mujoco
 import numpy as np
@@ -182,23 +182,11 @@ class SceneView:
     placed: bool
 
 
-class Sight(Protocol):
-    """A source of views."""
-
-    corrects: bool
-    """The tool is seen where it really is, so that errors of the arm can be corrected."""
-
-    def reset(self) -> None:
-        """Get ready for a new take."""
-
-    def look(self) -> SceneView:
-        """Return the scene now."""
-
-
 class SceneSight:
     """A person who sees the real scene."""
 
     corrects = True
+    """The tool is seen where it really is, so that errors of the arm can be corrected."""
 
     def __init__(self, cell: SimCell) -> None:
         self._cell = cell
@@ -369,7 +357,7 @@ class ScriptedLeader:
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
-        self._sight: Sight = SceneSight(cell) if sees == "scene" else TrackerSight(cell, tracker)
+        self._sight = SceneSight(cell) if sees == "scene" else TrackerSight(cell, tracker)
         self._retries = (4 if sees == "scene" else 0) if retries is None else retries
         self._takes = 0
         self.reset()
