@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 OWN_PACKAGES: Final = (
     "gaploop.sim.lerobot_devices",
     "gaploop.teleop.lerobot_devices",
-    "gaploop.teleop.lerobot_motion",
-    "gaploop.teleop.lerobot_remote",
+    "gaploop.teleop.lerobot_leaders",
     "gaploop.teleop.lerobot_ros2",
 )
 

@@ -17,9 +17,9 @@ from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.messages import DEPTH_CODEC
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
-from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
+from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import CellCamera, CellClock, CellFollower, SimCell

@@ -193,8 +193,8 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
+    from gaploop.finetune.evaluate import recorded
     from gaploop.finetune.lerobot_policy import policy_id, warn_withdrawn
-    from gaploop.finetune.recorded import recorded
 
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""

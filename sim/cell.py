@@ -19,7 +19,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
-from gaploop.core.randomisation import Randomisation
+from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.camera import OverheadCamera

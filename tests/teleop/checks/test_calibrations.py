@@ -25,7 +25,7 @@ from gaploop.teleop.checks.calibrations import (
     check_station_ages,
 )
 from gaploop.teleop.checks.result import By, Level, all_usable
-from gaploop.teleop.servos.calibration_files import arm_folder
+from gaploop.teleop.servos.calibration import arm_folder
 
 
 def calibration(root: Path, name: str, text: str, age_days: float) -> Path:
