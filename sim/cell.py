@@ -133,7 +133,6 @@ class SimCell:
         conditions: Mapping[str, object] | None = None,
         image_size: int = 192,
         camera_hz: float = 25.0,
-        camera_latency_s: float = 0.0,
         robot: str = SO101.name,
         parameters: Mapping[str, Values] | None = None,
         randomise: Randomisation | None = None,
@@ -147,7 +146,6 @@ class SimCell:
             conditions: as in vocabulary.CONDITIONS.
             image_size: width and height of the camera's pictures [px].
             camera_hz: pictures per second.
-            camera_latency_s: age of the newest picture when it becomes available [s].
             robot: one of core.arms.CELL_ARMS.
             parameters: "dimension.mechanism" to values of its parameters, where they are known, as
                 a twin's are, instead of drawn by a severity.
@@ -174,7 +172,6 @@ class SimCell:
         self.injected = draw_gaps(gaps or {}, gap_seed)
         self._known = dict(parameters or {})
         self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
-        self._camera_latency_s = camera_latency_s
         self._build()
         self.reset(0)
 
@@ -199,7 +196,6 @@ class SimCell:
             (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
             size_px=self.image_size,
             rate_hz=self.camera_hz,
-            latency_s=self._camera_latency_s,
         )
         model = self.model
         joints = [model.joint(name) for name in self.joint_names]
@@ -327,7 +323,7 @@ class SimCell:
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
-        return self._camera.frame(self.now_s)
+        return self._camera.frame()
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""

@@ -22,7 +22,6 @@ class So101SimConfig(CellOptions, RobotConfig):  # type: ignore[misc]
 
     Attributes:
         camera_hz: pictures per second of the overhead camera.
-        camera_latency_s: age of a picture when it becomes available [s].
         seed: of the first scene; each reset takes the next one.
         model: which arm, "so101" or "vx300s".
         scene: scene.yaml: a scene of your own instead (docs/start/my_simulation.md); of the options
@@ -30,7 +29,6 @@ class So101SimConfig(CellOptions, RobotConfig):  # type: ignore[misc]
     """
 
     camera_hz: float = 25.0
-    camera_latency_s: float = 0.0
     seed: int = 0
     model: str = DEFAULT
     scene: Path | None = None

@@ -36,7 +36,7 @@ from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, mechanism_named, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
-from gaploop.sim.identification.stills import Still, stills_of
+from gaploop.sim.identification.stills import SETTLED, Still, recorded, stills_of
 from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
 from gaploop.sim.tracker import POSE, Blob, Tracker, project
@@ -533,9 +533,10 @@ def _size(
     size, by_take = 1.0, dict[str, list[float]]()
     for _ in range(_TURNS):
         values = where | {SIZE: {"size_factor": size}}
+        drawn = [studio.draw(still.q_rad, values, *place) for still, _, place in seen]
+        pictures = recorded([studio.develop(picture, lit) for picture in drawn], SETTLED)
         by_take = {}
-        for still, area_px, place in seen:
-            picture = studio.develop(studio.draw(still.q_rad, values, *place), lit)
+        for (still, area_px, _), picture in zip(seen, pictures, strict=True):
             if (now := tracker.detect(cleared(picture)).object) is not None:
                 off = 0.5 * math.log(area_px / now.area_px)
                 by_take.setdefault(still.uid, []).append(off)

@@ -7,11 +7,13 @@ at rest: their first picture counts alone.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import av
 import numpy as np
 from numpy.typing import NDArray
 
@@ -131,3 +133,31 @@ def joints_rad(take: Take, arm: CellArm) -> FloatArray | None:
     if take.info.units == "deg" and take.frames.state.shape[1] == len(names):
         return np.asarray(from_degrees(take.frames.state, arm))
     return None
+
+
+OPTIONS: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10"}
+"""As takes are encoded."""
+
+
+def recorded(pictures: Sequence[Image], held: int = 1) -> list[Image]:
+    """Return pictures of one size as they come back from a take's video, in order.
+
+    Each is shown for `held` rows: what stands still comes out finer from row to row.
+    """
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("libx264", rate=50, options=OPTIONS)
+        stream.height, stream.width = pictures[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for picture in (p for p in pictures for _ in range(held)):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    buffer.seek(0)
+    with av.open(buffer) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    return frames[held - 1 :: held]
+
+
+SETTLED: Final = 5
+"""Rows after which a picture that stands still comes out as fine as it will."""

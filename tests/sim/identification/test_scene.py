@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
-import av
 import numpy as np
 import pytest
 
@@ -20,36 +17,13 @@ from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.scene import FINEST, fit_scene
-from gaploop.sim.identification.stills import stills_of
+from gaploop.sim.identification.stills import recorded, stills_of
 
 HOME = np.array(SO101.home_q_rad)
 POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
     (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (0.5, 0.0, 0.0), (1.4, -0.57, 0.587), (1.2, -0.5, 0.5),
 )]  # fmt: skip
 """What the arm rests in, a take for each."""
-
-OPTIONS: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10"}
-"""As takes are encoded."""
-
-
-def recorded(pictures: Sequence[Image], held: int = 1) -> list[Image]:
-    """Return pictures of one size as they come back from a take's video, in order.
-
-    Each is shown for `held` rows: what stands still comes out finer from row to row.
-    """
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="matroska") as container:
-        stream = container.add_stream("libx264", rate=50, options=OPTIONS)
-        stream.height, stream.width = pictures[0].shape[:2]
-        stream.pix_fmt = "yuv420p"
-        for picture in (p for p in pictures for _ in range(held)):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    buffer.seek(0)
-    with av.open(buffer) as container:
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    return frames[held - 1 :: held]
 
 
 def takes_of(parameters: Mapping[str, Values], seed: int = 50) -> list[Take]:
