@@ -24,8 +24,8 @@ from gaploop.finetune.tuning.presets import (
     preset_for,
 )
 
-STATS: Final = ("base", "new", "merged")
-"""By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
+STATS: Final = ("base", "new")
+"""By whose statistics a tuned policy normalises: its base's or the new data's; why, in
 `lerobot_bundle`."""
 NEW: Final = "act"
 """The kind of policy that is trained from nothing here."""
@@ -137,7 +137,7 @@ class FinetuneConfig:
     """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     stats: str = "base"
-    """Normalise by the statistics of the base, of the new data (new), or of both (merged)."""
+    """Normalise by the statistics of the base, or of the new data (new)."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: CacheOptions = field(default_factory=CacheOptions)
