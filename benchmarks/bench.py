@@ -37,7 +37,6 @@ python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagno
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
-python -m benchmarks metadata --json
 python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
@@ -76,7 +75,6 @@ BENCHES: Final = {
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "looking": "changes of the camera and of what it sees that a diagnosis names; false alarms",
-    "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",

@@ -3,8 +3,9 @@
 Roll out, measure, diagnose, plan, carry the plan out, compare on the same scenes. Sim-to-sim
 throughout. Probe, diagnosis and plan find out by themselves what the cells are like, from the
 takes, and can be wrong: then the report says so. One cell is put right by commands, the other needs
-demonstrations. Every stage reads what the stage before wrote and leaves its own files, so a demo
-that was stopped goes on where it was, and the thread of ids can be followed by hand:
+demonstrations; or two are drawn from a seed, out of all nine dimensions. Every stage reads what the
+stage before wrote and leaves its own files, so a demo that was stopped goes on where it was, and
+the thread of ids can be followed by hand:
 failed takes → diagnosis → plan → takes → policy → verdict.
 """
 
@@ -15,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.collect.campaign import Quota
 from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.core.journal_format import read_journal
@@ -23,6 +26,7 @@ from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.run_record import RUN
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin
+from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning import offers
 from gaploop.failure_analysis.report import figures, page
@@ -53,6 +57,12 @@ STATIONS: Final = (
 )
 """An arm that is late: probed, and compensated by a command. And a table that is too low at a
 station that nobody probed: what its takes show leads to 20 demonstrations."""
+SEVERITIES: Final = (0.85, 1.0)
+"""Range that severities are drawn from: mostly enough for the base policy to fail."""
+TRIED, LEAST_FAILING, DRAWS = 8, 3, 6
+"""Rollouts by which a drawn cell is tried, how many must fail, how often it is drawn at most."""
+TRIED_SEEDS: Final = 900
+"""Scenes of these begin here."""
 INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
 """Which pictures of a take are shown, as fractions of its length."""
 COLUMNS: Final = (
@@ -122,8 +132,9 @@ class DemoCell:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found."""
+    """What the demo found; `seed` is None for `STATIONS`."""
 
+    seed: int | None
     base: str
     nominal: Evaluation
     cells: tuple[DemoCell, ...]
@@ -149,6 +160,7 @@ class DemoResult:
         return {
             "schema": "gaploop.demo.v1",
             "evidence": "sim-to-sim",
+            "seed": self.seed,
             "better": list(self.better),
             "nominal": asdict(self.nominal.total),
             "loops": [
@@ -174,14 +186,27 @@ class DemoResult:
         }  # fmt: skip
 
 
-def run_demo(folder: Path, *, base: str, quick: bool, say: Say) -> DemoResult:
-    """Run the demo in `folder`; stages already there are not run again."""
+def run_demo(folder: Path, seed: int | None, *, base: str, quick: bool, say: Say) -> DemoResult:
+    """Run the demo in `folder`; stages already there are not run again.
+
+    Args:
+        seed: draws the cells; `STATIONS` if None.
+    """
     size = QUICK if quick else FULL
     n = size.budget.evaluated
     nominal = _measured(folder / "nominal.json", base, None, n, "base", say)
     stage, quotas = "Recording nominal takes", [Quota(size.sim_takes)]
     collected(folder, "sim", TargetCell({}, 0), quotas, stage, say, SIM_SEEDS)
     say(stage, size.sim_takes, size.sim_takes)
+
+    def fails(cell: TargetCell) -> bool:
+        say("Looking for cells in which the base policy fails", 0, 1)
+        tried = evaluate(
+            base, TRIED, gaps=cell.gaps, gap_seed=cell.gap_seed, seed=TRIED_SEEDS, workers=1
+        )
+        return tried.trials - tried.successes >= LEAST_FAILING
+
+    targets = STATIONS if seed is None else draw_targets(seed, fails)
     cells = tuple(
         close_the_gap(
             name,
@@ -191,14 +216,36 @@ def run_demo(folder: Path, *, base: str, quick: bool, say: Say) -> DemoResult:
             sim=[folder / "sim"],
             nominal=nominal,
             budget=size.budget,
-            probe=target is STATIONS[0],
+            probe=seed is not None or target is STATIONS[0],
             say=_within(f"Cell {name}", say),
         )
-        for name, target in zip("AB", STATIONS, strict=True)
+        for name, target in zip("AB", targets, strict=True)
     )
-    result = DemoResult(base, nominal, cells)
+    result = DemoResult(seed, base, nominal, cells)
     write_json(folder / "demo.json", result.to_json())
     return result
+
+
+def draw_targets(
+    seed: int, fails: Callable[[TargetCell], bool] = lambda _cell: True
+) -> tuple[TargetCell, TargetCell]:
+    """Draw two cells with gaps of different dimensions, out of all nine.
+
+    Args:
+        fails: says whether there is anything to find out in a cell; one without is drawn anew.
+    """
+    rng = np.random.default_rng([seed, 42])
+
+    def drawn(dimension: str) -> TargetCell:
+        for _ in range(DRAWS):
+            severity = round(float(rng.uniform(*SEVERITIES)), 2)
+            cell = TargetCell({dimension: severity}, int(rng.integers(10**6)))
+            if fails(cell):
+                break
+        return cell
+
+    one, other = map(drawn, rng.choice([d.value for d in GapDimension], 2, replace=False).tolist())
+    return one, other
 
 
 def close_the_gap(

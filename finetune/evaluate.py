@@ -25,10 +25,10 @@ from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
-from gaploop.core.randomisation import as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
+from gaploop.core.twin import as_yaml
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.reference import Ground, ground_of

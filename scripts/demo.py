@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
-gaploop demo --quick --output_dir=outputs/quick
+gaploop demo --seed=random --output_dir=outputs/drawn # two cells drawn from all nine dimensions
 """
 SPENT: Final = "spent.json"
 """In the demo's folder: how long it took, all runs of it together."""
@@ -38,13 +39,16 @@ class DemoConfig:
     """Find out why a policy fails, carry out the remedy that the plan chose, and prove the fix.
 
     All on the embedded cell, so sim-to-sim. One cell is probed, its arm is late; the other isn't
-    probed, and needs demonstrations. Probe, diagnosis and plan don't know which. Takes are
-    simulated in the cell's twin or collected, the policy is adapted or recalibrated. Exit code 0,
-    whatever the verdict. After Ctrl-C the same command continues where it stopped.
+    probed, and needs demonstrations; with --seed two gaps of different dimensions are drawn.
+    Probe, diagnosis and plan don't know which. Takes are simulated in the cell's twin or collected,
+    the policy is adapted or recalibrated. Exit code 0, whatever the verdict. After Ctrl-C the same
+    command continues where it stopped.
     """
 
     output_dir: Path = Path("outputs/demo")
     """Run folder; report.html and the figures go there."""
+    seed: str = ""
+    """A number that draws the gaps of both cells, or random; always the same two unless given."""
     quick: bool = False
     """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
     policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
@@ -57,16 +61,27 @@ def run(config: DemoConfig) -> int:
     from gaploop.finetune.demo import COLUMNS, run_demo, write_report
     from gaploop.finetune.lerobot_policy import policy_id
 
+    if config.seed not in ("", "random") and not config.seed.isdecimal():
+        raise UnusableInputError(
+            f"--seed={config.seed}: give a number from 0 on, or random; leave it out for the two "
+            "cells that are always the same."
+        )
     base, folder = config.policy.required(), writable_folder(config.output_dir)
-    path, wanted = folder / "settings.json", {"quick": config.quick, "policy": policy_id(base)}
-    if not path.exists():
-        write_json(path, wanted)
-    elif (stored := read_json(path)) != wanted:  # mixing two demos would lie
+    path, stored = folder / "settings.json", None
+    if path.exists():  # the demo that the folder holds goes on
+        stored = read_json(path)
+    seed = int(config.seed) if config.seed.isdecimal() else None
+    if config.seed == "random":
+        seed = stored.get("seed") if stored else secrets.randbelow(1000)
+    wanted = {"quick": config.quick, "policy": policy_id(base), "seed": seed}
+    if stored not in (None, wanted):  # mixing two demos would lie
         held = ", ".join(f"{name} {value}" for name, value in stored.items())
         raise UnusableInputError(
             f"{folder} holds a demo with other settings ({held}). Name another --output_dir."
         )
-    print(f"Sim-to-sim demo, in {folder}", file=sys.stderr)
+    write_json(path, wanted)
+    of = "" if seed is None else f", seed {seed}"
+    print(f"Sim-to-sim demo{of}, in {folder}", file=sys.stderr)
     # A bar for each stage on stderr; lines where stderr isn't a terminal.
     stderr, tasks = options.console(stderr=True), dict[str, TaskID]()
     text = TextColumn("{task.description}")
@@ -83,12 +98,12 @@ def run(config: DemoConfig) -> int:
             bar.stop_task(tasks[stage])
 
     with _timed(folder), bar:
-        result = run_demo(folder, base=base, quick=config.quick, say=say)
+        result = run_demo(folder, seed, base=base, quick=config.quick, say=say)
     minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = write_report(result, folder, minutes)
     options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})
     if not config.json:
-        table = Table(title=f"Sim-to-sim, {minutes:.1f} min", show_lines=True)
+        table = Table(title=f"Sim-to-sim{of}, {minutes:.1f} min", show_lines=True)
         table.add_column("")
         for name in "AB":
             table.add_column(f"cell {name}")

@@ -173,7 +173,7 @@ def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
     for argv, says in (
         (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
         (["plan", "--curves=a", "--runs=b"], "among --results"),
-        (["label", "--source=auto"], "CSV"),
+        (["label", "--source=auto"], "is an engineer"),
         (["convert", "x", "--swap_red_blue"], "colours"),
     ):
         assert cli.main(argv) == 2
@@ -555,7 +555,7 @@ def test_a_demo_is_not_continued_with_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates of 12 rollouts from a quick demo must not end up in a full one's report."""
-    settings = {"quick": True, "policy": "sha256:0"}
+    settings = {"quick": True, "policy": "sha256:0", "seed": 3}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     assert cli.main(["demo", f"--output_dir={tmp_path}"]) == 2
     assert "other settings (quick True" in capsys.readouterr().err
