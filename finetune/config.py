@@ -55,7 +55,11 @@ class StartPolicy:
     def __post_init__(self) -> None:
         self.path = str(self.path)
         if self.type and self.type != NEW:
-            raise unknown_choice("type", self.type, (NEW,), "--policy.type")
+            raise UnusableInputError(
+                f"--policy.type={self.type}: only {NEW} is trained from nothing here. Others: "
+                "gaploop finetune --method=lerobot -- --policy.type=…; a base that sees, from a "
+                "clone: python -m benchmarks base_vision."
+            )
 
 
 @dataclass

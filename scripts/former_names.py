@@ -81,7 +81,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "label source": "Who labels by command is an engineer.",
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
-    "pretrain vision": "From a clone: python -m benchmarks base_vision.",
+    "vision": "From a clone: python -m benchmarks base_vision.",
     "smoothing.temporal_ensemble_coeff": "Smooth with --smoothing.exponential_s=0.1.",
     "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",

@@ -294,12 +294,10 @@ class Replay:
 
     Attributes:
         outcomes: complete rounds.
-        left_out: attempts without a partner, or after the last complete round.
     """
 
     tasks: tuple[str, ...]
     outcomes: Outcomes
-    left_out: int
 
 
 def read_outcomes(path: Path, suite: Suite | None) -> Replay:
@@ -364,8 +362,7 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     rounds = min(map(len, pairs.values()))
     kept = [list(found.values())[:rounds] for found in pairs.values()]
     moved = np.array(kept, dtype=bool).transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
-    left_out = len(rows) - 2 * rounds * len(pairs)
-    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]), left_out)
+    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]))
 
 
 def suite_of(tasks: Iterable[str], where: str) -> Suite:
