@@ -69,7 +69,7 @@ def _yaml(path: Path) -> object:
 
 
 def _outcomes(path: Path) -> object:
-    from gaploop.finetune.gate.outcomes import read_outcomes
+    from gaploop.finetune.gate.run import read_outcomes
 
     return read_outcomes(path, None)
 
