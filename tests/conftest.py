@@ -91,9 +91,16 @@ for _name in ("fsync", "fdatasync"):
     if hasattr(os, _name):
         setattr(os, _name, _sync_nothing)
 
-# How long one example takes says how busy the machine is, not whether a law holds.
-settings.register_profile("gaploop", deadline=None)
+# How long one example takes says how busy the machine is, not whether a law holds. Other examples
+# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a quarter.
+settings.register_profile("gaploop", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None)
 settings.load_profile("gaploop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "slow or not slow" in config.option.markexpr:
+        settings.load_profile("thorough")
 
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
 _output.FIRST_LINE_S = 1e6
