@@ -239,8 +239,8 @@ benchmarks/board/programs.py:shown | folder / take.uid | take
 benchmarks/board/programs.py:shown | part.rename(target) | take
 benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
 benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
-finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
 benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths

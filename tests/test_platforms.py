@@ -33,7 +33,6 @@ HELD = {
     "collect/encoder_choice.py": {"start_new_session="},
     "collect/encoder_main.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
-    "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "collect/publisher.py": {"start_new_session="},
     "scripts/emulate.py": {"select.select"},
 }

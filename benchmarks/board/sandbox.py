@@ -30,6 +30,8 @@ from gaploop.core.confined import MB, REFUSED
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import printable
 
+HERE: Final = Path(__file__).resolve().parent.parent
+"""The benchmarks: what runs inside may be a part of them."""
 NAMESPACES: Final = "namespaces"
 GUARD: Final = "guard"
 SYSTEM: Final = (
@@ -128,7 +130,9 @@ class Sandbox:
             "TMPDIR": here,
             "USER": "nobody",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(Path(gaploop.__file__).parent.parent),
+            "PYTHONPATH": os.pathsep.join(
+                (str(Path(gaploop.__file__).parent.parent), str(HERE.parent))
+            ),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "MUJOCO_GL": "disable",
@@ -262,7 +266,16 @@ def _runtime() -> tuple[Path, ...]:
         executable = executable.parent / executable.readlink()
     home = Path(sys.base_prefix)
     venv = Path(sys.prefix)
-    places = (*map(Path, SYSTEM), venv, venv.resolve(), home, home.resolve(), executable, package)
+    places = (
+        *map(Path, SYSTEM),
+        venv,
+        venv.resolve(),
+        home,
+        home.resolve(),
+        executable,
+        package,
+        HERE,
+    )
     return (*places, *linked, *links)
 
 
