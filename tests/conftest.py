@@ -102,6 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "slow or not slow" in config.option.markexpr:
         settings.load_profile("thorough")
 
+
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
 _output.FIRST_LINE_S = 1e6
 
