@@ -22,10 +22,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellCamera, CellClock, CellFollower
+from gaploop.sim.cell import CellCamera, CellClock, CellFollower, SimCell
+from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety

@@ -38,8 +38,8 @@ from gaploop.datasets.edit.compose import (
 from gaploop.datasets.edit.correct import ticks_to_degrees
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
+from gaploop.datasets.formats.foreign import ForeignRecording, Recording
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
-from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.whole_stats import complete_stats

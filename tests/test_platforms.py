@@ -241,7 +241,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.core.errors import GaploopError
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
-from gaploop.teleop.emulator.port import PseudoTerminal
+from gaploop.teleop.emulator.bus import PseudoTerminal
 from gaploop.teleop.servos.port import SerialPort
 header = TakeHeader(TakeInfo("u"), (), {}, {})
 for refused in (

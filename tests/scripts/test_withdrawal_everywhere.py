@@ -119,7 +119,7 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
     assert main(["diagnose", str(root)]) == 0
     assert main(["diagnose", str(journal), f"--output_dir={home / 'looked'}"]) == 0
     write_json(home / "set_diagnosis" / "run.json", {"inputs": [], "command": "plan"})
-    assert main(["convert", str(root), "--to=aloha", f"--output_dir={home / 'x'}"]) == 0
+    assert main(["convert", str(root), "--to=lerobot_v21", f"--output_dir={home / 'x'}"]) == 0
     assert main(["edit", "keep", str(root), "--episodes=[0, 2]", f"--output_dir={home / 'e'}"]) == 0
     checkpoint = run / "checkpoints" / "last" / "pretrained_model"
     push = ["push", "--repo_id=me/x", "--dry_run", "--allow_paths"]
