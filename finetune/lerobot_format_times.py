@@ -23,6 +23,8 @@ from lerobot.policies import get_policy_class, make_pre_post_processors
 from gaploop.collect.rig import embedded_rig
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Observation
+from gaploop.datasets.absolute.checkpoint import Checkpoint, read_checkpoint
+from gaploop.datasets.columns import IMAGES, STATE
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_formats as formats
 from gaploop.finetune.evaluate import roll_out
@@ -30,7 +32,6 @@ from gaploop.finetune.evaluation import NOMINAL, Rollout, paired_difference, wil
 from gaploop.finetune.lerobot_latency import time_plans
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.finetune.policy_fit import facts_of
 from gaploop.sim.arms import to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.tracker import Tracker
@@ -64,7 +65,7 @@ def measure(
 
     path = resolve(chosen_policy)
     policy = load_policy(path, device=device, fps=fps)
-    views = _views(policy)
+    views = _views(policy, read_checkpoint(path))
     seen = views[0]
     plans_fp32 = [formats.planned(policy, view, i) for i, view in enumerate(views)]
     made: dict[str, ActPolicy] = {}
@@ -155,10 +156,9 @@ def table(result: Mapping[str, Any]) -> str:
 # -- what is timed ------------------------------------------------------------------------------
 
 
-def _views(policy: ActPolicy) -> list[Observation]:
+def _views(policy: ActPolicy, known: Checkpoint) -> list[Observation]:
     """Return what the policy may see: scenes of the cell, or coarse random pictures."""
-
-    facts = facts_of(policy)
+    sizes = {k.removeprefix(IMAGES): shape[1:] for k, shape in known.cameras.items()}
     if not policy.needs_scene:
         if policy.bundle.signature.environment_names:
             raise UnusableInputError(
@@ -167,12 +167,13 @@ def _views(policy: ActPolicy) -> list[Observation]:
             )
         rng = np.random.default_rng(0)
         views = []
+        usual = known.stats.get(STATE, {})
+        state: FloatArray = np.zeros(len(policy.bundle.signature.state_names))
         for _ in range(VIEWS):
-            state: FloatArray = np.zeros(len(facts.state_names))
-            if facts.state is not None:
-                state = rng.normal(facts.state.mean, facts.state.std)
+            if {"mean", "std"} <= usual.keys():
+                state = rng.normal(usual["mean"], usual["std"])
             pictures = {}
-            for name, (height, width) in facts.cameras.items():
+            for name, (height, width) in sizes.items():
                 cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
                 tall = cells.repeat(-(-height // 8), axis=0)[:height]
                 wide = tall.repeat(-(-width // 8), axis=1)[:, :width]
@@ -180,7 +181,7 @@ def _views(policy: ActPolicy) -> list[Observation]:
             views.append(Observation(state, None, pictures))
         return views
 
-    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in sizes.items()}
     views = []
     with SimCell() as cell:
         tracker = Tracker.nominal(cell.image_size)

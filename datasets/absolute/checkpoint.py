@@ -253,15 +253,18 @@ class CheckpointTests:
                     f"Choose a policy of this arm, or train one: gaploop finetune {self.root}",
                     110.0,
                 )  # fmt: skip
-        names, have_names = known.names, self.info.names(ACTION)
-        told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
-        if told and set(names) == set(have_names) and names != have_names:
+        for feature, names in ((ACTION, known.names), (STATE, known.state_names)):
+            have_names = self.info.names(feature)
+            told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
+            if not told or set(names) != set(have_names) or names == have_names:
+                continue
             moved = [a for a, b in zip(names, have_names, strict=True) if a != b]
             self.say(
                 "joint_order", ", ".join(moved), f"The policy's joints come in another order than "
                 f"{here}'s: {', '.join(moved[:3])}",
                 f"Record in the policy's order: {', '.join(names)}", 105.0,
             )  # fmt: skip
+            break
 
     def _cameras(self) -> None:
         missing = self.missing_cameras()

@@ -11,10 +11,10 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.finetune.lerobot_formats import FORMATS, action_error, made_in, planned
 from gaploop.finetune.lerobot_latency import PlanTiming, time_plans
-from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
-from gaploop.finetune.policy_fit import facts_of
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, resolve
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,11 @@ def policy() -> ActPolicy:
     return load_policy("base")
 
 
-def seen(policy: ActPolicy) -> Observation:
-    facts = facts_of(policy)
-    assert facts.state is not None
+def seen() -> Observation:
     scene = np.array([0.1, 0.2, 0.0, -0.4, 0.2, 1.0, 0.0])
-    return Observation(facts.state.mean, scene, {})
+    return Observation(
+        read_checkpoint(resolve("base")).stats["observation.state"]["mean"], scene, {}
+    )
 
 
 WITHIN_DEG = {
@@ -39,20 +39,20 @@ WITHIN_DEG = {
 def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
     policy: ActPolicy, name: str, tmp_path: Path
 ) -> None:
-    plain = policy.plan(seen(policy))
+    plain = policy.plan(seen())
     format_ = FORMATS[name]
     lacking = [p for p in format_.needs if importlib.util.find_spec(p) is None]
     if lacking or name in ("int4", "tensorrt"):  # the latter two: not on any CPU
         wanted = rf"gaploop\[{format_.extra}\]" if lacking else "can't be computed on this machine"
         with pytest.raises(UnusableInputError, match=wanted):
-            made_in(policy, name, seen(policy), tmp_path)
+            made_in(policy, name, seen(), tmp_path)
         return
-    made = made_in(policy, name, seen(policy), tmp_path)
-    off = action_error(made.policy, [planned(policy, seen(policy), 0)], [seen(policy)])
+    made = made_in(policy, name, seen(), tmp_path)
+    off = action_error(made.policy, [planned(policy, seen(), 0)], [seen()])
     assert 0.0 <= off[0] <= off[1] <= WITHIN_DEG[name]
     assert (name == "fp32") == (off[1] == 0.0)
     assert made.file_mb == pytest.approx(2.0, rel=0.6)
-    assert np.array_equal(policy.plan(seen(policy)), plain)  # the original is as it was
+    assert np.array_equal(policy.plan(seen()), plain)  # the original is as it was
 
 
 @pytest.mark.slow
@@ -61,25 +61,24 @@ def test_compiled_it_plans_the_same_or_says_why_it_cant_be(
 ) -> None:
     if shutil.which("g++") is None:
         with pytest.raises(UnusableInputError, match="can't be computed on this machine"):
-            made_in(policy, "compile", seen(policy), tmp_path)
+            made_in(policy, "compile", seen(), tmp_path)
         return
-    compiled = made_in(policy, "compile", seen(policy), tmp_path).policy
-    assert np.allclose(compiled.plan(seen(policy)), policy.plan(seen(policy)), atol=0.05)
+    compiled = made_in(policy, "compile", seen(), tmp_path).policy
+    assert np.allclose(compiled.plan(seen()), policy.plan(seen()), atol=0.05)
 
 
 def test_an_unknown_format_is_refused_with_those_there_are(
     policy: ActPolicy, tmp_path: Path
 ) -> None:
     with pytest.raises(UnusableInputError, match="fp32"):
-        made_in(policy, "fp8", seen(policy), tmp_path)
+        made_in(policy, "fp8", seen(), tmp_path)
 
 
 def test_what_a_policy_was_trained_for_is_read_off_it(policy: ActPolicy) -> None:
-    facts = facts_of(policy)
-    assert (facts.fps, facts.units, facts.needs_scene) == (50.0, "deg", True)
-    assert facts.action is not None
-    assert facts.action.mean.shape == (6,)
-    assert facts.action_names[0] == "shoulder_pan.pos"
+    known = read_checkpoint(resolve("base"))
+    assert (known.fps, known.units, policy.needs_scene) == (50.0, "deg", True)
+    assert known.stats["action"]["mean"].shape == (6,)
+    assert known.names[0] == "shoulder_pan.pos"
 
 
 def test_times_are_quantiles_of_what_was_timed() -> None:
