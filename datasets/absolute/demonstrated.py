@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.mistakes import cut_to
 from gaploop.datasets.absolute.recording import evenly, is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.frames import FrameTable, load_frames
@@ -304,6 +303,15 @@ def _changes(key: str, usual: Mapping[str, FloatArray]) -> Iterator[PictureChang
             "wrong_crop", f"shows {part} {1 / share:.2g} times as large as it did", fix, usual[key],
             lambda p, fx=fx, fy=fy: cut_to(p, fx, fy),  # type: ignore[misc]
         )  # fmt: skip
+
+
+def cut_to(picture: FloatArray, x: float, y: float) -> FloatArray:
+    """Cut a picture to a share of its width and height, at equal size."""
+    height, width = picture.shape[:2]
+    w, h = round(width * x), round(height * y)
+    left, top = (width - w) // 2, (height - h) // 2
+    part = picture[top : top + h, left : left + w]
+    return np.asarray(cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR))
 
 
 def _apart(a: FloatArray, b: FloatArray) -> float:
