@@ -479,7 +479,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 RIGHT: Final = 12
 """Right policies, each of another arm."""
-FEW_STEPS: Final = 600
+FEW_STEPS: Final = 400
 
 
 def table(result: Mapping[str, Any]) -> str:
