@@ -347,7 +347,7 @@ class CameraTests:
             self.report.add(
                 "camera_age", seen.name, f"{seen.name} {text}, by",
                 [run.episode for run in seen.runs], len(seen.runs),
-                "gaploop calibrate latency --help", abs(age_s) * float(np.median(speeds)),
+                "gaploop doctor", abs(age_s) * float(np.median(speeds)),
                 unit="ms", size=size, apart="late pictures, or the other column early",
             )  # fmt: skip
         else:
