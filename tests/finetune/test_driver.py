@@ -19,6 +19,7 @@ from peft import PeftModel
 from gaploop.collect.policy_leader import RealTimePlanner
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.datasets.hub.dataset import PushOptions
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.finetune import lerobot_adapter as adapter
@@ -26,7 +27,6 @@ from gaploop.finetune.batches import Signature
 from gaploop.finetune.hub_policy import pack_policy
 from gaploop.finetune.lerobot_act import ActBundle
 from gaploop.finetune.lerobot_policy import load_policy
-from gaploop.finetune.policy_fit import facts_of
 
 SIZE = 32
 
@@ -111,10 +111,11 @@ def test_it_answers_what_plain_lerobot_answers(kind: str, saved: Path, adapted: 
 
 
 def test_an_adapter_says_what_it_needs(adapted: Path, saved: Path) -> None:
-    facts = facts_of(load_policy(adapted))
-    assert (facts.fps, facts.units, facts.cameras) == (25.0, "deg", {"top": (SIZE, SIZE)})
-    assert facts.action_names == ("a", "b", "c", "d", "e", "f")
-    assert facts_of(load_policy(saved, fps=30.0)).fps == 30.0
+    known = read_checkpoint(adapted)
+    cameras = {"observation.images.top": (3, SIZE, SIZE)}
+    assert (known.fps, known.units, known.cameras) == (25.0, "deg", cameras)
+    assert known.names == ("a", "b", "c", "d", "e", "f")
+    assert load_policy(saved, fps=30.0).fps == 30.0
 
 
 def test_what_isnt_seen_is_named(saved: Path) -> None:
