@@ -381,7 +381,9 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
                 row |= {"from": piece.info.root.name, "episodes": spans(e.index for e in episodes)}
                 row |= {"takes": counts["takes"], "frames": counts["frames"]}
                 outcomes = ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items())
-                rows.append({**row, "sessions": len(counts["sessions"]), "outcomes": outcomes})
+                rows.append(
+                    {**row, "sessions": len(counts["sessions"]) or None, "outcomes": outcomes}
+                )
         _print(rows)
         lines = [f"Note: {note}" for note in plan.notes]
         if done is not None:
@@ -412,10 +414,13 @@ def _print(rows: Iterable[Mapping[str, Any]]) -> None:
             columns.setdefault(key, []).append(value)
     table = Table(show_edge=False, pad_edge=False)
     for key, values in columns.items():
-        is_number = any(isinstance(value, int | float) for value in values)
-        table.add_column(key, overflow="fold", justify="right" if is_number else "left")
+        is_number = all(value is None or isinstance(value, int | float) for value in values)
+        table.add_column(escape(key), overflow="fold", justify="right" if is_number else "left")
     for cells in zip(*columns.values(), strict=True):
-        words = (f"{cell:.2f}" if isinstance(cell, float) else str(cell or "-") for cell in cells)
+        words = (
+            f"{cell:.2f}" if isinstance(cell, float) else "-" if cell in (None, "") else str(cell)
+            for cell in cells
+        )
         table.add_row(*map(escape, words))
     if columns:
         options.console().print(table)
