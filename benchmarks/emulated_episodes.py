@@ -107,7 +107,7 @@ def record(
     def positions() -> FloatArray:
         address, size = _PRESENT[plan.protocol]
         parser, raw = wire.Parser(), bus.hear(wire.sync_read(address, size, ids), BAUD)[1]
-        parser.expect(size, len(ids), False) if hasattr(parser, "expect") else None
+        parser.expect(size, len(ids)) if hasattr(parser, "expect") else None
         data = [wire.reply_of(f).data for f in parser.feed(raw)]
         return np.array([int.from_bytes(d, "little") - 2047 for d in data]) * DEG_PER_TICK
 
