@@ -51,7 +51,7 @@ class IdentifyConfig:
     Drives (delay, gain, friction, backlash and more) are fitted to goals and readings of any takes:
     telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
     on the goals alone; parameters are added one by one, as long as the takes support it. Camera,
-    light, table and object are measured in pictures in which the arm stands still. What the takes
+    light and object are measured in pictures in which the arm stands still. What the takes
     can't show is listed as not excited.
 
     --measure records the most useful takes first, in three minutes and without a policy: the arm
@@ -76,7 +76,7 @@ class IdentifyConfig:
     """Units of joints, for datasets without: degrees (the gripper from 0 to 100) or radians; unless
     given, taken from robot and values where these are clear."""
     pictures: bool = True
-    """Measure camera, light, table and object from pictures, too; without, only the drives."""
+    """Measure camera, light and object from pictures, too; without, only the drives."""
     measure: bool = False
     """Record the takes first, into the folder that is named: a take for each part."""
     robot: Any = None
