@@ -251,7 +251,6 @@ finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | our
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
-finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/folder.py:verify | Path(policy['path']) | reads
 finetune/gate/folder.py:verify | Path(run['path']) | reads
 finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths

@@ -327,7 +327,4 @@ day,mug,5,10
     "canary.jsonl": """{"robot": "a", "episode": 0, "candidate": true, "success": true, "safety": false}
 {"robot": "b", "episode": 1, "candidate": false, "success": false, "safety": true}
 """,
-    "trace.csv": """0.0,1,2,3,4,5,6
-0.1,1,2,3,4,5,6
-""",
 }
