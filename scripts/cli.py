@@ -59,16 +59,12 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "deploy": ("gate", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
-_OF_EVERY_EXTRA: Final = frozenset(
-    ("torch", "torchvision", "lerobot", "mujoco", "so101_nexus", "gymnasium", "datasets", "pandas")
-)
-_EXTRA_OF: Final = {
-    **dict.fromkeys(("mink", "serial", "fastcrc", "websockets", "cryptography"), "robot"),
-    **dict.fromkeys(("segno", "zmq", "pygame", "rerun"), "robot"),
-    **dict.fromkeys(("peft", "transformers", "accelerate", "safetensors", "psutil"), "train"),
-    **dict.fromkeys(("sklearn", "diffusers", "wandb"), "train"),
+_EXTRAS: Final[Mapping[str, str]] = {
+    "any": "torch torchvision lerobot mujoco so101_nexus gymnasium datasets pandas",
+    "robot": "mink serial fastcrc websockets cryptography msgspec segno zmq pygame rerun",
+    "train": "peft transformers accelerate safetensors psutil sklearn diffusers wandb",
 }
-"""Packages that an installation without extras lacks, and what brings them."""
+"""The extra that brings packages which an installation without extras lacks."""
 _TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
@@ -164,10 +160,9 @@ def _dispatch(command: str, arguments: list[str]) -> int:
 
 def _extra_with(package: str, command: str, arguments: list[str]) -> str:
     """Return the extra that brings a package, "" for a package that none brings."""
-    if package in _EXTRA_OF:
-        return _EXTRA_OF[package]
-    if package not in _OF_EVERY_EXTRA:
-        return ""
+    extra = next((extra for extra, names in _EXTRAS.items() if package in names.split()), "")
+    if extra != "any":
+        return extra
     if any("_sim" in argument for argument in arguments):
         return "sim"
     return "robot" if command in ("record", *GROUPS["drive"]) else "train"

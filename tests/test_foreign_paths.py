@@ -211,6 +211,12 @@ failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
+benchmarks/board/confined.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
+benchmarks/board/confined.py:confine | Path('/proc/self', name) | ours
+benchmarks/board/confined.py:confine | root / name | ours
+benchmarks/board/confined.py:confine | root / place.relative_to('/') | ours
+benchmarks/board/confined.py:confine | there.symlink_to(place.readlink()) | ours
+benchmarks/board/confined.py:main | Path(spec['root']) | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours
 benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths

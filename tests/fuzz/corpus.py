@@ -226,7 +226,7 @@ TEXTS = {
 id: plan-1
 diagnosis: diagnosis-1
 minutes: 10.0
-gain_points: {mean: 8.7, low: 1.8, high: 18.9}
+gain_points: {value: 8.7, low: 1.8, high: 18.9}
 notes: [first, second]
 items:
 - id: a
@@ -237,7 +237,7 @@ items:
   conditions: {distractors: 0, camera_pose: [0, 0, 0, 0, 0, 0]}
   vary: {grid_cell: all, lighting: all}
   share: 0.75
-  hours: {mean: 1, low: 0, high: 2}
+  hours: {value: 1, low: 0, high: 2}
 """,
     "station.yaml": """name: bench_3
 domain: real
