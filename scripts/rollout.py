@@ -21,7 +21,6 @@ from gaploop.collect.lerobot_factory import (
 )
 from gaploop.collect.participants import require_consents
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, Suggest
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
@@ -64,9 +63,6 @@ class SmoothingOptions:
 
     exponential_s: float | None = None
     """Follow targets with a first-order lag of this time constant [s]; 0.1 is gentle."""
-    temporal_ensemble_coeff: float | None = None
-    """ACT's temporal ensembling, with LeRobot's coefficient; its authors use 0.01. The policy then
-    predicts on every frame."""
 
 
 @dataclass
@@ -226,25 +222,15 @@ def _policy(config: Any) -> tuple[Policy, str]:
     from gaploop.collect.remote_policy import SCHEME, RemotePolicy
     from gaploop.teleop.link import TOKEN_VARIABLE
 
-    path, coefficient = config.policy.path, config.smoothing.temporal_ensemble_coeff
+    path = config.policy.path
     if path.startswith(SCHEME):
-        if coefficient is not None:
-            raise UnusableInputError(
-                "A policy on another machine isn't asked on every frame: leave "
-                "--smoothing.temporal_ensemble_coeff out."
-            )
         token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
         policy = RemotePolicy(path, token, config.dataset.single_task)
         return policy, policy.card.id
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
     warn_withdrawn(path)
-    loaded = load_policy(
-        path,
-        temporal_ensemble_coeff=coefficient,
-        task=config.dataset.single_task,
-        fps=config.policy.fps,
-    )
+    loaded = load_policy(path, task=config.dataset.single_task, fps=config.policy.fps)
     return loaded, policy_id(path)
 
 

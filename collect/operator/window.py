@@ -32,7 +32,7 @@ from gaploop.collect.scene_setup import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.sdl import (
+from gaploop.teleop.leaders.panel import (
     AMBER,
     DIM,
     GREEN,
