@@ -296,12 +296,39 @@ def _exchanged(episodes: list[MadeEpisode]) -> list[MadeEpisode]:
     ]
 
 
+def _cut(episodes: list[MadeEpisode]) -> list[MadeEpisode]:
+    of = PLANTED["wrong crop"].data
+    assert of is not None
+    return of(episodes, np.random.default_rng(0))
+
+
+def _grasped_elsewhere(episodes: list[MadeEpisode]) -> list[MadeEpisode]:
+    made = []
+    for e in episodes:
+        off = np.zeros_like(e.reading)
+        off[:, 1] = np.interp(np.arange(len(off)), [0, FPS, 2 * FPS], [0.0, 120.0, 120.0])
+        made.append(replace(e, reading=e.reading + off))
+    return made
+
+
+def _with_something_new(episodes: list[MadeEpisode]) -> list[MadeEpisode]:
+    made = []
+    for e in episodes:
+        top = e.pictures["top"].copy()
+        top[:1, :20, 5:50] = 255
+        made.append(replace(e, pictures={**e.pictures, "top": top}))
+    return made
+
+
 @pytest.mark.parametrize(
     ("change", "kinds"),
     [
         (lambda e: e, set()),
         (_moved, {"start_outside", "left_demonstrations"}),
         (_exchanged, {"camera_order"}),
+        (_cut, {"wrong_crop"}),
+        (_grasped_elsewhere, {"grasp_outside", "left_demonstrations"}),
+        (_with_something_new, {"scene_outside"}),
     ],
 )
 def test_rollouts_that_leave_the_demonstrations_are_told(
