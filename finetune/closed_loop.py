@@ -23,9 +23,8 @@ from typing import Any, Final
 from gaploop.collect.campaign import Quota, plan_quotas
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.probe import parts_of, probe_cell
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.take import TakeResult
+from gaploop.collect.take import TakeResult, record_takes
 from gaploop.core import labels
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import LABELS, read_journal

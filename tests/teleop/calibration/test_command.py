@@ -31,8 +31,8 @@ from calibration_makers import (
 )
 
 from gaploop.collect.campaign import Quota
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import embedded_rig, scripted_leader
+from gaploop.collect.take import record_takes
 from gaploop.core import journal_format
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.core.take import TakeInfo
