@@ -25,19 +25,17 @@ from gaploop.core.messages import (
     SafeCommand,
 )
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
-from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
+from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellCamera, CellClock, CellFollower
+from gaploop.sim.cell import CellCamera, CellClock, CellFollower, SimCell
+from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.gym_world import GymWorld, WorldSpec
-from gaploop.sim.relay import scripted
-from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.tracker import Tracker
-from gaploop.sim.waypoints import Demonstrator
+from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety
 

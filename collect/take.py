@@ -25,18 +25,17 @@ from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
-from gaploop.core.consent import Place, Use, refused
-from gaploop.core.consent_store import refusal_at
+from gaploop.core.consent import Place, Use, refusal_at, refused
 from gaploop.core.errors import DeviceError, GaploopError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import RANDOMISED, Outcome
-from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
+from gaploop.teleop.trips import GONE, say_reasons, say_to_do
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import Attempts

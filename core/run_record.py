@@ -6,6 +6,7 @@ register, so that a withdrawal finds what was trained on them or shows them.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import sys
@@ -14,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_made_from
+from gaploop.core.consent import Place, note_made_from
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
 
@@ -111,6 +111,7 @@ def write_record(
     )
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide a result."""
     found = {"python": platform.python_version()}

@@ -32,7 +32,6 @@ HELD = {
     "collect/encoder.py": {"pass_fds=", "select.select", "start_new_session="},  # while recording
     "collect/encoder_process.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
-    "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "scripts/emulate.py": {"select.select"},
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""
@@ -240,7 +239,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.core.errors import GaploopError
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
-from gaploop.teleop.emulator.port import PseudoTerminal
+from gaploop.teleop.emulator.bus import PseudoTerminal
 from gaploop.teleop.servos.port import SerialPort
 header = TakeHeader(TakeInfo("u"), (), {}, {})
 for refused in (

@@ -16,7 +16,7 @@ from gaploop.collect.campaign import Campaign, Quota, campaign, require_consents
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Session
 from gaploop.collect.take import SessionEnd, record_takes
-from gaploop.core import consent_store
+from gaploop.core import consent as consents
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, read_journal, take_folders
@@ -34,9 +34,9 @@ PLAN = """
 schema: gaploop.plan.v1
 id: plan-1
 items:
-- {id: plan-1/light, dimension: visual_domain, takes: 4, remedy: demonstrate, why: w,
+- {id: plan-1/light, dimension: visual_domain, takes: 4, remedy: collect, why: w,
    vary: {lighting: [dim, warm]}}
-- {id: plan-1/place, dimension: spatial_geometry, takes: 2, remedy: demonstrate, why: w,
+- {id: plan-1/place, dimension: spatial_geometry, takes: 2, remedy: collect, why: w,
    conditions: {grid_cell: [0, 2]}}
 """
 
@@ -121,7 +121,7 @@ def test_people_who_have_not_agreed_are_not_recorded(
 ) -> None:
     register = tmp_path / "r.jsonl"
     later = today() + timedelta(days=9)
-    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    id_ = consents.add(register, new_id(), later, frozenset({Use.RECORD})).id
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     human = Quota(1, "p-1", {}, {"human": "handover"})
     purpose = Quota(1, "p-2", {"human_behavior": 1.0})
@@ -131,7 +131,7 @@ def test_people_who_have_not_agreed_are_not_recorded(
         require_consents([quota], BENCH, id_)
         require_consents([quota], SIM_STATION, "")
     require_consents([Quota(1, "", {}, {"human": "none"})], BENCH, "")
-    consent_store.withdraw(register, id_)
+    consents.withdraw(register, id_)
     for station in (BENCH, SIM_STATION):  # a given id must be valid wherever it is given
         with pytest.raises(UnusableInputError, match="withdrawn"):
             require_consents([human], station, id_)
@@ -141,9 +141,7 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, journal = tmp_path / "r.jsonl", tmp_path / "j"
-    id_ = consent_store.add(
-        register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})
-    ).id
+    id_ = consents.add(register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})).id
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     with pytest.raises(UnusableInputError, match="withdrawn"):
         record_takes(
@@ -152,13 +150,13 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(
             [Quota(3)],
             lambda _conditions: embedded_rig(),
             idle,
-            on_take=lambda *_: consent_store.withdraw(register, id_),
+            on_take=lambda *_: consents.withdraw(register, id_),
             max_s=0.06,
         )
     folders = take_folders(journal)
     assert 1 <= len(folders) <= 2
     assert {read_header(f).info.consent for f in folders} == {id_}
-    assert Place("journal", str(journal)) in consent_store.load_register(register).places[id_]
+    assert Place("journal", str(journal)) in consents.load_register(register).places[id_]
 
 
 def test_the_status_says_what_is_there_and_what_comes_next(
@@ -249,7 +247,7 @@ def test_consent_given_in_the_embedded_cell_is_carried_along(
     register, root = tmp_path / "r.jsonl", tmp_path / "set"
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     later = today() + timedelta(days=9)
-    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    id_ = consents.add(register, new_id(), later, frozenset({Use.RECORD})).id
     command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
     assert main([*command, f"--consent={id_}"]) == 0
     said = json.loads(capsys.readouterr().out)
