@@ -107,7 +107,8 @@ DROPPED: Final[Mapping[str, str]] = {
         (f"cost.{n}" for n in ("take_s", "reset_s", "setup_s", "rate_per_hour", "currency")),
         "State costs in the station file: --station=station.yaml (docs/data/files.md).",
     ),
-    "keys": "Let a pedal send one of the keys that the screen shows.",
+    "record keys": "Let a pedal send one of the keys that the screen shows.",
+    "rollout keys": "Let a pedal send one of the keys that the screen shows.",
     "smoothing.exponential_s": "Lower the speed, or use --smoothing.temporal_ensemble_coeff.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }
