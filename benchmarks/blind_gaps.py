@@ -8,6 +8,7 @@ afterwards how it does on a cause that it was not made for. They are drawn only 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import mujoco
@@ -36,7 +37,6 @@ from gaploop.sim.gaps.mechanism import (
     person_side,
     sign,
     spread,
-    turn_body,
 )
 from gaploop.sim.gaps.mechanisms import PERSON_SIDE, Picture
 
@@ -46,6 +46,14 @@ POST_RADIUS_M = 0.010
 POST_RGBA: conditions.Rgba = (0.30, 0.31, 0.33, 1.0)
 DEAD_LEVEL = 12.0  # of a row that is not read out: black level and a little noise
 SPIKE_S = (0.03, 0.09)  # from a few wrong readings to one that a servo acts upon
+
+
+def turn_body(model: mujoco.MjModel, name: str, xyz_rad: Sequence[float]) -> None:
+    """Turn a body of a compiled model about its own axes [rad], shape (3,), in place."""
+    turn, quat = np.zeros(4), np.zeros(4)
+    mujoco.mju_euler2Quat(turn, np.asarray(xyz_rad), "xyz")
+    mujoco.mju_mulQuat(quat, model.body(name).quat, turn)
+    model.body(name).quat[:] = quat
 
 
 class BlindMechanism(Mechanism):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import shutil
 import time
@@ -42,13 +43,37 @@ PX: Final = 64
 CHUNK: Final = 16
 TRAINED: Final = 40
 LOOKED_AT: Final = 8
-TOP: Final = np.array([[55, 0], [10, 40], [-15, 35], [8, -25], [12, 10]], dtype=np.float64)
-"""How far joints go for where the square lies, of -1 to 1 in two axes [degrees]."""
-SIDE: Final = np.array([-35.0, 12.0, -20.0, 30.0, 25.0])
-"""The same for where the bar stands."""
-HOME: Final = np.array([0.0, -40.0, 60.0, 20.0, 0.0])
-TURN: Final = np.array([40.0, 0.0, 0.0, 0.0, -20.0])
-"""What the task says about where to put it, times -1 or 1."""
+
+
+@dataclass(frozen=True)
+class MadeArm:
+    """How far five joints go for what is seen and said [degrees].
+
+    Attributes:
+        top: for where the square lies, of -1 to 1 in two axes, shape (5, 2).
+        side: for where the bar stands, of -1 to 1.
+        turn: for what the task says about where to put it, -1 or 1.
+    """
+
+    top: FloatArray
+    side: FloatArray
+    home: FloatArray
+    turn: FloatArray
+
+
+ARM: Final = MadeArm(
+    np.array([[55, 0], [10, 40], [-15, 35], [8, -25], [12, 10]], dtype=np.float64),
+    np.array([-35.0, 12.0, -20.0, 30.0, 25.0]), np.array([0.0, -40.0, 60.0, 20.0, 0.0]),
+    np.array([40.0, 0.0, 0.0, 0.0, -20.0]),
+)  # fmt: skip
+
+
+def other_arm(seed: int) -> MadeArm:
+    """Return an arm whose joints do others' work, some the other way, by other amounts."""
+    rng = np.random.default_rng((seed, 9))
+    order, sign = rng.permutation(5), rng.choice([-1.0, 1.0], 5) * rng.uniform(0.6, 1.3, 5)
+    top, side, turn = (x[order] for x in (ARM.top, ARM.side, ARM.turn))
+    return MadeArm(sign[:, None] * top, sign * side, rng.uniform(-60, 60, 5), sign * turn)
 
 
 @dataclass(frozen=True)
@@ -61,13 +86,14 @@ class MadeEpisode:
     task: str
 
 
-def episode(rng: np.random.Generator, fps: float = FPS) -> MadeEpisode:
+def episode(rng: np.random.Generator, fps: float = FPS, arm: MadeArm = ARM) -> MadeEpisode:
     """Make one demonstration."""
     where, bar = rng.uniform(-1, 1, 2), float(rng.uniform(-1, 1))
     decoy, side = rng.uniform(-1, 1, 2), int(rng.integers(2))
-    start = HOME + rng.normal(0, 4.0, 5)
-    pick = HOME + TOP @ where
-    place = HOME + np.array([0.0, 20.0, -30.0, 0.0, 0.0]) + SIDE * bar + TURN * (2 * side - 1)
+    start = arm.home + rng.normal(0, 4.0, 5)
+    pick = arm.home + arm.top @ where
+    place = arm.home + np.array([0.0, 20.0, -30.0, 0.0, 0.0]) + arm.side * bar
+    place += arm.turn * (2 * side - 1)
     knots = np.array([0.0, 0.2, 1.5, 1.9, 3.2, 3.6, 3.9]) * rng.uniform(0.9, 1.15)
     poses = np.array([start, start, pick, pick, place, place, place])
     grips = np.array([80.0, 80.0, 80.0, 15.0, 15.0, 80.0, 80.0])
@@ -180,7 +206,9 @@ STEPS: Final = {"act": 1500, "diffusion": 1500, "smolvla": 2500}
 BATCH: Final = 16
 
 
-def train(kind: str, root: Path, episodes: Sequence[MadeEpisode], folder: Path, seed: int) -> Path:
+def train(
+    kind: str, root: Path, episodes: Sequence[MadeEpisode], folder: Path, seed: int, steps: int
+) -> Path:  # fmt: skip
     """Train a tiny policy with LeRobot's own loss; write it as lerobot-train does."""
     import torch
     from lerobot.configs import FeatureType, PolicyFeature
@@ -207,7 +235,7 @@ def train(kind: str, root: Path, episodes: Sequence[MadeEpisode], folder: Path, 
     torch.set_num_threads(1)
     policy = get_policy_class(kind)(config)
     before, after = make_pre_post_processors(config, dataset_stats=stats)
-    steps, back = STEPS[kind], int(config.n_obs_steps)
+    back = int(config.n_obs_steps)
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-3 if kind != "act" else 5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps)
     rng = np.random.default_rng(seed)
@@ -241,14 +269,8 @@ def train(kind: str, root: Path, episodes: Sequence[MadeEpisode], folder: Path, 
         optimizer.step()
         schedule.step()
         if step % 250 == 0:
-            print(
-                kind,
-                step,
-                round(loss.item(), 4),
-                round(time.monotonic() - began),
-                round(time.process_time()),
-                flush=True,
-            )
+            took_s = round(time.monotonic() - began), round(time.process_time())
+            print(kind, step, round(loss.item(), 4), *took_s, flush=True)
     with contextlib.redirect_stdout(io.StringIO()):
         for part in (policy, before, after):
             part.save_pretrained(folder)
@@ -398,65 +420,66 @@ def said_of(root: Path, policy: Path) -> tuple[list[str], dict[str, Any]]:
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Train tiny policies, plant each mistake that they can have, and count what is named."""
+    """Train tiny policies, plant each mistake that they can have, and count what is named.
+
+    Cells that a run before left in `folder`/rows.jsonl aren't run again.
+    """
     from benchmarks.lerobot_made_up import without_downloads
 
     add_thin_backbone()
     without_downloads(setattr, folder / "vlm", is_tiny=True)
-    draws, rows = config.n or 1, list[dict[str, Any]]()
     cells = [(m, k) for m, p in PLANTED.items() for k in p.kinds
              if not config.tasks or m in config.tasks or k in config.tasks]  # fmt: skip
     print(f"{len(cells)} cells: " + "; ".join(f"{m} x {k}" for m, k in cells), flush=True)
-    chosen = [k for k in OPTIONS if any(kind == k for _, kind in cells)]
-    for kind in chosen:
-        if not (folder / kind / "config.json").exists():
-            rng = np.random.default_rng(config.seed)
-            shown = [episode(rng) for _ in range(TRAINED)]
-            root = folder / "training"
-            train(kind, root if root.exists() else write(root, shown), shown, folder / kind, 0)
+    file = folder / "rows.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    known = {(r["mistake"], r["kind"], r["draw"]) for r in rows}
 
-    def note(**row: Any) -> None:
-        rows.append(row)
-        with (folder / "rows.jsonl").open("a") as file:
-            print(json.dumps(row), file=file)
+    def look(mistake: str, kind: str, draw: int, root: Path, policy: Path) -> None:
+        said, answer = said_of(root, policy)
+        row = {"mistake": mistake, "kind": kind, "draw": draw, "said": said}
+        if mistake in PLANTED:
+            row["named"] = said[:1] == [*PLANTED[mistake].named][:1]
+        rows.append(row | {"good": answer["good"], "untested": answer["untested"]})
+        with file.open("a") as out:
+            print(json.dumps(rows[-1]), file=out)
+        print(mistake, kind, draw, said, flush=True)
 
-    for n in range(RIGHT):
-        for kind in chosen:
-            draw = np.random.default_rng((config.seed, 1, n))
-            made = [episode(draw) for _ in range(LOOKED_AT)]
-            there = write(folder / "right", made)
-            said, answer = said_of(there, folder / kind)
-            note(mistake="none", kind=kind, draw=n, said=said, good=answer["good"])
+    def trained(kind: str, arm: MadeArm, at: Path, seed: int, steps: int) -> Path:
+        if not (at / "train_config.json").exists():
+            rng, root = np.random.default_rng(seed), at.with_name(f"{at.name}_shown")
+            shown = [episode(rng, arm=arm) for _ in range(TRAINED)]
+            train(kind, root if root.exists() else write(root, shown), shown, at, seed, steps)
+        return at
+
+    for draw in range(RIGHT):  # of other arms each, which set no limit
+        arm = other_arm(config.seed + draw)
+        if ("none", "act", draw) not in known and (not config.tasks or "none" in config.tasks):
+            policy = trained("act", arm, folder / f"right_{draw}", config.seed + draw, FEW_STEPS)
+            rng = np.random.default_rng((config.seed, 1, draw))
+            there = write(folder / "right", [episode(rng, arm=arm) for _ in range(LOOKED_AT)])
+            look("none", "act", draw, there, policy)
             shutil.rmtree(there)
-    for n in range(draws):
-        for mistake, kind in cells:
-            of = PLANTED[mistake]
-            draw = np.random.default_rng((config.seed, 2, n))
-            made = [episode(draw, of.fps) for _ in range(LOOKED_AT)]
-            changed = of.data(made, draw) if of.data else made
-            there = write(folder / "planted", changed, of.fps)
-            policy = folder / kind
-            if of.policy:
-                policy = shutil.copytree(policy, folder / "changed")
-                of.policy(policy, draw)
-            said, answer = said_of(there, policy)
-            note(
-                mistake=mistake,
-                kind=kind,
-                draw=n,
-                said=said,
-                named=said[:1] == [*of.named][:1],
-                good=answer["good"],
-                untested=answer["untested"],
-            )
-            shutil.rmtree(there)
-            if policy != folder / kind:
-                shutil.rmtree(policy)
+    for draw, (mistake, kind) in itertools.product(range(config.n or 1), cells):
+        if (mistake, kind, draw) in known:
+            continue
+        of = PLANTED[mistake]
+        policy = trained(kind, ARM, folder / kind, config.seed, STEPS[kind])
+        rng = np.random.default_rng((config.seed, 2, draw))
+        made = [episode(rng, of.fps) for _ in range(LOOKED_AT)]
+        there = write(folder / "planted", of.data(made, rng) if of.data else made, of.fps)
+        if of.policy:
+            policy = shutil.copytree(policy, folder / "changed")
+            of.policy(policy, rng)
+        look(mistake, kind, draw, there, policy)
+        shutil.rmtree(there)
+        shutil.rmtree(folder / "changed", ignore_errors=True)
     return {"rows": rows, "trained_steps": STEPS, "cells": len(cells)}
 
 
-RIGHT: Final = 7
-"""Held-out sets that each right policy is checked against."""
+RIGHT: Final = 12
+"""Right policies, each of another arm."""
+FEW_STEPS: Final = 400
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ def diffusion_policy(
     if path.exists():
         return diffusion.load(path)
     folder.mkdir(parents=True, exist_ok=True)
-    shown, size = _demonstrations(folder, seed, told), diffusion.DiffusionSize()
+    shown, size = _demonstrations(seed, told), diffusion.DiffusionSize()
     batches = MixedBatches(
         [shown],
         [MixtureStage((1.0,))],
@@ -64,22 +64,15 @@ def diffusion_policy(
     return policy
 
 
-def _demonstrations(
-    folder: Path, seed: int, told: Callable[[str, int, int], None]
-) -> TrainingSource:
+def _demonstrations(seed: int, told: Callable[[str, int, int], None]) -> TrainingSource:
     from gaploop.finetune import demonstrations
 
-    path = folder / "demonstrations.npz"
-    cell = demonstrations.DemonstratedCell(TASK)
-    kept = demonstrations.load_source(path, cell, TAKES, seed)
-    if kept is None:
-        done = 0
+    done = 0
 
-        def recorded(count: int) -> None:
-            nonlocal done
-            done += count
-            told("Recording demonstrations", done, TAKES)
+    def recorded(count: int) -> None:
+        nonlocal done
+        done += count
+        told("Recording demonstrations", done, TAKES)
 
-        kept = demonstrations.scripted_source(TAKES, cell, seed=seed, workers=1, progress=recorded)
-        demonstrations.save_source(kept, path)
-    return kept
+    cell = demonstrations.TargetCell(task=TASK)
+    return demonstrations.scripted_source(TAKES, cell, seed=seed, workers=1, progress=recorded)

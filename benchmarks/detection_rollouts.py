@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from benchmarks.sight import by_tracker
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.vocabulary import GapDimension, Outcome
@@ -164,10 +165,9 @@ def _leader(
     name: str, policy: Any, rig: EmbeddedRig, scene: int
 ) -> tuple[Leader, PlannedChunk | None]:
     from gaploop.collect.policy_leader import PolicyLeader
-    from gaploop.sim.expert import ScriptedLeader
 
     if name == "scripted":
-        return ScriptedLeader(rig.cell, scene, sees="tracker"), None
+        return by_tracker(rig.cell, scene), None
     return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz), lambda: policy.chunk
 
 

@@ -66,10 +66,8 @@ class Tap:
         if code == self._wire.Instruction.SYNC_WRITE and address == table["Goal_Position"].address:
             return GOAL
         place = table["Present_Position"].address
-        reads = [self._wire.Instruction.SYNC_READ]
-        if self._protocol is Protocol.DYNAMIXEL:
-            reads.append(dynamixel.Instruction.FAST_SYNC_READ)
-        return READ if code in reads and address <= place < address + size else None
+        reads = code == self._wire.Instruction.SYNC_READ
+        return READ if reads and address <= place < address + size else None
 
 
 def be_prompt() -> None:

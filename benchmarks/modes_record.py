@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from benchmarks.oracle import Oracle
 from benchmarks.provoke import WAYS, Provoked
+from benchmarks.sight import by_tracker
 from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
@@ -18,7 +19,6 @@ from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.sim.expert import ScriptedLeader
 from gaploop.teleop.loop import OnFrame
 
 MAX_S: Final = 8.0
@@ -90,7 +90,7 @@ def record(job: RecordingJob) -> str:
 
     def make_leader(rig: Rig, seed: int) -> Leader:
         cell = _cell(rig).cell
-        driver: Leader = ScriptedLeader(cell, seed, sees="tracker")
+        driver: Leader = by_tracker(cell, seed)
         if job.controller == "policy":
             driver = PolicyLeader(load_policy(job.policy), rig.follower, rig.fps, rig.control_hz)
         return Provoked(driver, cell, job.way, seed, rig.safety.estop) if job.way else driver

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.sight import by_tracker
 from gaploop.core.errors import GaploopError
 from gaploop.core.take import TakeInfo
 from gaploop.scripts import options
@@ -76,7 +77,6 @@ def record_reference(
     from gaploop.failure_analysis.reference import build_reference, save_reference
     from gaploop.finetune.evaluate import MAX_S
     from gaploop.finetune.lerobot_policy import load_policy
-    from gaploop.sim.expert import ScriptedLeader
 
     driver = load_policy(policy)
 
@@ -84,7 +84,7 @@ def record_reference(
         return PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
 
     def script(rig: EmbeddedRig, seed: int) -> Leader:
-        return ScriptedLeader(rig.cell, seed, sees="tracker")
+        return by_tracker(rig.cell, seed)
 
     journal = writable_folder(path.with_name(f"{path.stem}_journal"))
     for make_leader, seeds in (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from benchmarks.sight import by_tracker
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import ScriptedLeader, Sees
+from gaploop.sim.expert import ScriptedLeader
 
 TIME_LIMIT_S = 8.0
 
@@ -47,7 +49,7 @@ def run_take(cell: SimCell, leader: ScriptedLeader, seed: int) -> bool:
 def gap_cost(
     gaps: Mapping[str, float],
     *,
-    sees: Sees = "tracker",
+    sees: Literal["tracker", "scene"] = "tracker",
     trials: int = 30,
     seeds_per_station: int = 3,
     first_seed: int = 0,
@@ -64,7 +66,8 @@ def gap_cost(
     successes = 0
     for station in range(0, trials, seeds_per_station):
         with SimCell(gaps=gaps, gap_seed=station) as cell:
-            leader = ScriptedLeader(cell, station, sees=sees)
+            make = by_tracker if sees == "tracker" else ScriptedLeader
+            leader = make(cell, station)
             seeds = range(station, min(station + seeds_per_station, trials))
             successes += sum(run_take(cell, leader, first_seed + seed) for seed in seeds)
     name = "+".join(gaps)
@@ -75,7 +78,7 @@ def gap_cost_table(
     names: Iterable[str],
     severities: Iterable[float] = (0.5, 1.0),
     *,
-    sees: Sees = "tracker",
+    sees: Literal["tracker", "scene"] = "tracker",
     trials: int = 30,
 ) -> list[GapCost]:
     """Costs of several gaps at several severities, one after the other."""

@@ -25,7 +25,7 @@ from gaploop.core.messages import CameraFrame
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.teleop.calibration.board import Board
 from gaploop.teleop.calibration.capture import Advice, BoardCapture, PictureState, PoseCapture
-from gaploop.teleop.calibration.sightings import (
+from gaploop.teleop.calibration.store import (
     IMAGE_SUFFIXES,
     POSES,
     find_boards,

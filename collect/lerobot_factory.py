@@ -308,7 +308,7 @@ def robot_arguments(robot: Any) -> dict[str, Any]:
     """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
     from gaploop.sim.randomise import cell_arguments
 
-    camera = ("image_size", "camera_hz", "camera_latency_s")
+    camera = ("image_size", "camera_hz")
     like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
     return cell_arguments(robot, robot.model, "--robot.model") | like
 

@@ -43,9 +43,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.arms import arm_named
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
+from gaploop.teleop.leaders.controls import MotionOptions
 from gaploop.teleop.leaders.make import make_motion_leader, within_limits
 from gaploop.teleop.leaders.motion import MotionLeader, build_script
-from gaploop.teleop.leaders.options import MotionOptions
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import Stopped
 

@@ -178,7 +178,6 @@ def embedded_rig(
     randomise: Randomisation | None = None,
     image_size: int = 192,
     camera_hz: float = 25.0,
-    camera_latency_s: float = 0.0,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
@@ -205,7 +204,6 @@ def embedded_rig(
         randomise=randomise,
         image_size=image_size,
         camera_hz=camera_hz,
-        camera_latency_s=camera_latency_s,
     )
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)

@@ -24,7 +24,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
-from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.controls import CartesianOptions
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:

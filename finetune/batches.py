@@ -41,6 +41,7 @@ class Signature:
         fps: policy rate [Hz].
         units: LeRobot units of state and action, such as `deg`.
         robot_type: LeRobot's name of the follower.
+        cameras: keys of what pictures it was trained on.
     """
 
     fps: float
@@ -49,6 +50,7 @@ class Signature:
     action_names: tuple[str, ...]
     units: str = ""
     robot_type: str = ""
+    cameras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

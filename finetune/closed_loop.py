@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gaploop.collect.campaign import Quota, plan_quotas
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.probe import parts_of, probe_cell
-from gaploop.collect.rig import EmbeddedRig, embedded_rig, scripted_leader
+from gaploop.collect.rig import scripted_leader
 from gaploop.collect.take import TakeResult, record_takes
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_journal
@@ -23,7 +23,7 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.run_record import RUN
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import TakeInfo
-from gaploop.core.twin import Randomisation, Twin, load_twin, save_twin
+from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (
@@ -41,17 +41,17 @@ from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
+from gaploop.finetune.demonstrations import TargetCell as TargetCell
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
 from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
-from gaploop.sim.arms import SO101, arm_named
+from gaploop.sim.arms import arm_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification import fit_station
 from gaploop.sim.randomise import preset
-from gaploop.sim.tasks import INSTRUCTIONS
 
 DEMONSTRATION_S: Final = 10.0
 """A demonstration's time limit [simulated s]; they take about 3."""
@@ -104,34 +104,6 @@ class LoopBudget:
     steps: int = 600
     reproduced: int = 12
     simulated: int = offers.TAKES
-
-
-@dataclass(frozen=True)
-class TargetCell:
-    """A stand-in for a real cell: the embedded one with gaps; as of `embedded_rig`.
-
-    Attributes:
-        gaps: gap dimension to severity in [0, 1].
-        gap_seed: draws mechanism and direction.
-        parameters: what is known of it, as a twin's.
-        randomise: what every take's cell is drawn from.
-    """
-
-    gaps: Mapping[str, float]
-    gap_seed: int
-    task: str = "pick_place"
-    robot: str = SO101.name
-    parameters: Mapping[str, Values] = field(default_factory=dict)
-    randomise: Randomisation | None = None
-
-    @property
-    def instruction(self) -> str:
-        """What an operator is told to do."""
-        return INSTRUCTIONS[self.task]
-
-    def rig(self, conditions: Mapping[str, object]) -> EmbeddedRig:
-        """Build it with `conditions` set up."""
-        return embedded_rig(conditions=conditions, **vars(self))
 
 
 @dataclass(frozen=True)

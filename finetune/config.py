@@ -24,8 +24,8 @@ from gaploop.finetune.tuning.presets import (
     preset_for,
 )
 
-STATS: Final = ("base", "new", "merged")
-"""By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
+STATS: Final = ("base", "new")
+"""By whose statistics a tuned policy normalises: its base's or the new data's; why, in
 `lerobot_bundle`."""
 NEW: Final = "act"
 """The kind of policy that is trained from nothing here."""
@@ -55,7 +55,11 @@ class StartPolicy:
     def __post_init__(self) -> None:
         self.path = str(self.path)
         if self.type and self.type != NEW:
-            raise unknown_choice("type", self.type, (NEW,), "--policy.type")
+            raise UnusableInputError(
+                f"--policy.type={self.type}: only {NEW} is trained from nothing here. Others: "
+                "gaploop finetune --method=lerobot -- --policy.type=…; a base that sees, from a "
+                "clone: python -m benchmarks base_vision."
+            )
 
 
 @dataclass
@@ -137,7 +141,7 @@ class FinetuneConfig:
     """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     stats: str = "base"
-    """Normalise by the statistics of the base, of the new data (new), or of both (merged)."""
+    """Normalise by the statistics of the base, or of the new data (new)."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: CacheOptions = field(default_factory=CacheOptions)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -28,11 +26,58 @@ from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.tasks import INSTRUCTIONS
 
 MAX_S: Final = 10.0
 """A demonstration's time limit for each arm of the cell [simulated s]."""
 CHUNK: Final = 10
 """Takes that a worker records between two reports."""
+
+
+@dataclass(frozen=True)
+class TargetCell:
+    """A cell that takes show or a policy is tried in: the embedded one, with gaps or a twin's.
+
+    Attributes:
+        gaps: gap dimension to severity in [0, 1]; it then stands for a real cell.
+        gap_seed: draws mechanism and direction.
+        task: `pick_place`, `pick_lift` or `stack_cube`.
+        parameters: what is known of it, as a twin's; as of `SimCell`.
+        randomise: what every take's cell is drawn from; as of `SimCell`.
+    """
+
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    gap_seed: int = 0
+    task: str = "pick_place"
+    robot: str = SO101.name
+    parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
+
+    @property
+    def instruction(self) -> str:
+        """What an operator is told to do."""
+        return INSTRUCTIONS[self.task]
+
+    def rig(
+        self, conditions: Mapping[str, object] | None = None, fps: float | None = None
+    ) -> EmbeddedRig:
+        """Build it with `conditions` set up, at a frame rate [Hz]."""
+        return embedded_rig(
+            task=self.task, gaps=self.gaps, gap_seed=self.gap_seed, conditions=conditions,
+            fps=fps, robot=self.robot, parameters=self.parameters, randomise=self.randomise,
+        )  # fmt: skip
+
+    def name(self, takes: int, seed: int) -> str:
+        """Return what such demonstrations are called in lineage."""
+        name = f"scripted:{self.task}?takes={takes}&seed={seed}"
+        if self.robot != SO101.name:
+            name += f"&robot={self.robot}"
+        if self.parameters:
+            name += f"&cell={_digest(json.dumps(self.parameters, sort_keys=True))}"
+        if self.randomise is not None:
+            ranges = _digest(as_yaml(self.randomise))
+            name += f"&randomise={self.randomise.name}:{self.randomise.strength:g}:{ranges}"
+        return name
 
 
 class _Memory:
@@ -62,7 +107,7 @@ class _Memory:
 
 def scripted_source(
     takes: int,
-    cell: DemonstratedCell | None = None,
+    cell: TargetCell = TargetCell(),
     *,
     seed: int = 0,
     workers: int = 2,
@@ -72,7 +117,7 @@ def scripted_source(
 
     Args:
         takes: attempts; scenes `seed` to `seed + takes - 1`.
-        cell: what they show; the nominal cell if None.
+        cell: what they show.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
 
@@ -83,7 +128,6 @@ def scripted_source(
         raise UnusableInputError(
             f"--sim_takes={takes} must be at least 1; the base was made of 400."
         )
-    cell = cell or DemonstratedCell()
     jobs = [
         (cell, range(i, min(i + CHUNK, seed + takes))) for i in range(seed, seed + takes, CHUNK)
     ]
@@ -102,37 +146,11 @@ def scripted_source(
     )
 
 
-@dataclass(frozen=True)
-class DemonstratedCell:
-    """The cell that scripted demonstrations show; as of `embedded_rig`."""
-
-    task: str = "pick_place"
-    robot: str = SO101.name
-    parameters: Mapping[str, Values] = field(default_factory=dict)
-    randomise: Randomisation | None = None
-
-    def rig(self) -> EmbeddedRig:
-        """Build it."""
-        return embedded_rig(**vars(self))
-
-    def name(self, takes: int, seed: int) -> str:
-        """Return what such demonstrations are called in lineage."""
-        name = f"scripted:{self.task}?takes={takes}&seed={seed}"
-        if self.robot != SO101.name:
-            name += f"&robot={self.robot}"
-        if self.parameters:
-            name += f"&cell={_digest(json.dumps(self.parameters, sort_keys=True))}"
-        if self.randomise is not None:
-            ranges = _digest(as_yaml(self.randomise))
-            name += f"&randomise={self.randomise.name}:{self.randomise.strength:g}:{ranges}"
-        return name
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _record(job: tuple[DemonstratedCell, range]) -> tuple[list[TrainingEpisode], int]:
+def _record(job: tuple[TargetCell, range]) -> tuple[list[TrainingEpisode], int]:
     cell, scenes = job
     rig, episodes = cell.rig(), []
     try:
@@ -149,7 +167,7 @@ def _record(job: tuple[DemonstratedCell, range]) -> tuple[list[TrainingEpisode],
     return episodes, len(scenes)
 
 
-def _signature(cell: DemonstratedCell) -> Signature:
+def _signature(cell: TargetCell) -> Signature:
     rig = cell.rig()
     try:
         joints = tuple(f"{name}.pos" for name in rig.follower.joint_names)
@@ -159,35 +177,3 @@ def _signature(cell: DemonstratedCell) -> Signature:
         )
     finally:
         rig.close()
-
-
-def save_source(source: TrainingSource, path: Path) -> None:
-    """Keep recorded demonstrations, so that a resumed run needn't record them again."""
-    part = path.with_suffix(".part.npz")
-    np.savez(
-        part,
-        name=source.root,
-        index=[e.index for e in source.episodes],
-        length=[len(e.action) for e in source.episodes],
-        state=np.concatenate([e.state for e in source.episodes]),
-        environment=np.concatenate([e.environment for e in source.episodes]),
-        action=np.concatenate([e.action for e in source.episodes]),
-    )
-    os.replace(part, path)
-
-
-def load_source(path: Path, cell: DemonstratedCell, takes: int, seed: int) -> TrainingSource | None:
-    """Return what `save_source` kept under `path`, or None where that is something else."""
-    if not path.exists():
-        return None
-    name = cell.name(takes, seed)
-    with np.load(path) as kept:
-        if str(kept["name"]) != name:
-            return None
-        cuts = np.cumsum(kept["length"])[:-1]
-        parts = [np.split(kept[k], cuts) for k in ("state", "environment", "action")]
-        episodes = tuple(
-            TrainingEpisode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
-            for i, s, e, a in zip(kept["index"], *parts, strict=True)
-        )
-    return TrainingSource(name, Domain.SIM, _signature(cell), episodes)

@@ -10,7 +10,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ import numpy as np
 
 from gaploop.collect.journal import FrameRow, Recorder, channels
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
+from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -27,16 +27,16 @@ from gaploop.core.protocols import Policy
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.twin import Randomisation, as_yaml
+from gaploop.core.twin import as_yaml
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.reference import Ground, ground_of
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.arms import SO101, arm_named
+from gaploop.sim.arms import arm_named
 from gaploop.sim.conditions import parse_conditions
-from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.tracker import Tracker
 
 MAX_S: Final = 8.0
@@ -121,33 +121,23 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     return (call.mode or "", call.phase or "")
 
 
-@dataclass(frozen=True)
-class CellSpec:
+@dataclass(frozen=True, kw_only=True)
+class CellSpec(TargetCell):
     """The cell a policy is tried on, as plain data that can go to another process.
 
     Attributes:
-        task: `pick_place`, `pick_lift` or `stack_cube`.
-        gaps: gap dimension to severity in [0, 1].
         max_s: longest rollout [simulated s].
         domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
             None for what each condition makes it.
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
-        parameters: what is known of the cell, as a twin's; as of `SimCell`.
-        randomise: what every rollout's cell is drawn from; as of `SimCell`.
         sees: by which evidence failure modes are told; as of `category`.
         policy_fps: frames a second that the policy was trained at [Hz]; None for what it says
             itself.
     """
 
-    task: str = "pick_place"
-    gaps: Mapping[str, float] = field(default_factory=dict)
-    gap_seed: int = 0
     max_s: float = MAX_S
     domain: float | None = None
     speed_scale: float = 1.0
-    robot: str = SO101.name
-    parameters: Mapping[str, Values] = field(default_factory=dict)
-    randomise: Randomisation | None = None
     sees: str = "scene"
     policy_fps: float | None = None
 
@@ -263,10 +253,7 @@ def rig_of(
     spec: CellSpec, condition: Mapping[str, Any] | None = None, fps: float | None = None
 ) -> EmbeddedRig:
     """Return the cell that a policy is tried on, under one condition, at its frame rate [Hz]."""
-    rig = embedded_rig(
-        task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=condition,
-        fps=fps, robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
-    )  # fmt: skip
+    rig = spec.rig(condition, fps)
     if spec.domain is None:
         return rig
     cell = rig.cell

@@ -354,7 +354,9 @@ def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
         after = {r.seed: r.success for r in group}
         seeds = before.keys() & after.keys()
         if evaluation.paired and seeds:
-            found.append(Drop(name, *_paired({s: before[s] for s in seeds}, after)))
+            d = _paired({s: before[s] for s in seeds}, after)
+            spread = Estimate(d.value, *d.interval)
+            found.append(Drop(name, spread, d.p, d.pairs, d.lost, d.gained))
         else:
             found.append(Drop(name, *_unpaired(base, group)))
     adjusted = holm([d.p for d in found])
@@ -370,18 +372,6 @@ def _unpaired(base: Sequence[Rollout], other: Sequence[Rollout]) -> tuple[Estima
     difference = weighted_sum([(1.0, [new]), (-1.0, [old])])
     table = [[side.successes, side.trials - side.successes] for side in (new, old)]
     return difference, float(fisher_exact(table).pvalue)
-
-
-def _paired[K](
-    before: Mapping[K, bool], after: Mapping[K, bool]
-) -> tuple[Estimate, float, int, int, int]:
-    """Return the difference, its p, the pairs, and how many only the one and the other solved."""
-    both = sum(before[k] and after[k] for k in before)
-    lost = sum(before[k] and not after[k] for k in before)
-    gained = sum(after[k] and not before[k] for k in before)
-    neither = len(before) - both - lost - gained
-    difference = statistics.paired_difference(both, gained, lost, neither)
-    return difference, mcnemar_p(gained, lost), len(before), lost, gained
 
 
 @dataclass(frozen=True)
@@ -404,6 +394,16 @@ class Difference:
     lost: int
 
 
+def _paired[K](before: Mapping[K, bool], after: Mapping[K, bool]) -> Difference:
+    both = sum(before[k] and after[k] for k in before)
+    lost = sum(before[k] and not after[k] for k in before)
+    gained = sum(after[k] and not before[k] for k in before)
+    neither = len(before) - both - lost - gained
+    found = statistics.paired_difference(both, gained, lost, neither)
+    p = mcnemar_p(gained, lost)
+    return Difference(found.value, (found.low, found.high), p, len(before), gained, lost)
+
+
 def paired_difference(before: Sequence[Rollout], after: Sequence[Rollout]) -> Difference:
     """Compare two policies' rollouts of the same scenes.
 
@@ -417,5 +417,4 @@ def paired_difference(before: Sequence[Rollout], after: Sequence[Rollout]) -> Di
             f"{odd} of {len(old.keys() | new.keys())} scenes were tried by one policy only. "
             "Evaluate both with the same --n, --seed and --env.conditions."
         )
-    found, p, pairs, lost, gained = _paired(old, new)
-    return Difference(found.value, (found.low, found.high), p, pairs, gained, lost)
+    return _paired(old, new)

@@ -1,4 +1,4 @@
-"""A small ACT on joint and scene state, through LeRobot: build, save, load.
+"""Policies through LeRobot: load any, save any, build a small ACT on joint and scene state.
 
 ACT is Zhao et al. 2023 (arXiv:2304.13705) in LeRobot's implementation. Two things differ from
 LeRobot's defaults, both because nothing here comes from images: `ENV` is in the normalisation
@@ -22,7 +22,7 @@ from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.train import TRAIN_CONFIG_NAME
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
-from lerobot.policies.factory import make_pre_post_processors
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.utils.constants import HF_LEROBOT_HOME
 from safetensors import SafetensorError
@@ -33,6 +33,7 @@ from gaploop.datasets.layout import read_info
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.training import is_out_of_memory
 from gaploop.sim.arms import arm_of
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import NAMES as SCENE
@@ -72,7 +73,7 @@ class ActSize:
 class ActBundle:
     """A policy with its processors and what they were made for."""
 
-    policy: ACTPolicy
+    policy: Any
     preprocessor: PolicyProcessorPipeline[Any, Any]
     postprocessor: PolicyProcessorPipeline[Any, Any]
     signature: Signature
@@ -164,27 +165,23 @@ def save_processors(bundle: Any, folder: Path) -> None:
 
 
 def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> ActBundle:
-    """Load what `save` or LeRobot wrote, from local files only.
+    """Load a policy of any of LeRobot's types, from local files only.
 
     Args:
-        processors: where its processors and, if it has one, its sidecar are: those of an adapter.
+        processors: where its configuration, processors and, if it has one, its sidecar are: those
+            of an adapter.
 
     Raises:
-        UnusableInputError: not an ACT policy folder, its files are damaged, or they name code.
+        UnusableInputError: not a policy folder, its files are damaged, or they name code.
     """
     refuse_foreign_code(folder)
     refuse_foreign_code(processors or folder)
-    with in_words(folder, "ACT policy"):
-        config = ACTConfig.from_pretrained(
-            folder, local_files_only=True, cli_overrides=[f"--device={device}"]
+    with in_words(folder):
+        config = PreTrainedConfig.from_pretrained(
+            processors or folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
-        if not isinstance(config, ACTConfig):
-            raise UnusableInputError(
-                f"{folder} holds a {config.type} policy; this version drives act."
-            )
-        policy = ACTPolicy.from_pretrained(
-            folder, config=config, local_files_only=True, strict=True
-        )
+        strict: dict[str, Any] = {"strict": True} if config.type == "act" else {}
+        policy = get_policy_class(config.type).from_pretrained(str(folder), config=config, **strict)
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(processors or folder),
@@ -193,6 +190,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
         told = [at for at in (processors, folder) if at and (at / SIDECAR).exists()]
         signature = signature_of(told[0] if told else folder, config)
     refuse_not_finite(policy, folder)
+    policy.to(device)
     policy.eval()
     return ActBundle(policy, before, after, signature)
 
@@ -219,8 +217,17 @@ def in_words(folder: Path, kind: str = "policy") -> Iterator[None]:
             yield
     except UnusableInputError:
         raise
+    except ImportError as error:
+        raise UnusableInputError(
+            f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
+        ) from None
     except FAULTS as error:
         reason = " ".join(str(error).split())[:200]
+        if is_out_of_memory(error):
+            raise UnusableInputError(
+                f"{folder} doesn't fit into memory ({reason}). Use a GPU with more, or a smaller "
+                "policy."
+            ) from None
         raise UnusableInputError(
             f"{folder} is not a loadable {kind} ({reason}). Name a folder that gaploop or "
             "lerobot-train saved, or 'base'."
@@ -288,4 +295,5 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
         names("action_names", ACTION),
         units=str(said.get("units") or ""),
         robot_type=str(said.get("robot_type") or ""),
+        cameras=tuple(said.get("cameras") or ()),
     )

@@ -26,6 +26,8 @@ import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray, Observation
+from gaploop.datasets.absolute.checkpoint import Checkpoint, read_checkpoint
+from gaploop.datasets.columns import IMAGES, STATE
 from gaploop.finetune.lerobot_latency import time_plans, warm_up
 from gaploop.finetune.lerobot_policy import (
     ActPolicy,
@@ -34,7 +36,6 @@ from gaploop.finetune.lerobot_policy import (
     policy_id,
     resolve,
 )
-from gaploop.finetune.policy_fit import facts_of
 from gaploop.sim.arms import to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.tracker import Tracker
@@ -283,7 +284,7 @@ def measure(
     """
     path = resolve(chosen_policy)
     policy = load_policy(path, device=device, fps=fps)
-    views = _views(policy)
+    views = _views(policy, read_checkpoint(path))
     plans = [planned(policy, view, i) for i, view in enumerate(views)]
     made: dict[str, ActPolicy] = {}
     variants: dict[str, dict[str, Any]] = {}
@@ -359,9 +360,10 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _views(policy: ActPolicy) -> list[Observation]:
+def _views(policy: ActPolicy, known: Checkpoint) -> list[Observation]:
     """Return what the policy may see: scenes of the cell, or coarse random pictures."""
-    facts = facts_of(policy)
+    sizes = {k.removeprefix(IMAGES): shape[1:] for k, shape in known.cameras.items()}
+    usual = known.stats.get(STATE, {})
     if not policy.needs_scene:
         if policy.bundle.signature.environment_names:
             raise UnusableInputError(
@@ -371,11 +373,11 @@ def _views(policy: ActPolicy) -> list[Observation]:
         rng = np.random.default_rng(0)
         views = []
         for _ in range(VIEWS):
-            state: FloatArray = np.zeros(len(facts.state_names))
-            if facts.state is not None:
-                state = rng.normal(facts.state.mean, facts.state.std)
+            state: FloatArray = np.zeros(len(policy.bundle.signature.state_names))
+            if {"mean", "std"} <= usual.keys():
+                state = rng.normal(usual["mean"], usual["std"])
             pictures = {}
-            for name, (height, width) in facts.cameras.items():
+            for name, (height, width) in sizes.items():
                 cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
                 tall = cells.repeat(-(-height // 8), axis=0)[:height]
                 wide = tall.repeat(-(-width // 8), axis=1)[:, :width]
@@ -383,7 +385,7 @@ def _views(policy: ActPolicy) -> list[Observation]:
             views.append(Observation(state, None, pictures))
         return views
 
-    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in sizes.items()}
     views = []
     with SimCell() as cell:
         tracker = Tracker.nominal(cell.image_size)

@@ -20,13 +20,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from lerobot.configs import FeatureType, RTCAttentionSchedule
-from lerobot.configs.policies import PreTrainedConfig
-from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
-from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
 from lerobot.processor import RelativeActionsProcessorStep
-from peft import PeftModel
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
@@ -36,7 +32,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
-from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
+from gaploop.finetune.lerobot_trust import refuse_odd_files
 from gaploop.finetune.runs import withdrawn_from
 from gaploop.sim.arms import SO101
 from gaploop.sim.lerobot_recalibration_steps import LightStep
@@ -72,35 +68,18 @@ class ActPolicy:
 
     Args:
         execute: actions executed before the next prediction; by default the policy's own.
-        temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
-            LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
         delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
-
-    Raises:
-        UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
     """
 
     def __init__(
-        self,
-        bundle: act.ActBundle,
-        execute: int | None = None,
-        temporal_ensemble_coeff: float | None = None,
-        delay_s: float = 0.0,
+        self, bundle: act.ActBundle, execute: int | None = None, delay_s: float = 0.0
     ) -> None:
         self.bundle = bundle
-        self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
+        self.execute = execute or bundle.execute
         self.delay_s = delay_s
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
-        self._ensemble = None
-        if temporal_ensemble_coeff is not None:
-            if execute is not None or not math.isfinite(temporal_ensemble_coeff):
-                raise UnusableInputError(
-                    f"temporal_ensemble_coeff={temporal_ensemble_coeff} must be finite, and goes "
-                    "without `execute`: the policy then predicts on every frame."
-                )
-            self._ensemble = ACTTemporalEnsembler(temporal_ensemble_coeff, bundle.chunk)
 
     @property
     def fps(self) -> float:
@@ -132,8 +111,6 @@ class ActPolicy:
         """Forget the episode before."""
         self.chunk = None
         self._queue.clear()
-        if self._ensemble is not None:
-            self._ensemble.reset()
         self.bundle.policy.reset()
         self.bundle.preprocessor.reset()
 
@@ -143,11 +120,6 @@ class ActPolicy:
         Raises:
             UnusableInputError: the observation lacks the tracked scene or has another size.
         """
-        if self._ensemble is not None:
-            chunk = self.predict(_single(observation, self.bundle))
-            self.chunk = chunk[0]
-            action = self._ensemble.update(torch.from_numpy(chunk))[0]
-            return np.asarray(action.numpy(), dtype=np.float64)
         if not self._queue:
             self._queue.extend(self.plan(observation)[: self.execute])
         return self._queue.popleft()
@@ -158,8 +130,6 @@ class ActPolicy:
         Raises:
             UnusableInputError: as `act`.
         """
-        if self._ensemble is not None:
-            return self.act(observation)[None]
         self.chunk = self.predict(_single(observation, self.bundle))[0]
         return self.chunk
 
@@ -176,7 +146,6 @@ def load_policy(
     path: str | Path,
     *,
     device: str = "cpu",
-    temporal_ensemble_coeff: float | None = None,
     task: str = "",
     fps: float | None = None,
 ) -> ActPolicy:
@@ -184,28 +153,27 @@ def load_policy(
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
-        temporal_ensemble_coeff: as of `ActPolicy`.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
 
     Raises:
-        UnusableInputError: nothing loadable there, no ACT where one is needed, or `fps` isn't above
-            0 or isn't what the policy's folder says.
+        UnusableInputError: nothing loadable there, or `fps` isn't above 0 or isn't what the
+            policy's folder says.
     """
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
-    if is_for_driver(folder):
-        if temporal_ensemble_coeff is not None:
-            raise UnusableInputError(
-                f"Temporal ensembling is for ACT on the tracked scene; {folder} is another policy. "
-                "Leave --smoothing.temporal_ensemble_coeff out."
-            )
-        policy: ActPolicy = load_driver(folder, device, task)
-    else:
-        load = adapter.load if adapter.is_adapter(folder) else act.load
-        bundle = load(folder, device)
-        policy = ActPolicy(bundle, None, temporal_ensemble_coeff, _delay_s(folder))
+    bundle = (adapter.load if adapter.is_adapter(folder) else act.load)(folder, device)
+    delay_s = _delay_s(folder)
+    policy = ActPolicy(bundle, None, delay_s)
+    if _is_for_driver(bundle.policy.config):
+        can_go_on = hasattr(bundle.policy, "init_rtc_processor") and bundle.policy.supports_rtc()
+        is_relative = any(  # actions, to where each plan began
+            isinstance(s, RelativeActionsProcessorStep) and s.enabled
+            for s in bundle.preprocessor.steps
+        )
+        kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
+        policy = kind(bundle, None, task, delay_s)
     signature = policy.bundle.signature
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
@@ -351,7 +319,7 @@ class LerobotDriver(ActPolicy):
         config: Any = bundle.policy.config
         self.looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self.looks_back else execute or own, None, delay_s)
+        super().__init__(bundle, 1 if self.looks_back else execute or own, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
         self._answer = torch.empty(0)
@@ -428,45 +396,7 @@ class RealTimeDriver(LerobotDriver):
         )
 
 
-def is_for_driver(folder: Path) -> bool:
-    """Say whether a policy folder holds another policy than the small ACT on the tracked scene."""
-    file = folder / "config.json"
-    if not file.exists():
-        return False
-    config = read_json(file)
-    features = (config.get("input_features") or {}).values()
-    kinds = {str(feature.get("type")) for feature in features}
-    return config.get("type") != "act" or "VISUAL" in kinds or "ENV" not in kinds
-
-
-def load_driver(folder: Path, device: str, task: str) -> LerobotDriver:
-    """Load a policy or an adapter of any of LeRobot's types.
-
-    Raises:
-        UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its
-            files name code to run.
-    """
-    refuse_foreign_code(folder)
-    weights = adapter.base_folder(folder) if adapter.is_adapter(folder) else folder
-    with act.in_words(folder):
-        config = PreTrainedConfig.from_pretrained(
-            folder, local_files_only=True, cli_overrides=[f"--device={device}"]
-        )
-        policy = get_policy_class(config.type).from_pretrained(str(weights), config=config)
-        before, after = make_pre_post_processors(
-            config,
-            pretrained_path=str(folder),
-            preprocessor_overrides={"device_processor": {"device": device}},
-        )
-        if adapter.is_adapter(folder):
-            policy = adapter.merged(PeftModel.from_pretrained(policy, str(folder)))
-    act.refuse_not_finite(policy, folder)
-    policy.to(device)
-    policy.eval()
-    bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
-    can_go_on = hasattr(policy, "init_rtc_processor") and policy.supports_rtc()
-    is_relative = any(  # actions, to where each plan began
-        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
-    )
-    kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
-    return kind(bundle, None, task, _delay_s(folder))
+def _is_for_driver(config: Any) -> bool:
+    """Say whether a policy is another one than the small ACT on the tracked scene."""
+    kinds = {feature.type for feature in (config.input_features or {}).values()}
+    return config.type != "act" or FeatureType.VISUAL in kinds or FeatureType.ENV not in kinds

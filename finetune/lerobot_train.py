@@ -21,7 +21,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -57,7 +57,7 @@ from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
-from gaploop.finetune.tuning.lerobot_image_policy import load_takes, sidecar
+from gaploop.finetune.tuning.lerobot_image_policy import load_takes, signature_of_takes
 
 
 def train(
@@ -183,7 +183,9 @@ class _Training:
                 for number, info in enumerate(whole.datasets)
             ]
         self.roots = [info.root for info, _ in taken]
-        self._sidecar = sidecar(taken[0][0], (take for _, takes in taken for take in takes))
+        self._sidecar = asdict(
+            signature_of_takes(taken[0][0], (take for _, takes in taken for take in takes))
+        )
         if PartialState().is_main_process:
             config.output_dir.mkdir(parents=True, exist_ok=True)
             self._inputs = list(takes_inputs(taken))

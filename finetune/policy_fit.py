@@ -1,9 +1,12 @@
-"""Does a policy fit the arm that it is about to drive? Names, units, rate, cameras, statistics."""
+"""Does a policy fit the arm that it is about to drive? Names, units, rate, cameras, statistics.
+
+The arm stands in for a dataset: what a checkpoint's files say is set against it as against any.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,17 +15,18 @@ import numpy as np
 from gaploop.core.messages import FloatArray, Image, Observation, feature_of
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.checkpoint import Checkpoint, CheckpointTests, read_checkpoint
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.columns import ACTION, IMAGES, STATE
+from gaploop.datasets.layout import DatasetInfo
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
-from gaploop.finetune.batches import FeatureMoments
-from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_latency import check_latency, time_plans, warm_up
-from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
+from gaploop.finetune.lerobot_policy import ActPolicy
 from gaploop.sim.arms import arm_of
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.checks.result import CheckResult, Level
 
-type Stats = Mapping[str, Mapping[str, object]]
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
 VIEWS: Final = "views"
@@ -42,65 +46,6 @@ open or closed."""
 
 
 @dataclass(frozen=True)
-class PolicyFacts:
-    """What a policy was trained for.
-
-    Attributes:
-        fps: frames a second [Hz].
-        state_names: entries of `observation.state`; numbers where the policy doesn't name them.
-        units: LeRobot units of state and action; "" where it doesn't say.
-        robot_type: LeRobot's name of the follower; "" where it doesn't say.
-        cameras: name to (height, width) of the pictures it sees [px].
-        execute: steps of a plan that it executes before the next one.
-        state: statistics of `observation.state`; None where it normalises otherwise.
-    """
-
-    fps: float
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    units: str = ""
-    robot_type: str = ""
-    cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    needs_scene: bool = False
-    execute: int = 1
-    state: FeatureMoments | None = None
-    action: FeatureMoments | None = None
-
-
-def facts_of(policy: ActPolicy) -> PolicyFacts:
-    """Return what a loaded policy was trained for."""
-    bundle = policy.bundle
-    signature = bundle.signature
-    inputs = bundle.policy.config.input_features or {}
-    steps = bundle.preprocessor.steps
-    stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
-    return PolicyFacts(
-        policy.fps,
-        signature.state_names,
-        signature.action_names,
-        signature.units,
-        signature.robot_type,
-        {
-            key.removeprefix(IMAGES): (int(feature.shape[1]), int(feature.shape[2]))
-            for key, feature in inputs.items()
-            if key.startswith(IMAGES)
-        },
-        policy.needs_scene,
-        policy.execute,
-        _spread(stats, STATE),
-        _spread(stats, ACTION),
-    )
-
-
-def _spread(stats: Stats, key: str) -> FeatureMoments | None:
-    said = stats.get(key, {})
-    if "mean" not in said or "std" not in said:
-        return None
-    mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
-    return FeatureMoments(mean, std)
-
-
-@dataclass(frozen=True)
 class ArmInputs:
     """What the arm gives.
 
@@ -115,92 +60,56 @@ class ArmInputs:
     units: str
     fps: float
     domain: Domain
-    robot_type: str
     state: FloatArray
     limits: FloatArray
     cameras: Mapping[str, tuple[int, int]]
 
 
-def observed_features(
-    follower: Follower, fps: float, domain: Domain, cameras: Mapping[str, tuple[int, int]]
-) -> ArmInputs:
-    """Return what a connected arm gives."""
-    low, high = (follower.to_units(q_rad) for q_rad in follower.joint_limits_rad.T)
-    return ArmInputs(
-        follower.joint_names,
-        follower.units,
-        fps,
-        domain,
-        follower.robot_type,
-        follower.to_units(follower.read().position_rad),
-        np.stack([np.minimum(low, high), np.maximum(low, high)], axis=1),
-        cameras,
-    )
-
-
-def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
+def check_features(known: Checkpoint, seen: ArmInputs, needs_scene: bool) -> list[CheckResult]:
     """Return what of the arm isn't what the policy was trained with; one item where all is."""
-    faults = [
-        *_names("observation.state", facts.state_names, seen),
-        *_names("action", facts.action_names, seen),
-    ]
-    if facts.units and facts.units != seen.units:
+    is_real, have = seen.domain is Domain.REAL, [feature_of(name) for name in seen.joint_names]
+    vector = {"dtype": "float32", "shape": (len(have),), "names": have}
+    features: dict[str, Mapping[str, Any]] = {STATE: vector, ACTION: vector}
+    features |= {
+        f"{IMAGES}{name}": {"dtype": "video", "shape": (*size, 3)}
+        for name, size in seen.cameras.items()
+    }
+    report = AbsoluteReport(known.folder)
+    info = DatasetInfo(known.folder, seen.fps, features, "", 1, 1)
+    CheckpointTests(known, info, {}, (), report, "the arm").fits()
+    fixes = {"joint_order": "Choose a policy of this arm, or train one on its takes."}
+    if not is_real:  # the cell's cameras have fixed names
+        fixes["wrong_features"] = "Choose a policy of this arm and the cell's cameras."
+        fixes["wrong_crop"] = "Set --robot.image_size to the height that it learned from."
+    faults = [(f.sentence, fixes.get(f.kind, f.command)) for f in report.findings]
+    for what, names in ((STATE, known.state_names), (ACTION, known.names)):
+        if not all(n.isdigit() for n in names) and sorted(names) != sorted(have):
+            faults.append((
+                f"{what}: the policy's joints are others: {', '.join(names)}; the arm's: "
+                f"{', '.join(have)}", "Choose a policy of this arm, or train one on its takes.",
+            ))  # fmt: skip
+    if known.units and known.units != seen.units:
         fix = "Train on takes of this arm, or choose the units it was trained with."
-        if {facts.units, seen.units} <= {"deg", "m100_100"} and seen.domain is Domain.REAL:
-            fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
-        faults.append(_bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix))
-    if abs(facts.fps - seen.fps) > 1e-6:
-        found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
-        faults.append(_bad(found, f"Set --dataset.fps={facts.fps:g}."))
-    for name, size in facts.cameras.items():
-        have = seen.cameras.get(name)
-        if have is None:
-            known = ", ".join(seen.cameras) or "none"
-            fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
-            if seen.domain is not Domain.REAL:
-                fix = f"Choose a policy that sees {known}: the cell's cameras have fixed names."
-            faults.append(_bad(f"the policy sees camera {name}; the arm has {known}", fix))
-        elif have != size:
-            is_alike = size[0] * have[1] == size[1] * have[0]
-            found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
-            found += f"{size[1]}x{size[0]}"
-            fix = f"Set width: {size[1]} and height: {size[0]} in --robot.cameras."
-            if seen.domain is not Domain.REAL:
-                fix = f"Set --robot.image_size={size[0]}."
-            level = Level.WARN if is_alike else Level.FAIL
-            faults.append(CheckResult(FEATURES, level, found, fix))
-    if facts.needs_scene and seen.domain is Domain.REAL:
-        found = "the policy needs the tracked scene, which is known for the simulated cell only"
-        faults.append(_bad(found, "Train one on what the arm records."))
-    elif facts.needs_scene and not seen.cameras:
-        found = "the policy needs the tracked scene, and there is no camera"
-        faults.append(_bad(found, "Give it the cell's camera: gaploop emulate --cameras."))
+        if {known.units, seen.units} <= {"deg", "m100_100"} and is_real:
+            fix = f"Set --robot.use_degrees={'true' if known.units == 'deg' else 'false'}."
+        faults.append((f"the policy works in {known.units}, the arm in {seen.units}", fix))
+    if needs_scene and is_real:
+        faults.append(("the policy needs the tracked scene, which is known for the simulated cell "
+                       "only", "Train one on what the arm records."))  # fmt: skip
+    elif needs_scene and not seen.cameras:
+        faults.append(("the policy needs the tracked scene, and there is no camera",
+                       "Give it the cell's camera: gaploop emulate --cameras."))  # fmt: skip
     if faults:
-        return faults
-    cameras = ", ".join(facts.cameras) or ("the tracked scene" if facts.needs_scene else "none")
-    found = f"{len(facts.action_names)} joints in order, {facts.units or 'units unknown'}, "
-    found += f"{facts.fps:g} fps, cameras: {cameras}"
-    unsure = "" if facts.units and facts.robot_type else "the policy doesn't state units or robot"
-    if unsure:
-        fix = "Policies that gaploop trains state them in gaploop.json."
-        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", fix)]
+        return [CheckResult(FEATURES, Level.FAIL, found, fix) for found, fix in faults]
+    cameras = ", ".join(k.removeprefix(IMAGES) for k in known.cameras)
+    cameras = cameras or ("the tracked scene" if needs_scene else "none")
+    found = f"{len(have)} joints in order, {known.units or 'units unknown'}, "
+    found += f"{seen.fps:g} fps, cameras: {cameras}"
+    if not known.units:
+        found, fix = f"{found}; the policy doesn't state units", (
+            "Policies that gaploop trains state them in gaploop.json.")  # fmt: skip
+        return [CheckResult(FEATURES, Level.WARN, found, fix)]
     return [CheckResult(FEATURES, Level.OK, found)]
-
-
-def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckResult]:
-    have = [feature_of(name) for name in seen.joint_names]
-    if all(name.isdigit() for name in wanted):  # the policy doesn't name them
-        if len(wanted) != len(have):
-            yield _bad(f"{what}: the policy has {len(wanted)} entries, the arm {len(have)}",
-                       "Choose a policy of this arm.")  # fmt: skip
-        return
-    if list(wanted) == have:
-        return
-    same = sorted(wanted) == sorted(have)
-    first = next((f"{a} for {b}" for a, b in zip(wanted, have, strict=False) if a != b), "length")
-    how = f"in another order, first {first}" if same else f"others: {', '.join(wanted)}"
-    yield _bad(f"{what}: the policy's joints are {how}; the arm's: {', '.join(have)}",
-               "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
 
 
 def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list[CheckResult]:
@@ -233,27 +142,24 @@ def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list
     return results or [CheckResult(VIEWS, Level.OK, found_all)]
 
 
-def _bad(found: str, fix: str) -> CheckResult:
-    return CheckResult(FEATURES, Level.FAIL, found, fix)
-
-
-def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
+def check_statistics(known: Checkpoint, seen: ArmInputs) -> list[CheckResult]:
     """Return whether the state now, and the arm's limits, are what the policy's takes had.
 
     A joint at rest may be unusual; one that is far outside all takes means other units, another
     zero or another order.
     """
-    n = len(seen.joint_names)
-    if facts.state is None or facts.action is None or len(facts.state.mean) != n:
+    names = seen.joint_names
+    state, action = (known.stats.get(feature, {}) for feature in (STATE, ACTION))
+    if {len(s.get(of, ())) for s in (state, action) for of in ("mean", "std")} != {len(names)}:
         found = "the policy's statistics can't be compared with the arm's joints"
         return [CheckResult(STATISTICS, Level.WARN, found)]
-    bad, names = list[CheckResult](), seen.joint_names
-    narrow = [name for name, s in zip(names, facts.state.std, strict=True) if not s > NARROW]
+    bad = list[CheckResult]()
+    narrow = [name for name, s in zip(names, state["std"], strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is amplified"
         fix = "Train on takes in which it moves, or leave it out."
         bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
-    away = np.abs(seen.state - facts.state.mean) / np.maximum(facts.state.std, NARROW)
+    away = np.abs(seen.state - state["mean"]) / np.maximum(state["std"], NARROW)
     worst = int(away.argmax())
     stands = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most "
     stands += f"({names[worst]})"
@@ -264,16 +170,15 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     elif away[worst] > FAR:
         fix = "Put the arm where the policy's takes begin."
         bad.append(CheckResult(STATISTICS, Level.WARN, stands, fix, data))
-    if len(facts.action.mean) == n:
-        (low, high), usual = seen.limits.T, facts.action
-        below = low - (usual.mean - REACH * usual.std)
-        above = usual.mean + REACH * usual.std - high
-        beyond = np.maximum(below, above) / np.maximum(high - low, NARROW)
-        out = [f"{name} by {b:.0%}" for name, b in zip(names, beyond, strict=True) if b > 0.1]
-        if out:
-            found = f"usual actions exceed the arm's limits (share of range): {', '.join(out)}"
-            fix = "They will be clamped. Is it the arm that the takes were recorded with?"
-            bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
+    low, high = seen.limits.T
+    below = low - (action["mean"] - REACH * action["std"])
+    above = action["mean"] + REACH * action["std"] - high
+    beyond = np.maximum(below, above) / np.maximum(high - low, NARROW)
+    out = [f"{name} by {b:.0%}" for name, b in zip(names, beyond, strict=True) if b > 0.1]
+    if out:
+        found = f"usual actions exceed the arm's limits (share of range): {', '.join(out)}"
+        fix = "They will be clamped. Is it the arm that the takes were recorded with?"
+        bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     return bad or [CheckResult(STATISTICS, Level.OK, stands, data=data)]
 
 
@@ -286,14 +191,19 @@ def check_policy(
     fps: float,
 ) -> Iterator[CheckResult]:
     """Yield whether a policy, loaded from `folder`, fits an arm and its cameras at `fps` [Hz]."""
-    facts = facts_of(policy)
+    known = replace(read_checkpoint(folder), fps=policy.fps)
     # What the policy would see now; a scene of zeros where nothing tracks it.
     images = {camera.name: camera.frame().image for camera in cameras}
     sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
-    seen = observed_features(follower, fps, domain, sizes)
-    yield from check_features(facts, seen)
-    yield from check_statistics(facts, seen)
-    if (file := folder / FILE).exists() and facts.cameras:
+    ends = [follower.to_units(q_rad) for q_rad in follower.joint_limits_rad.T]
+    seen = ArmInputs(
+        follower.joint_names, follower.units, fps, domain,
+        follower.to_units(follower.read().position_rad),
+        np.sort(np.stack(ends, axis=1), axis=1), sizes,
+    )  # fmt: skip
+    yield from check_features(known, seen, policy.needs_scene)
+    yield from check_statistics(known, seen)
+    if (file := folder / FILE).exists() and known.cameras:
         yield from check_views(CameraReference.load(file), images)
     names = policy.bundle.signature.environment_names
     scene: FloatArray | None = np.zeros(len(names)) if names else None

@@ -25,7 +25,6 @@ from gaploop.finetune.tuning.tracked import ActLearner
 from gaploop.sim.arms import arm_named
 
 POLICY: Final = "policy"
-DEMONSTRATIONS: Final = "demonstrations.npz"
 EVALUATIONS: Final = 10
 """How often a run looks at held-out takes."""
 
@@ -66,7 +65,7 @@ def pretrain(
     """
     spec, folder = config.spec(TRACKED_SPECS["pretrain"]), config.folder
     size = size or act.ActSize()
-    cell = demonstrations.DemonstratedCell(**config.env.cell())
+    cell = demonstrations.TargetCell(**config.env.cell())
     if config.sim:
         if cell.parameters or cell.randomise:
             raise UnusableInputError(
@@ -76,14 +75,11 @@ def pretrain(
         sources = [load_source(r, config.select, config.episodes or None) for r in config.sim]
     elif config.sim_takes:
         arm_named(cell.robot)
-        path = writable_folder(folder) / DEMONSTRATIONS
-        source = demonstrations.load_source(path, cell, config.sim_takes, spec.seed)
-        if source is None:
-            source = demonstrations.scripted_source(
+        sources = [
+            demonstrations.scripted_source(
                 config.sim_takes, cell, seed=spec.seed, progress=recorded
             )
-            demonstrations.save_source(source, path)
-        sources = [source]
+        ]
     else:
         raise UnusableInputError(
             "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "

@@ -26,21 +26,19 @@ from gaploop.teleop.calibration.intrinsics import (
     calibrate_intrinsics,
     draw_coverage,
 )
-from gaploop.teleop.calibration.sightings import (
+from gaploop.teleop.calibration.store import (
+    OLD_DAYS,
     POSES,
+    CellCalibration,
+    calibration_path,
     find_boards,
     find_sightings,
     image_files,
+    load_calibration,
     read_image,
     read_poses,
-    write_image,
-)
-from gaploop.teleop.calibration.store import (
-    OLD_DAYS,
-    CellCalibration,
-    calibration_path,
-    load_calibration,
     save_part,
+    write_image,
 )
 
 log = logging.getLogger(__name__)

@@ -286,14 +286,15 @@ def _on_the_arm(
     used = [camera.name for camera in seen]
     rates = Rates.near(FPS)
     if policy is not None:
+        from gaploop.datasets.absolute.checkpoint import read_checkpoint
         from gaploop.finetune.lerobot_policy import resolve
-        from gaploop.finetune.policy_fit import check_policy, facts_of
+        from gaploop.finetune.policy_fit import check_policy
 
-        facts = facts_of(policy)
-        rates = Rates.near(facts.fps)
+        rates = Rates.near(policy.fps)
         folder = resolve(config.policy.path)
         yield from check_policy(policy, folder, follower, seen, station.domain, rates.fps)
-        used = list(facts.cameras) or (used[:1] if facts.needs_scene else [])
+        sees = [k.rpartition(".")[2] for k in read_checkpoint(folder).cameras]
+        used = sees or (used[:1] if policy.needs_scene else [])
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station)
         yield from check_station(path, follower, used, person)

@@ -26,8 +26,8 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
+    from gaploop.finetune.adapt import Retention
     from gaploop.finetune.pretrain import TrainedPolicy
-    from gaploop.finetune.tuning.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,6 @@ def run(config: FinetuneConfig) -> int:
     if not Ranks(config.device).is_main:
         return 0
     from gaploop.finetune.lerobot_policy import cell_of
-    from gaploop.finetune.tuning import retention
 
     made, ended, kept = result.policy, result.policy.result, result.retention
     answer = {
@@ -103,7 +102,7 @@ def run(config: FinetuneConfig) -> int:
         **{name: getattr(ended, name) for name in ENDED},
         "held_out_error": ended.held_out,
         "share_real": result.share_real,
-        "retention": retention.as_json(kept) if kept else None,
+        "retention": kept.to_json() if kept else None,
         "rounds": result.rounds,
     }
     cell = (config.env.task, config.env.robot) if config.policy.type else cell_of(made.folder)
@@ -155,14 +154,20 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
     if config.method == REINFORCE:
         return _reinforced(config)
-    from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
+    from gaploop.finetune.adapt import (
+        adapt,
+        base_of,
+        kind_of,
+        measure_retention,
+        require_free,
+        require_measurable,
+    )
     from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning import retention
 
     base, n = config.policy.path, config.retention
     spec = config.recipe(kind_of(base_of(base))).spec
     if n:
-        retention.require_measurable(base)
+        require_measurable(base)
     if not config.resume:
         require_free(folder)
     first = f"Recording {config.sim_takes} simulated takes" if config.sim_takes else "Reading takes"
@@ -173,7 +178,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     if not n or not Ranks(config.device).is_main:
         return result
     with options.progress("Nominal simulation", total=2 * n) as advance:
-        kept = retention.measure(
+        kept = measure_retention(
             base, done.folder, n, done.run, workers=max(1, config.num_workers), progress=advance
         )
     return dataclasses.replace(result, retention=kept)

@@ -81,7 +81,8 @@ DROPPED: Final[Mapping[str, str]] = {
     "label source": "Who labels by command is an engineer.",
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
-    "pretrain vision": "From a clone: python -m benchmarks base_vision.",
+    "vision": "From a clone: python -m benchmarks base_vision.",
+    "smoothing.temporal_ensemble_coeff": "Where the arm shakes, lower --speed_scale.",
     "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
@@ -109,7 +110,7 @@ DROPPED: Final[Mapping[str, str]] = {
     ),
     "record keys": "Let a pedal send one of the keys that the screen shows.",
     "rollout keys": "Let a pedal send one of the keys that the screen shows.",
-    "smoothing.exponential_s": "Lower the speed, or use --smoothing.temporal_ensemble_coeff.",
+    "smoothing.exponential_s": "Where the arm shakes, lower --speed_scale.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }
 """Option that is gone, after its command where others may have one, → what does it now."""

@@ -176,8 +176,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     import json
 
     from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
-    from gaploop.finetune.gate.outcomes import read_outcomes, suite_of
-    from gaploop.finetune.gate.run import Gate, same_policies
+    from gaploop.finetune.gate.run import Gate, read_outcomes, same_policies, suite_of
 
     suite: Suite | None = None
     if config.suite is not None:

@@ -19,7 +19,6 @@ from gaploop.collect.lerobot_factory import (
     station_for,
 )
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
+    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
     "factors", "watch", "policy.fps", "dataset.episode_time_s",
@@ -51,15 +50,6 @@ gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim 
 
 POSITIONAL: Final = ()
 DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
-
-
-@dataclass
-class SmoothingOptions:
-    """How a policy's targets are smoothed."""
-
-    temporal_ensemble_coeff: float | None = None
-    """ACT's temporal ensembling, with LeRobot's coefficient; its authors use 0.01. The policy then
-    predicts on every frame."""
 
 
 @dataclass
@@ -111,7 +101,6 @@ class RolloutConfig(SessionOptions):
     watches. never: no leader is used."""
     hand_back_s: float | None = None
     """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
-    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     watch: str = "auto"
     """Takes that went well, as the reference: an attempt that looks like failing is reported
     while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
@@ -217,25 +206,15 @@ def _policy(config: Any) -> tuple[Policy, str]:
     from gaploop.collect.remote_policy import SCHEME, RemotePolicy
     from gaploop.teleop.link import TOKEN_VARIABLE
 
-    path, coefficient = config.policy.path, config.smoothing.temporal_ensemble_coeff
+    path = config.policy.path
     if path.startswith(SCHEME):
-        if coefficient is not None:
-            raise UnusableInputError(
-                "A policy on another machine isn't asked on every frame: leave "
-                "--smoothing.temporal_ensemble_coeff out."
-            )
         token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
         policy = RemotePolicy(path, token, config.dataset.single_task)
         return policy, policy.card.id
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
 
     warn_withdrawn(path)
-    loaded = load_policy(
-        path,
-        temporal_ensemble_coeff=coefficient,
-        task=config.dataset.single_task,
-        fps=config.policy.fps,
-    )
+    loaded = load_policy(path, task=config.dataset.single_task, fps=config.policy.fps)
     return loaded, policy_id(path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +17,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import CameraFrame
 from gaploop.sim.gaps.mechanism import ImagePath
-
-SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
 
 ALL: Final = mujoco.mjtCatBit.mjCAT_ALL.value
 STILL: Final = mujoco.mjtCatBit.mjCAT_STATIC.value
@@ -180,47 +177,40 @@ class OverheadCamera:
         *,
         size_px: int,
         rate_hz: float,
-        latency_s: float,
     ) -> None:
         """Take note of a cell's settings.
 
         Args:
             cameras: the one that looks down, and the one for people, by their names in the model.
             size_px: width and height.
-            latency_s: age of the newest picture when it becomes available.
         """
         self._model, self._names = model, cameras
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
         self._images = images
         self._size_px = size_px
-        self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * float(model.opt.timestep))
         self._drawers = dict[str, LayeredCamera]()
-        self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
 
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
         """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
         self._noise_seed = list(noise_seed)
         self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
-        self._snapshots.clear()
         for drawer in self._drawers.values():
             drawer.forget()
-        self._snapshots.append(_snapshot(0, 0.0, data))
+        self._snapshot = _snapshot(0, 0.0, data)
 
     def next_capture_step(self) -> int:
         """Physics step, counted from reset, after which the next capture is due."""
-        return round((self._snapshots[-1].index + 1) * self._steps_per_capture)
+        return round((self._snapshot.index + 1) * self._steps_per_capture)
 
     def capture(self, now_s: float, data: mujoco.MjData) -> None:
         """Take a snapshot of `data` at `now_s` [s]."""
-        self._snapshots.append(_snapshot(self._snapshots[-1].index + 1, now_s, data))
+        self._snapshot = _snapshot(self._snapshot.index + 1, now_s, data)
 
-    def frame(self, now_s: float) -> CameraFrame:
-        """The newest picture at `now_s` [s]; drawn when first asked for."""
-        latest_s = now_s - self._latency_s + 1e-9
-        in_time = (s for s in reversed(self._snapshots) if s.t_s <= latest_s)
-        snapshot = next(in_time, self._snapshots[0])
+    def frame(self) -> CameraFrame:
+        """The newest picture; drawn when first asked for."""
+        snapshot = self._snapshot
         if self._frame is None or self._frame[0] != snapshot.index:
             picture = self._drawn(self._names[0], (self._size_px,) * 2, snapshot)
             if self._images.active:

@@ -20,17 +20,18 @@ from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.core.twin import Randomisation
-from gaploop.sim import conditions, scene
+from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.camera import OverheadCamera
-from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
+from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.randomise import draw, over
-from gaploop.sim.scene import CAMERA_NAME, distractor_poses, place_task
+from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tasks import INSTRUCTIONS, TASKS, TaskState, is_success
+from gaploop.sim.world import set_up
 
 # What bus servos would report.
 ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
@@ -132,7 +133,6 @@ class SimCell:
         conditions: Mapping[str, object] | None = None,
         image_size: int = 192,
         camera_hz: float = 25.0,
-        camera_latency_s: float = 0.0,
         robot: str = SO101.name,
         parameters: Mapping[str, Values] | None = None,
         randomise: Randomisation | None = None,
@@ -146,7 +146,6 @@ class SimCell:
             conditions: as in vocabulary.CONDITIONS.
             image_size: width and height of the camera's pictures [px].
             camera_hz: pictures per second.
-            camera_latency_s: age of the newest picture when it becomes available [s].
             robot: one of core.arms.CELL_ARMS.
             parameters: "dimension.mechanism" to values of its parameters, where they are known, as
                 a twin's are, instead of drawn by a severity.
@@ -173,7 +172,6 @@ class SimCell:
         self.injected = draw_gaps(gaps or {}, gap_seed)
         self._known = dict(parameters or {})
         self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
-        self._camera_latency_s = camera_latency_s
         self._build()
         self.reset(0)
 
@@ -182,14 +180,8 @@ class SimCell:
         thing = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
         on = scene.cell_appliers(options, self._gap_seed)
-        # Conditions: what an experimenter changes on purpose.
-        on.model.light(conditions.LIGHTINGS[self.conditions.lighting])
-        for _ in range(self.conditions.distractors):
-            on.model.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
-        on.model.move_camera(self.conditions.camera_pose)
-        on.model.move_table(self.conditions.table_height)
-        human = self.conditions.human
-        put_into(on, (), {f"human_behavior.{human}": HUMANS[human]} if HUMANS[human] else {})
+        alike = ("lighting", "distractors", "camera_pose", "table_height", "human")
+        set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))
         self._commands, self._sensors = on.commands, on.sensors
         self._criterion = on.model.criterion
@@ -204,7 +196,6 @@ class SimCell:
             (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
             size_px=self.image_size,
             rate_hz=self.camera_hz,
-            latency_s=self._camera_latency_s,
         )
         model = self.model
         joints = [model.joint(name) for name in self.joint_names]
@@ -257,12 +248,10 @@ class SimCell:
         scene.settle_gears(self.model, self.data)
         self.data.ctrl[self._servos] = q_home
         self.data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
-        centre = np.array(self.arm.spawn_centre_m)
-        model, data = self.model, self.data
-        goals = np.array(self.arm.goal_centre_m or centre)
-        place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre, goals)
         distractors = np.random.default_rng([seed, 12])
-        distractor_poses(model, data, distractors, self._table_z, centre)
+        scene.place_things(
+            self.model, self.data, rng, distractors, rest_z, self.conditions, self.arm
+        )
         self._steps = 0
         self._residual_s = 0.0
         self._goal = q_home.copy()
@@ -334,7 +323,7 @@ class SimCell:
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
-        return self._camera.frame(self.now_s)
+        return self._camera.frame()
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""

@@ -1,9 +1,7 @@
 """A scripted teleoperator: solves the task through joint commands only.
 
-It stands for a person. With `sees="scene"` it sees the real scene, as a person does, and
-adapts to it; with `sees="tracker"` it knows only what the camera tracker reports and nominal
-sizes, as a controller made in simulation does. From top to bottom: how it moves its tool, what it
-sees, what it does.
+It stands for a person, sees the scene as one does, and adapts to it. From top to bottom: how it
+moves its tool, what it sees, what it does, and how two arms hand over to each other.
 """
 
 from __future__ import annotations
@@ -11,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, cast
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm, Mounted
-from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FollowerState, LeaderSample
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
@@ -26,7 +23,6 @@ from gaploop.sim.cell import SimCell
 from gaploop.sim.kinematics import TCP_SITE, ArmIk, fold_square, from_polar, polar
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
 from gaploop.sim.tasks import FULL_SQUARE_RAD, GOAL_TOLERANCE_M, REST_SLACK_M
-from gaploop.sim.tracker import Tracker
 
 SPEED_M_S = 0.42
 ACCELERATION_M_S2 = 4.0
@@ -182,23 +178,11 @@ class SceneView:
     placed: bool
 
 
-class Sight(Protocol):
-    """A source of views."""
-
-    corrects: bool
-    """The tool is seen where it really is, so that errors of the arm can be corrected."""
-
-    def reset(self) -> None:
-        """Get ready for a new take."""
-
-    def look(self) -> SceneView:
-        """Return the scene now."""
-
-
 class SceneSight:
     """A person who sees the real scene."""
 
     corrects = True
+    """The tool is seen where it really is, so that errors of the arm can be corrected."""
 
     def __init__(self, cell: SimCell) -> None:
         self._cell = cell
@@ -228,65 +212,17 @@ class SceneSight:
             stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
             align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
             tool_m=tool,
-            gripper_moving=_moving(self._cell.read()),
+            gripper_moving=gripper_moves(self._cell.read()),
             hand_near=nearest_m < HAND_CLEARANCE_M,
             lost=float(np.linalg.norm(position - tool)) > LOST_M,
             placed=bool(truth["success"]),
         )
 
 
-class TrackerSight:
-    """A controller made in simulation: tracked poses, joint readings, nominal sizes."""
-
-    corrects = False
-
-    def __init__(self, cell: SimCell, tracker: Tracker | None = None) -> None:
-        self._cell = cell
-        self._tracker = tracker or Tracker.nominal(cell.image_size, arm=cell.arm)
-        self._ik = ArmIk(nominal_arm(cell.arm), cell.arm.joint_names[:-1])
-        self._seen: NDArray[np.float64] | None = None
-        self._seen_t_s = 0.0
-
-    def reset(self) -> None:
-        """Forget the last take's detections."""
-        self._tracker.reset()
-        self._seen = None
-
-    def look(self) -> SceneView:
-        """Return the scene as tracked."""
-        frame = self._cell.frame()
-        if self._seen is None or frame.t_capture_s != self._seen_t_s:
-            self._seen = self._tracker.observe(frame.image, frame.t_capture_s)
-            self._seen_t_s = frame.t_capture_s
-        seen = self._seen
-        state = self._cell.read()
-        q_rad = state.position_rad
-        tool, _ = self._ik.tcp(q_rad)
-        object_xy = from_polar(float(seen[0]), float(seen[1]))
-        goal_xy = from_polar(float(seen[3]), float(seen[4]))
-        return SceneView(
-            object_xy_m=object_xy,
-            object_z_m=CUBE_HALF_SIZE_M,
-            object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),
-            half_size_m=np.full(3, CUBE_HALF_SIZE_M),
-            has_faces=True,
-            rest_z_m=CUBE_HALF_SIZE_M,
-            goal_xy_m=goal_xy,
-            stack_m=2.0 * CUBE_HALF_SIZE_M if self._cell.task == "stack_cube" else 0.0,
-            align=False,
-            tool_m=tool,
-            gripper_moving=_moving(state),
-            hand_near=False,
-            lost=bool(q_rad[-1] < self._cell.arm.grip.empty_rad),
-            placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
-        )
-
-
-def _moving(state: FollowerState) -> bool:
+def gripper_moves(state: FollowerState) -> bool:
+    """Say whether the gripper opens or closes."""
     return bool(abs(state.velocity_rad_s[-1]) > GRIPPER_STILL_RAD_S)
 
-
-Sees = Literal["scene", "tracker"]
 
 APPROACH_M = 0.055  # heights of the tool above the object's resting centre
 DESCEND_M = -0.001
@@ -348,29 +284,21 @@ class ScriptedLeader:
         cell: SimCell,
         seed: int = 0,
         *,
-        sees: Sees = "scene",
-        retries: int | None = None,
-        tracker: Tracker | None = None,
+        sight: SceneSight | None = None,
+        retries: int = 4,
     ) -> None:
         """Drive `cell`.
 
         Args:
-            cell: the cell; read for its scene or its pictures, never commanded here.
+            cell: the cell; read for its scene, never commanded here.
             seed: draws the habits of each attempt.
-            sees: "scene" (a person) or "tracker" (camera tracker and nominal sizes).
-            retries: attempts after the first; by default 4 for a person and 0 otherwise.
-            tracker: the tracker to use; by default the nominal one.
-
-        Raises:
-            UnknownChoiceError: for another value of `sees`.
+            sight: how the scene is seen; as a person does unless given.
+            retries: attempts after the first.
         """
-        if sees not in ("scene", "tracker"):
-            raise unknown_choice("sight", sees, ("scene", "tracker"), "sees")
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
-        self._sight: Sight = SceneSight(cell) if sees == "scene" else TrackerSight(cell, tracker)
-        self._retries = (4 if sees == "scene" else 0) if retries is None else retries
+        self._sight, self._retries = sight or SceneSight(cell), retries
         self._takes = 0
         self.reset()
 
@@ -589,7 +517,7 @@ class _Side:
 class RelayLeader:
     """Implements core's `Leader` for a pair: read() gives the next command of all joints."""
 
-    def __init__(self, cell: SimCell, seed: int = 0, *, retries: int | None = None) -> None:
+    def __init__(self, cell: SimCell, seed: int = 0) -> None:
         """Drive `cell`; the arguments are those of `ScriptedLeader`."""
         self._cell = cell
         last = len(cell.arm.arms) - 1
@@ -597,8 +525,7 @@ class RelayLeader:
             _Side(cell, side, hands_over=k < last) for k, side in enumerate(cell.arm.arms)
         ]
         self._hands = [
-            ScriptedLeader(cast(SimCell, side), 2 * seed + k, retries=retries)
-            for k, side in enumerate(self._sides)
+            ScriptedLeader(cast(SimCell, side), 2 * seed + k) for k, side in enumerate(self._sides)
         ]
         self._home = np.asarray(cell.arm.home_q_rad)
         self._last_t_s: float | None = None
@@ -660,17 +587,6 @@ class RelayLeader:
         return 0 if across_m > self._cell.arm.relay_m[1] + OWN_SIDE_M else 1
 
 
-def scripted(
-    cell: SimCell, seed: int = 0, *, sees: Sees = "scene", retries: int | None = None
-) -> ScriptedLeader | RelayLeader:
-    """Return the scripted teleoperator that fits a cell; the arguments are `ScriptedLeader`'s.
-
-    Raises UnusableInputError where a pair is to be driven by the tracker.
-    """
-    if not cell.arm.mounted:
-        return ScriptedLeader(cell, seed, sees=sees, retries=retries)
-    if sees == "tracker":
-        raise UnusableInputError(
-            f"The script of {cell.arm.name} sees the scene; leave --teleop.sees out."
-        )
-    return RelayLeader(cell, seed, retries=retries)
+def scripted(cell: SimCell, seed: int = 0) -> ScriptedLeader | RelayLeader:
+    """Return the scripted teleoperator that fits a cell, for one arm or a pair."""
+    return RelayLeader(cell, seed) if cell.arm.mounted else ScriptedLeader(cell, seed)

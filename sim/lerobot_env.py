@@ -9,8 +9,7 @@ moves in a straight line, as in gaploop's own evaluation; only the safety filter
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import gymnasium as gym
@@ -22,8 +21,7 @@ from numpy.typing import NDArray
 
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps import add_mechanisms
-from gaploop.sim.randomise import known_and_drawn
+from gaploop.sim.randomise import CellOptions, cell_arguments
 from gaploop.sim.scene import CAMERA_NAME
 
 __all__ = ["CellEnv", "CellEnvConfig"]
@@ -42,37 +40,20 @@ type GymObservation = dict[str, Any]
 
 @EnvConfig.register_subclass("so101_cell")
 @dataclass
-class CellEnvConfig(EnvConfig):  # type: ignore[misc]
+class CellEnvConfig(CellOptions, EnvConfig):  # type: ignore[misc]
     """The embedded cell.
 
     Attributes:
-        task: "pick_place", "pick_lift" or "stack_cube".
         fps: steps per second of simulated time [Hz].
         episode_length: steps after which an attempt is over.
-        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
-        conditions: background, lighting, distractors, object, camera_pose, table_height,
-            grid_cell, human.
-        image_size: width and height of the overhead camera's pictures [px].
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
         robot: the cell's arm, "so101" or "vx300s".
-        twin: station_twin.yaml: the cell is as that station was measured.
-        randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
-        gaps_module: a Python module with gap mechanisms of your own.
     """
 
-    task: str | None = "pick_place"
     fps: int = 50
     episode_length: int = 400
-    gaps: dict[str, float] = field(default_factory=dict)
-    gap_seed: int = 0
-    conditions: dict[str, Any] = field(default_factory=dict)
-    image_size: int = 192
     first_scene: int = UNSEEN_SCENES
     robot: str = SO101.name
-    twin: Path | None = None
-    randomise: str = ""
-    gaps_module: str = ""
     features_map: dict[str, str] = field(
         default_factory=lambda: {
             ACTION: ACTION,
@@ -102,10 +83,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Arguments of `CellEnv`."""
-        alike = (
-            "task", "fps", "gaps", "gap_seed", "conditions", "image_size", "first_scene", "robot",
-            "twin", "randomise", "gaps_module",
-        )  # fmt: skip
+        alike = (*(f.name for f in fields(CellOptions)), "fps", "first_scene", "robot")
         return {"max_steps": self.episode_length, **{name: getattr(self, name) for name in alike}}
 
 
@@ -125,18 +103,10 @@ class CellEnv(gym.Env[GymObservation, NDArray[np.float32]]):
     def __init__(self, task: str = "pick_place", *, max_steps: int = 400, **options: Any) -> None:
         config = CellEnvConfig(task=task, episode_length=max_steps, **options)
         fps, image_size = config.fps, config.image_size
-        if config.gaps_module:
-            add_mechanisms(config.gaps_module)
-        known, drawn = known_and_drawn(config.twin, config.randomise, config.robot, "--env.robot")
         self._cell = SimCell(
-            task,
-            gaps=config.gaps,
-            gap_seed=config.gap_seed,
+            **cell_arguments(config, config.robot, "--env.robot"),
             conditions=config.conditions,
             image_size=image_size,
-            robot=config.robot,
-            parameters=known,
-            randomise=drawn,
         )
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"

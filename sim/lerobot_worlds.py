@@ -11,7 +11,9 @@ from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.envs import make_env
 from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim.roles import numbers_in
 from gaploop.sim.scene_file import SceneWorld, load_scene
-from gaploop.sim.world import NOMINAL, GymWorld, WorldSpec
+from gaploop.sim.world import GymWorld, WorldSpec
 
 SUCCESS_HELD_S: Final = 0.3
 """An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
@@ -55,10 +57,6 @@ class GymEnvConfig(EnvConfig):  # type: ignore[misc]
     def gym_kwargs(self) -> dict[str, Any]:
         """What gymnasium.make is given."""
         return self.kwargs
-
-    def steps(self) -> int | None:
-        """Return after how many steps an attempt is over, as far as that is known by now."""
-        return self.episode_length
 
     def make(self) -> Made:
         """Make one as it is.
@@ -108,9 +106,7 @@ class SceneEnvConfig(GymEnvConfig):
         """Build it; UnusableInputError where the file doesn't fit its model."""
         if self.scene is None:
             raise UnusableInputError("Which scene? Name its file: --env.scene=scene.yaml.")
-        world = SceneWorld(scene := load_scene(self.scene))
-        self.episode_length = self.episode_length or round(scene.max_s * scene.fps)
-        return world
+        return SceneWorld(load_scene(self.scene))
 
 
 class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
@@ -123,8 +119,9 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, world: GymWorld, max_steps: int | None, *, raw: bool = False) -> None:
         super().__init__(world)
         self.world, self._raw = world, raw
-        spec = world.env.spec
-        self._max_episode_steps = max_steps or (spec and spec.max_episode_steps) or USUAL_STEPS
+        own = (world.unwrapped, "max_steps"), (world.env.spec, "max_episode_steps")
+        known = (getattr(holder, name, None) for holder, name in own)
+        self._max_episode_steps: int = max_steps or next(filter(None, known), USUAL_STEPS)
         self.task = self.task_description = world.instruction
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
         if raw and isinstance(world.unwrapped, SceneWorld):
@@ -197,30 +194,17 @@ def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[s
     return features, names
 
 
-def attempts(
-    make: Callable[[], gym.Env[Any, Any]],
-    spec: WorldSpec = NOMINAL,
-    max_steps: Callable[[], int | None] = lambda: None,
-    *,
-    raw: bool = False,
-) -> GymAttempts:
-    """Make an environment, put a station's gaps into it, and have it rolled out."""
-    world = GymWorld(make, spec)
-    return GymAttempts(world, max_steps(), raw=raw)
-
-
 def vectors(
     config: EnvConfig, spec: WorldSpec, *, raw: bool = False
 ) -> dict[str, gym.vector.SyncVectorEnv]:
     """Return an environment for each task of a configuration, with a station's gaps."""
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv
-    from lerobot.envs import make_env
 
     def one(made: Callable[[], Any]) -> gym.vector.SyncVectorEnv:
         return SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
 
     if isinstance(config, GymEnvConfig):
-        return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
+        made, length = config.make, config.episode_length
+        return {"": one(lambda: GymAttempts(GymWorld(made, spec), length, raw=raw))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
         vector: Any = make_env(config, n_envs=1)[suite][task]

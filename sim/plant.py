@@ -6,7 +6,7 @@ arms there is the arm alone, from the models of `core.kinematics`.
 Its cameras are served over ZeroMQ as LeRobot's `zmq` cameras expect them: one message per frame,
 JSON: {"timestamps": {name: s}, "images": {name: base64 of a JPEG}} (lerobot/cameras/zmq, version
 0.6.1). The bus must not wait for pictures, so they are drawn in a process of their own: it gets a
-copy of the model once, and the positions of all bodies through shared memory after every step.
+copy of the model once, and its positions through shared memory after every step.
 """
 
 from __future__ import annotations
@@ -110,10 +110,8 @@ class MujocoPlant:
         )
 
 
-def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
-    """Return the plant of one of `ARM_MODELS`, at rest.
-
-    An arm of the cell comes with its table, cube and disc; `seed` draws that scene.
+def make_plant(name: str) -> MujocoPlant:
+    """Return the plant of one of `ARM_MODELS`, at rest; an arm of the cell has its scene.
 
     Raises:
         UnusableInputError: no such arm.
@@ -122,7 +120,6 @@ def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
         raise unknown_choice("arm model", name, ARM_MODELS)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
-        cell.reset(seed)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names)
     spec = mujoco.MjSpec.from_file(str(ARM_MODELS[name].mjcf))
     world = spec.worldbody
@@ -187,7 +184,7 @@ class CameraServer:
         self._plant = plant
         self._model = model = plant.model
         self._context = context = multiprocessing.get_context("spawn")
-        self._shared = context.RawArray("d", 1 + model.nq + 7 * model.nmocap)
+        self._shared = context.RawArray("d", 1 + model.nq)
         self._stop, self._up = context.Event(), context.Event()
         in_model = {c: CELL_CAMERAS[c] if plant.name in CELL_ARMS else c for c in cameras}
         self._settings = (in_model, self.address, tuple(size_px), fps)
@@ -224,12 +221,8 @@ class CameraServer:
 
     def _publish(self) -> None:
         """Copy where everything is. A picture drawn of half a copy shows two moments 5 ms apart."""
-        data, nq = self._plant.data, self._model.nq
-        view = self._view
-        view[0] = time.time()
-        view[1 : 1 + nq] = data.qpos
-        if self._model.nmocap:
-            view[1 + nq :] = np.concatenate((data.mocap_pos.ravel(), data.mocap_quat.ravel()))
+        self._view[0] = time.time()
+        self._view[1:] = self._plant.data.qpos
 
 
 def _serve(
@@ -244,7 +237,7 @@ def _serve(
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
     cameras, address, (width, height), fps = settings
-    view, nq = np.frombuffer(shared), model.nq
+    view = np.frombuffer(shared)
     data = mujoco.MjData(model)
     set_offscreen(model, width, height)
     renderer = mujoco.Renderer(model, height, width)
@@ -256,10 +249,7 @@ def _serve(
         due_s = time.monotonic()
         while not stop.is_set() and (parent is None or parent.is_alive()):
             state = view.copy()
-            data.qpos[:] = state[1 : 1 + nq]
-            if model.nmocap:
-                data.mocap_pos.ravel()[:] = state[1 + nq : 1 + nq + 3 * model.nmocap]
-                data.mocap_quat.ravel()[:] = state[1 + nq + 3 * model.nmocap :]
+            data.qpos[:] = state[1:]
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             mujoco.mj_camlight(model, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,6 +202,32 @@ def known_and_drawn(
         ranges = without(preset(randomise, strength), known)
     check(ranges)
     return known, ranges
+
+
+@dataclass(kw_only=True)
+class CellOptions:
+    """What options of a simulated robot and of an environment say of the cell alike.
+
+    Attributes:
+        task: "pick_place", "pick_lift" or "stack_cube".
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        gap_seed: draws mechanism and direction of each gap.
+        conditions: background, lighting, distractors, object, camera_pose, table_height,
+            grid_cell, human.
+        image_size: width and height of the overhead camera's pictures [px].
+        twin: station_twin.yaml: the cell is as that station was measured.
+        randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
+        gaps_module: a Python module with gap mechanisms of your own.
+    """
+
+    task: str = "pick_place"
+    gaps: dict[str, float] = field(default_factory=dict)
+    gap_seed: int = 0
+    conditions: dict[str, Any] = field(default_factory=dict)
+    image_size: int = 192
+    twin: Path | None = None
+    randomise: str = ""
+    gaps_module: str = ""
 
 
 def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:

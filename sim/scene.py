@@ -335,58 +335,43 @@ def spawn_point(
     return np.asarray(centre_m + radius * np.array([np.cos(angle), np.sin(angle)]))
 
 
-def place_task(
+def place_things(
     model: mujoco.MjModel,
     data: mujoco.MjData,
     rng: np.random.Generator,
+    distractor_rng: np.random.Generator,
     rest_z_m: float,
-    table_z_m: float,
     conditions: Conditions,
-    centre_m: NDArray[np.float64],
-    goal_centre_m: NDArray[np.float64],
+    arm: CellArm,
 ) -> None:
-    """Place object and target in `data` and `model`, apart, about their rings' middles [m]."""
-    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement, centre_m)
+    """Place object and target apart, about their rings' middles, and distractors clear of both."""
+    centre = np.array(arm.spawn_centre_m)
+    goals = np.array(arm.goal_centre_m or arm.spawn_centre_m)
+    table_z_m = float(model.body("table").pos[2])
+    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement, centre)
     yaw = float(rng.uniform(-np.pi, np.pi))
-    target_xy = spawn_point(rng, centre_m=goal_centre_m)
+    target_xy = spawn_point(rng, centre_m=goals)
     for _ in range(ATTEMPTS):
         if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
             break
-        target_xy = spawn_point(rng, centre_m=goal_centre_m)
+        target_xy = spawn_point(rng, centre_m=goals)
     set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
     if model.body("target").jntnum[0]:
         height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
         set_free_body(model, data, "target", height, 0.0)
     else:
         model.body("target").pos[:] = [*target_xy, table_z_m + DISC_HALF_HEIGHT_M]
-
-
-def distractor_poses(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    rng: np.random.Generator,
-    table_z_m: float,
-    centre_m: NDArray[np.float64],
-) -> None:
-    """Place whatever distractors the model has, clear of object, target and each other."""
-    address = int(model.joint("object").qposadr[0])
-    taken = [data.qpos[address : address + 2].copy(), model.body("target").pos[:2].copy()]
-    if model.body("target").jntnum[0]:
-        address = int(model.joint("target").qposadr[0])
-        taken[1] = data.qpos[address : address + 2].copy()
-    for body in range(model.nbody):
-        name = model.body(body).name
-        if not name.startswith(DISTRACTOR_PREFIX):
-            continue
-        xy = spawn_point(rng, centre_m=centre_m)
+    taken = [object_xy, target_xy]
+    names = [model.body(body).name for body in range(model.nbody)]
+    for name in (n for n in names if n.startswith(DISTRACTOR_PREFIX)):
+        xy = spawn_point(distractor_rng, centre_m=centre)
         for _ in range(ATTEMPTS):
             if all(np.linalg.norm(xy - other) >= CLEARANCE_M for other in taken):
                 break
-            xy = spawn_point(rng, centre_m=centre_m)
+            xy = spawn_point(distractor_rng, centre_m=centre)
         taken.append(xy)
-        height_m = float(model.geom(name).size[2])
-        pose = np.array([*xy, table_z_m + height_m])
-        set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
+        pose = np.array([*xy, table_z_m + float(model.geom(name).size[2])])
+        set_free_body(model, data, name, pose, float(distractor_rng.uniform(-np.pi, np.pi)))
 
 
 def set_free_body(

@@ -274,6 +274,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         self.period_s = self.dt = 1.0 / scene.fps
         self._substeps = max(1, round(self.period_s / model.opt.timestep))
         self.task_description = scene.instruction
+        self.max_steps = round(scene.max_s * scene.fps)
         low, high = (edge / self._units for edge in self.limits.T)
         self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32))
         pictures: dict[str, gym.Space[Any]] = {

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
-from gaploop.sim.gaps.hand import HandMotion, add_hand
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
     Appliers,
@@ -151,9 +149,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._on = on = self._appliers(self.injected, self._spec.conditions)
         # Another one: this one was looked at, and may draw its next scene from where it stands.
         self.env.close()
-        edits = list(on.model.edits)
-        if on.model.hand:
-            edits.append(partial(add_hand, mocap=False))
+        edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
             self.env = make()
         if not made:
@@ -242,7 +238,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self._t_s, self._start_s = 0.0, 0.0
         self._sent: NDArray[Any] | None = None
         self._late = deque[NDArray[Any]]()
-        self._hand: HandMotion | None = None
         on.images.reset([*take, 23])
         self._noise = np.random.default_rng([*take, 25])
         on.sensors.reset([*take, 21])
@@ -266,12 +261,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         joint = int(model.body_jntadr[thing]) if thing >= 0 else -1
         if on.raised_m and joint >= 0 and int(model.jnt_type[joint]) == FREE:
             data.qpos[int(model.jnt_qposadr[joint]) + 2] += on.raised_m
-        if on.hand:
-            side = on.hand.side_rad + on.towards_rad
-            self._hand = HandMotion(model, replace(on.hand, side_rad=side), thing, thing)
-            rng = np.random.default_rng([self._spec.gap_seed, seed, 22])
-            self._hand.reset(rng, data, float(data.xpos[thing][2] - on.half_size_m[2]))
-        if on.boxes or on.raised_m or on.hand:
+        if on.boxes or on.raised_m:
             mujoco.mj_forward(model, data)
         if on.raised_m:
             for name in OBSERVERS:
@@ -286,9 +276,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             observation, reward, terminated, truncated, info = self.env.step(action)
         else:
             servo = len(self._servos) > 0
-            each_step = self._hand is not None or (
-                servo and (on.commands.active or on.sensors.offsets_active)
-            )
+            each_step = servo and (on.commands.active or on.sensors.offsets_active)
             arrives = self._arrives(on, np.asarray(action), late=not servo)
             if each_step:
                 self._start_s = self.data.time - self._t_s
@@ -323,15 +311,11 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(mixed, dtype=action.dtype)
 
     def _control(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Drive servos and a person's hand; MuJoCo calls it at every physics step."""
+        """Drive the servos; MuJoCo calls it at every physics step."""
         on, t_s = self._on, data.time - self._start_s
         if on is None or model is not self.model:
             return
         is_new, self._last_t_s = t_s != self._last_t_s, t_s  # some look again without stepping
-        if self._hand is not None and is_new:
-            self._hand.update(t_s, data)
-        if not len(self._servos):
-            return
         wanted = data.ctrl[self._servos]
         if not np.array_equal(wanted, self._written):
             self._goal = wanted.copy()
@@ -383,8 +367,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):
         raise UnavailableError("its observation shows no joint angles")
-    if on.model.hand and (not isinstance(on.model, WorldModel) or on.model.need("object") < 0):
-        raise UnavailableError("nobody can reach in: " + on.model.lacks)
+    if on.model.hand:
+        raise UnavailableError("a person reaches into the embedded cell only")
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:

@@ -25,8 +25,7 @@ import socket
 import ssl
 import tempfile
 import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -65,16 +64,7 @@ SILENT_S: Final = 10.0
 CONNECTIONS: Final = 8
 """More than so many at once that showed the token are refused."""
 STRANGERS: Final = 128
-"""So many at once may not have shown it yet; the others wait to be accepted."""
-STRANGER_S: Final = 1.0
-"""Where all those places are taken, a newcomer gets the oldest's once it had it for this long [s]:
-the token is shown faster, also over a slow link."""
-STRANGERS_HZ: Final = 64.0
-"""Strangers of one address begin their TLS handshakes at this rate, those of all addresses at twice
-this: handshakes cost processor time that the session needs. So nobody waits for longer than the
-peer does (`OPEN_S`)."""
-AT_ONCE: Final = 4
-"""So many begin without being held up."""
+"""So many at once may not have shown it yet, each for `OPEN_S`; others are turned away."""
 DAYS: Final = 397
 """Browsers take no certificate that is valid for longer than 398 days."""
 ASKED: Final = 512
@@ -146,15 +136,6 @@ class _InTurn(ssl.SSLSocket):
 
     _turn: threading.Lock | None = None
     _wait_s: float | None
-    on_accept: Callable[[ssl.SSLSocket, str], None] | None = None
-    """Of a socket that listens: called with each connection and its address before it is heard."""
-
-    def accept(self) -> tuple[ssl.SSLSocket, Any]:
-        """Accept a connection."""
-        sock, address = super().accept()
-        if self.on_accept is not None:
-            self.on_accept(sock, address[0])
-        return sock, address
 
     def do_handshake(self, block: bool = False) -> None:
         """Shake hands, while only one thread knows the socket."""
@@ -197,76 +178,6 @@ class _InTurn(ssl.SSLSocket):
                     raise OSError("The socket is closed.") from error
                 if not selector.select(self._wait_s):
                     raise TimeoutError("The peer is silent.")
-
-
-class Strangers:
-    """Bounds the connections that haven't shown the token, so that whoever has it gets in.
-
-    There are `STRANGERS` places. Where all are taken the oldest must go once its turn began
-    `STRANGER_S` ago, or at once where its address has more of them than the newcomer's.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._changed = threading.Condition()
-        self._places: dict[socket.socket, tuple[str, float]] = {}  # address, when its turn begins
-        self._holders: set[socket.socket] = set()
-        self._next_s: dict[str, float] = {}
-        self.over = threading.Event()
-        """Set when nobody is heard any more."""
-
-    def enter(self, sock: socket.socket, address: str) -> None:
-        """Give a place to a connection that was just accepted; wait until there is one."""
-        with self._changed:
-            while (wait_s := self.full_s(address)) > 0 and not self.over.is_set():
-                self._changed.wait(wait_s)
-            if len(self._places) >= STRANGERS:
-                oldest, _ = self._crowd()
-                del self._places[oldest]
-                with contextlib.suppress(OSError):  # wakes its thread up, also inside OpenSSL
-                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
-            now_s = self._now_s()
-            self._next_s = {key: at_s for key, at_s in self._next_s.items() if at_s > now_s}
-            turn_s = now_s
-            for key, rate_hz in ((address, STRANGERS_HZ), ("", 2 * STRANGERS_HZ)):
-                next_s = self._next_s.get(key, now_s) + 1 / rate_hz
-                self._next_s[key] = next_s
-                turn_s = max(turn_s, next_s - AT_ONCE / rate_hz)
-            self._places[sock] = address, turn_s
-
-    def full_s(self, address: str) -> float:
-        """Return how long a newcomer of that address must wait for a place [s]."""
-        if len(self._places) < STRANGERS:
-            return 0.0
-        oldest, most = self._crowd()
-        if sum(address == theirs for theirs, _ in self._places.values()) + 1 < most:
-            return 0.0
-        return max(0.0, self.turn_s(oldest) + STRANGER_S - self._now_s())
-
-    def _crowd(self) -> tuple[socket.socket, int]:
-        """Return the oldest connection of the address that has most of them, and how many."""
-        ((crowd, most),) = Counter(theirs for theirs, _ in self._places.values()).most_common(1)
-        return next(sock for sock, (theirs, _) in self._places.items() if theirs == crowd), most
-
-    def turn_s(self, sock: socket.socket) -> float:
-        """Return when a connection may begin [s]."""
-        return self._places.get(sock, ("", 0.0))[1]
-
-    def admit(self, sock: socket.socket) -> bool:
-        """Take a connection that has shown the token; False where there are `CONNECTIONS`."""
-        with self._changed:
-            if len(self._holders) >= CONNECTIONS or self._places.pop(sock, None) is None:
-                return False
-            self._holders.add(sock)
-            self._changed.notify()
-            return True
-
-    def leave(self, sock: socket.socket) -> None:
-        """Take note that a connection is closed."""
-        with self._changed:
-            self._holders.discard(sock)
-            self._places.pop(sock, None)
-            self._changed.notify()
 
 
 def _server_context(token: str, host: str) -> ssl.SSLContext:
@@ -331,8 +242,7 @@ def listening(
     Raises:
         UnusableInputError: the port is taken.
     """
-
-    strangers = Strangers()
+    strangers, peers, turn = set[socket.socket](), set[socket.socket](), threading.Lock()
 
     def admit(connection: ServerConnection, request: Request) -> Response | None:
         given = ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
@@ -358,7 +268,11 @@ def listening(
                 f"This is {kind}, and you ask for {theirs}: another service, or another version "
                 "of gaploop.",
             )
-        if not strangers.admit(connection.socket):
+        with turn:
+            strangers.discard(connection.socket)
+            if len(peers) < CONNECTIONS:
+                peers.add(connection.socket)
+        if connection.socket not in peers:
             words = f"{CONNECTIONS} are connected already. End one of them."
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, words)
         return None
@@ -391,22 +305,25 @@ def listening(
     serve_one = server.handler
 
     def serve_few(sock: socket.socket, address: object) -> None:
+        with turn:
+            is_full = len(strangers) >= STRANGERS
+            if not is_full:
+                strangers.add(sock)
+        if is_full:
+            sock.close()
+            return
         try:
-            strangers.over.wait(max(0.0, strangers.turn_s(sock) - time.monotonic()))
             serve_one(sock, address)
         finally:
-            strangers.leave(sock)
+            with turn:
+                strangers.discard(sock)
+                peers.discard(sock)
 
     server.handler = serve_few
-    assert isinstance(server.socket, _InTurn)
-    server.socket.on_accept = strangers.enter
     thread = threading.Thread(target=server.serve_forever, name="link", daemon=True)
     thread.start()
     with server:
-        try:
-            yield int(server.socket.getsockname()[1])
-        finally:
-            strangers.over.set()
+        yield int(server.socket.getsockname()[1])
     thread.join()
 
 

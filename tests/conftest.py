@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
 import gc
 import os
 import signal
@@ -31,7 +34,8 @@ __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 _tables = tempfile.TemporaryDirectory(prefix="gaploop_tables_", ignore_cleanup_errors=True)
 os.environ["HF_DATASETS_CACHE"] = _tables.name
 
-from datasets.features import features  # noqa: E402  it reads the folder as it is imported
+import datasets  # noqa: E402  it reads the folder as it is imported
+from datasets.features import features  # noqa: E402
 
 
 # `Features` looks at all columns again whenever one is set. An episodes table of LeRobot's has more
@@ -42,6 +46,36 @@ def _set_column(columns: Any, name: str, feature: Any) -> None:
 
 
 features.Features.__setitem__ = _set_column
+
+# It takes its descriptions of columns apart and copies them at every step, a hundred columns of
+# them: an eighth of the time of tests that open LeRobot's datasets. Nobody changes one in place.
+for _kind in (features.Value, features.List, datasets.Image, datasets.Video):
+    _kind.__deepcopy__ = lambda self, _memo: self
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_fields = functools.cache(dataclasses.fields)
+
+
+def _as_dict(value: Any) -> Any:
+    """Return what `datasets.utils.py_utils.asdict` returns, in a third of the time."""
+    if type(value) in _PLAIN:
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = {}
+        for spec in _fields(type(value)):
+            entry = _as_dict(getattr(value, spec.name))
+            always = spec.metadata.get("include_in_asdict_even_if_is_default", False)
+            if not spec.init or entry != spec.default or always:
+                made[spec.name] = entry
+        return made
+    if isinstance(value, dict):
+        return {_as_dict(key): _as_dict(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(map(_as_dict, value))
+    return copy.deepcopy(value)
+
+
+for _module in (datasets.arrow_dataset, datasets.arrow_writer, datasets.info, features):
+    _module.asdict = _as_dict
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,9 +91,17 @@ for _name in ("fsync", "fdatasync"):
     if hasattr(os, _name):
         setattr(os, _name, _sync_nothing)
 
-# How long one example takes says how busy the machine is, not whether a law holds.
-settings.register_profile("gaploop", deadline=None)
+# How long one example takes says how busy the machine is, not whether a law holds. Other examples
+# are drawn each time: `make test-all` draws as many as Hypothesis would, `make test` a quarter.
+settings.register_profile("gaploop", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None)
 settings.load_profile("gaploop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "slow or not slow" in config.option.markexpr:
+        settings.load_profile("thorough")
+
 
 # A line that tells what goes on, after two seconds, says how busy the machine is, too.
 _output.FIRST_LINE_S = 1e6

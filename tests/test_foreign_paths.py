@@ -71,7 +71,6 @@ collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' |
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
-core/confined.py:main | Path(spec['root']) | ours
 core/consent.py:_read_private | path.parent / name | ours
 core/consent.py:_set_private | path.parent / f'.{name}.lock' | ours
 core/consent.py:_set_private | path.parent / name | ours
@@ -84,11 +83,6 @@ core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', fo
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
-core/platform_calls.py:confine | root / place.relative_to('/') | ours
-core/platform_calls.py:confine | there.symlink_to(place.readlink()) | ours
-core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
-core/platform_calls.py:confine | Path('/proc/self', name) | ours
-core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / station.robot_model | user
 datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
@@ -249,7 +243,6 @@ finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | our
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
-finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/folder.py:verify | Path(policy['path']) | reads
 finetune/gate/folder.py:verify | Path(run['path']) | reads
 finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths

@@ -49,6 +49,11 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    return list(imports(tree(path)))
+
+
 def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
     """Yield every imported module, and whether the import stands in a function."""
     for child in ast.iter_child_nodes(node):
@@ -60,7 +65,9 @@ def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
                 yield f"{child.module}.{alias.name}", inside
         elif isinstance(child, ast.ImportFrom):
             yield "." * child.level, inside
-        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif isinstance(child, ast.expr):
+            continue  # no statement stands in it
+        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         yield from imports(child, inside or function)
 
 
@@ -87,7 +94,7 @@ def test_the_package_holds_nothing_but_links() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_layers(folder: str) -> None:
     for path in modules(folder):
-        for name, _ in imports(tree(path)):
+        for name, _ in imports_of(path):
             assert not name.startswith(".."), f"{path}: import from gaploop.…, not relatively"
             parts = name.split(".")
             if parts[0] == "gaploop" and len(parts) > 1 and parts[1] in FOLDERS:
@@ -100,7 +107,7 @@ def test_layers(folder: str) -> None:
 def test_benchmarks_import_gaploop_and_themselves() -> None:
     """What measures us uses the package as its users do: by its import path."""
     for path in BENCHMARKS:
-        for name, _ in imports(tree(path)):
+        for name, _ in imports_of(path):
             assert not name.startswith(".."), f"{path}: import from benchmarks.…, not relatively"
             ours = {*FOLDERS, "tests"} - {"datasets"}  # Hugging Face's has that name
             assert name.split(".")[0] not in ours, f"{path} imports {name}"
@@ -114,7 +121,7 @@ def test_benchmarks_are_no_part_of_the_package() -> None:
 def test_core_imports_nothing_heavy() -> None:
     """Kinematics needs MuJoCo, inside functions, so that importing core stays light."""
     for path in modules("core"):
-        for name, inside in imports(tree(path)):
+        for name, inside in imports_of(path):
             root = name.split(".")[0]
             assert root not in HEAVY or (root == "mujoco" and inside), f"{path} imports {name}"
 
@@ -125,7 +132,7 @@ def test_lerobot_stays_where_its_name_stands(folder: str) -> None:
         relative = path.relative_to(ROOT)
         if any(part.startswith("lerobot_") for part in relative.parts):
             continue
-        found = [inside for name, inside in imports(tree(path)) if name.split(".")[0] == "lerobot"]
+        found = [inside for name, inside in imports_of(path) if name.split(".")[0] == "lerobot"]
         if folder in ("scripts", "benchmarks"):
             assert all(found), f"{relative}: import lerobot inside a function"
         else:

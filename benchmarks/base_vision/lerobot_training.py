@@ -20,7 +20,7 @@ from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Signature
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.demonstrations import DemonstratedCell
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
 from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
@@ -121,7 +121,7 @@ def pretrain_vision(
             f"--policy.path={begun} isn't a keypoint policy of {CHUNK} targets a plan. Begin with "
             "base_vision, or with what this made of another task."
         )
-    cell = DemonstratedCell(**config.env.cell())
+    cell = TargetCell(**config.env.cell())
     folder = writable_folder(config.folder)
     spec = config.spec(SPEC)
     spec = replace(spec, steps=max(1, spec.steps // 2))

@@ -32,7 +32,7 @@ from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, LeaderSample, Observation, Tick
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.demonstrations import MAX_S, DemonstratedCell
+from gaploop.finetune.demonstrations import MAX_S, TargetCell
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.cell import SimCell
@@ -205,7 +205,7 @@ def poses_of(place: FloatArray) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Job:
-    cell: DemonstratedCell
+    cell: TargetCell
     scenes: range
     path: Path
     size_px: int
@@ -261,7 +261,7 @@ def _record(job: _Job) -> int:
 
 def record(
     folder: Path,
-    cell: DemonstratedCell,
+    cell: TargetCell,
     takes: int,
     *,
     size_px: int,

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from benchmarks.board.confined import MB
 from benchmarks.board.sandbox import Limits
-from gaploop.core.confined import MB
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path

@@ -1,7 +1,7 @@
 """A program that nobody trusts, in a process of its own: no network, bounded memory and time.
 
 On Linux, where user namespaces are permitted, the program sees no network, no other process, and
-no file but Python, gaploop and what it is given to read (`core.platform_calls.confine`). Elsewhere
+no file but Python, gaploop and what it is given to read (`confined.confine`). Elsewhere
 only limits of memory and file size hold, and what Python itself can refuse (`guard`): that stops
 accidents, not malice, so it does for policies, whose files were looked at, and not for programs.
 """
@@ -26,7 +26,8 @@ from typing import Any, Final
 import psutil
 
 import gaploop
-from gaploop.core.confined import MB, REFUSED
+from benchmarks.board import confined
+from benchmarks.board.confined import MB, REFUSED
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import printable
 
@@ -122,7 +123,7 @@ class Sandbox:
             "file_mb": limits.file_mb,
             "processes": limits.processes,
         }
-        command = [sys.executable, "-P", "-m", "gaploop.core.confined", json.dumps(spec), *argv]
+        command = [sys.executable, "-P", confined.__file__, json.dumps(spec), *argv]
         here = "/tmp" if how == NAMESPACES else self._root
         environment = {
             "PATH": "/usr/bin:/bin",

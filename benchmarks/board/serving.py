@@ -83,7 +83,7 @@ class Measure:
     @property
     def cell(self) -> CellSpec:
         """The cell, in which policies are told nothing of the setting."""
-        return CellSpec(self.task, max_s=self.max_s, domain=0.0, robot=self.robot)
+        return CellSpec(task=self.task, max_s=self.max_s, domain=0.0, robot=self.robot)
 
 
 @dataclass(frozen=True)

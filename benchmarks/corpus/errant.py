@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.sight import by_tracker
 from gaploop.core.errors import unknown_choice
 from gaploop.core.messages import FloatArray, Image, LeaderSample
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import ExpertStage, ScriptedLeader
+from gaploop.sim.expert import ExpertStage
 from gaploop.sim.kinematics import from_polar, polar
 from gaploop.sim.tracker import Tracker, TrackerCalibration
 
@@ -72,7 +73,7 @@ class ErrantLeader:
             which = "target" if error == "wrong_target" else "object"
             shifts[which] = length * np.array([np.cos(angle), np.sin(angle)])
         tracker = MisledTracker(cell, shifts["object"], shifts["target"])
-        self._script = ScriptedLeader(cell, seed, sees="tracker", tracker=tracker)
+        self._script = by_tracker(cell, seed, tracker)
         self._draw()
 
     def _draw(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from benchmarks.corpus.design import POLICY, SCRIPT, DrawnStation
 from benchmarks.corpus.errant import ErrantLeader
 from benchmarks.oracle import Oracle
+from benchmarks.sight import by_tracker
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
@@ -29,7 +30,6 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.tasks import INSTRUCTIONS
 from gaploop.sim.tracker import Tracker
 
@@ -157,7 +157,7 @@ def _leader(job: _Job, rig: EmbeddedRig, scene: int) -> Leader:
         return PolicyLeader(_policy(job.policy), rig.follower, rig.fps, rig.control_hz)
     if controller == SCRIPT:
         tracker = Tracker.nominal(rig.cell.image_size, task=rig.cell.task)
-        return ScriptedLeader(rig.cell, scene, sees="tracker", tracker=tracker)
+        return by_tracker(rig.cell, scene, tracker)
     return ErrantLeader(rig.cell, controller, scene, job.station.gap_seed)
 
 

@@ -26,7 +26,7 @@ from gaploop.collect.operator.view import Shown, Tone, look
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.sdl import (
+from gaploop.teleop.leaders.panel import (
     AMBER,
     DIM,
     GREEN,

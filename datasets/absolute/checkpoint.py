@@ -7,7 +7,6 @@ they normalise by, and, by lerobot-train, `train_config.json`: the dataset that 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, regular_file
@@ -38,8 +39,6 @@ _CENTRES: Final[Mapping[str, tuple[str, str]]] = {
     "MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90"),
 }  # fmt: skip
 """By LeRobot's mode of normalisation: what it maps to -1 and to 1."""
-_NUMBERS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8"}
-_LONGEST_HEADER: Final = 100_000_000
 
 type Stats = Mapping[str, Mapping[str, FloatArray]]
 
@@ -128,9 +127,14 @@ def _read(folder: Path) -> Checkpoint:
             modes = options.get("norm_map") or modes
             if "state_file" in step:
                 name = plain_name(step["state_file"], "state_file", str(folder))
-                for key, value in read_tensors(folder / name).items():
+                try:
+                    numbers = load_file(regular_file(folder / name))
+                except (*DAMAGE, SafetensorError) as error:
+                    problem = f"{folder / name} can't be read ({error!r}). Restore it."
+                    raise UnusableInputError(problem) from None
+                for key, value in numbers.items():
                     feature, _, what = key.rpartition(".")
-                    stats.setdefault(feature, {})[what] = value.ravel()
+                    stats.setdefault(feature, {})[what] = value.ravel().astype(np.float64)
     steps = [str(s.get("registry_name") or s.get("class") or "") for s in (*before, *after)]
     said = _object(folder / "gaploop.json") if (folder / "gaploop.json").exists() else {}
     root, episodes = None, None
@@ -167,29 +171,6 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _steps(path: Path) -> list[dict[str, Any]]:
     return list(_object(path).get("steps") or []) if path.exists() else []
-
-
-def read_tensors(path: Path) -> dict[str, FloatArray]:
-    """Read a .safetensors file's plain numbers: eight bytes of length, JSON, then the values.
-
-    Raises:
-        UnusableInputError: it isn't one.
-    """
-    try:
-        with regular_file(path).open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, _LONGEST_HEADER)))
-            values = file.read()
-        header.pop("__metadata__", None)
-        return {
-            name: np.frombuffer(values[slice(*spec["data_offsets"])], _NUMBERS[spec["dtype"]])
-            .reshape(spec["shape"])
-            .astype(np.float64)
-            for name, spec in header.items()
-            if spec["dtype"] in _NUMBERS
-        }
-    except DAMAGE as error:
-        raise UnusableInputError(f"{path} can't be read ({error!r}). Restore it.") from None
 
 
 class CheckpointTests:
@@ -253,15 +234,18 @@ class CheckpointTests:
                     f"Choose a policy of this arm, or train one: gaploop finetune {self.root}",
                     110.0,
                 )  # fmt: skip
-        names, have_names = known.names, self.info.names(ACTION)
-        told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
-        if told and set(names) == set(have_names) and names != have_names:
+        for feature, names in ((ACTION, known.names), (STATE, known.state_names)):
+            have_names = self.info.names(feature)
+            told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
+            if not told or set(names) != set(have_names) or names == have_names:
+                continue
             moved = [a for a, b in zip(names, have_names, strict=True) if a != b]
             self.say(
                 "joint_order", ", ".join(moved), f"The policy's joints come in another order than "
                 f"{here}'s: {', '.join(moved[:3])}",
                 f"Record in the policy's order: {', '.join(names)}", 105.0,
             )  # fmt: skip
+            break
 
     def _cameras(self) -> None:
         missing = self.missing_cameras()

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.mistakes import cut_to
 from gaploop.datasets.absolute.recording import evenly, is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.frames import FrameTable, load_frames
@@ -36,6 +35,8 @@ SUSTAINED: Final = 3
 """Rows in turn that are far: one may be a slip."""
 MARGIN: Final = 1.5
 """Times as far as any demonstration from the others."""
+ODD: Final = 2
+"""Rollouts; one of more may be odd as one in twenty demonstrations of a person is."""
 START_MARGIN: Final = 0.5
 """Share of the range of demonstrated poses beyond which one lies outside."""
 GRIPS: Final = 0.3
@@ -99,6 +100,8 @@ class DemonstratedTests:
         self, kind: str, about: str, sentence: str, found: Mapping[int, float], unit: str,
         apart: str, command: str, cost: float,
     ) -> None:  # fmt: skip
+        if len(found) < ODD and len(self.rollouts.episodes) > 2 * ODD:
+            return
         worst = min(found, key=lambda e: found[e]) if unit == "s" else None  # the earliest
         self.report.add(
             kind, about, sentence, found, len(self.rollouts.episodes), command, cost, unit=unit,
@@ -142,10 +145,13 @@ class DemonstratedTests:
 
     def _grasps(self, table: FrameTable, state: FloatArray) -> dict[int, FloatArray]:
         """Return each episode's pose where its gripper is first sent far within a second."""
-        hands = [k for k, name in enumerate(table.info.names(ACTION)) if is_grip(name)]
-        sent = np.asarray(table.columns[ACTION], np.float64)[:, hands[:1]]
-        span, travel, found = round(table.info.fps), np.ptp(sent), dict[int, FloatArray]()
-        for one in table.episodes if hands else ():
+        found = dict[int, FloatArray]()
+        hand = next((k for k, n in enumerate(table.info.names(ACTION)) if is_grip(n)), None)
+        if hand is None:
+            return found
+        sent = np.asarray(table.columns[ACTION], np.float64)[:, hand]
+        span, travel = round(table.info.fps), float(np.ptp(sent))
+        for one in table.episodes:
             rows = table.rows_of(one.index)
             far = np.abs(sent[rows][span:] - sent[rows][:-span]) > GRIPS * travel
             if far.any():
@@ -304,6 +310,15 @@ def _changes(key: str, usual: Mapping[str, FloatArray]) -> Iterator[PictureChang
             "wrong_crop", f"shows {part} {1 / share:.2g} times as large as it did", fix, usual[key],
             lambda p, fx=fx, fy=fy: cut_to(p, fx, fy),  # type: ignore[misc]
         )  # fmt: skip
+
+
+def cut_to(picture: FloatArray, x: float, y: float) -> FloatArray:
+    """Cut a picture to a share of its width and height, at equal size."""
+    height, width = picture.shape[:2]
+    w, h = round(width * x), round(height * y)
+    left, top = (width - w) // 2, (height - h) // 2
+    part = picture[top : top + h, left : left + w]
+    return np.asarray(cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR))
 
 
 def _apart(a: FloatArray, b: FloatArray) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,11 +20,9 @@ from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.frames import FrameTable
 
 PACES: Final = (1 / 3, 1 / 2, 2 / 3, 3 / 2, 2.0, 3.0)
-CROPS: Final = (0.85, 0.7, 0.5)
 PREFERRED: Final = (
     "no_normaliser", "wrong_units", "action_kind", "joint_sign", "joint_order", "camera_order",
-    "colour_order", "wrong_task", "observation_steps", "wrong_rate", "wrong_crop",
-    "wrong_statistics",
+    "colour_order", "wrong_task", "observation_steps", "wrong_rate", "wrong_statistics",
 )  # fmt: skip
 """Of mistakes that explain the error alike, the one with the least freedom is named."""
 APART: Final = {
@@ -118,7 +115,7 @@ class Mistakes:
     def all(self) -> list[Hypothesis]:
         """Return what may be wrong, the likeliest first."""
         kinds = (self._units, self._deltas, self._pictures, self._paces, self._history,
-                 self._words, self._joints, self._crops)  # fmt: skip
+                 self._words, self._joints)  # fmt: skip
         return [mistake for kind in kinds for mistake in kind()]
 
     def _units(self) -> Iterator[Hypothesis]:
@@ -300,24 +297,6 @@ class Mistakes:
 
         return off(state) <= off(self.state) + 0.3
 
-    def _crops(self) -> Iterator[Hypothesis]:
-        keys = self.cameras
-        groups = [*((k,) for k in keys), tuple(keys)] if keys[1:] else [tuple(keys)] * bool(keys)
-        for share, (x, y), some, inward in itertools.product(
-            CROPS, ((1, 1), (1, 0)), groups, (True, False)
-        ):
-            names = ", ".join(k.removeprefix(IMAGES) for k in some)
-            cut = f"{share:.0%} of the {'picture' if y else 'width'}"
-            yield Hypothesis(
-                "wrong_crop", names, f"{names} {'cut to' if inward else 'shown as'} {cut}",
-                "Crop and resize pictures as for the policy's training: look at both beside each "
-                "other.",
-                lambda s, some=some, f=share, x=x, y=y, cut=cut_to if inward else shown_as: (  # type: ignore[misc]
-                    s.showing({k: _each(s.pictures[k], lambda p: cut(
-                        p, f if x else 1.0, f if y else 1.0)) for k in some})
-                ),
-            )  # fmt: skip
-
 
 def _scaled(
     kind: str, about: str, words: str, fix: str, state: tuple[FloatArray, FloatArray | float],
@@ -330,32 +309,3 @@ def _scaled(
         lambda s: replace(s, state=s.state * state[0] + state[1]),
         lambda plan, _s: (plan - action[1]) / divisor,
     )  # fmt: skip
-
-
-type Picture = NDArray[np.generic]
-
-
-def cut_to[T: np.generic](picture: NDArray[T], x: float, y: float) -> NDArray[T]:
-    """Cut a picture to a share of its width and height, at equal size."""
-    height, width = picture.shape[:2]
-    w, h = max(4, round(width * x)), max(4, round(height * y))
-    left, top = (width - w) // 2, (height - h) // 2
-    part = picture[top : top + h, left : left + w]
-    return np.asarray(cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR))
-
-
-def shown_as(picture: Picture, x: float, y: float) -> Picture:
-    """Show a picture on a share of its width and height, its edges drawn out."""
-    height, width = picture.shape[:2]
-    w, h = max(4, round(width * x)), max(4, round(height * y))
-    left, top = (width - w) // 2, (height - h) // 2
-    part = cv2.resize(picture, (w, h), interpolation=cv2.INTER_AREA)
-    edges = (top, height - h - top, left, width - w - left)
-    return np.asarray(cv2.copyMakeBorder(part, *edges, cv2.BORDER_REPLICATE))
-
-
-def _each(pictures: Picture, change: Callable[[Picture], Picture]) -> Picture:
-    out = np.empty_like(pictures)
-    for at in np.ndindex(pictures.shape[:2]):
-        out[at] = change(pictures[at])
-    return out

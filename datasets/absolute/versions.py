@@ -35,7 +35,9 @@ OF_EPISODES: Final = (
     "noise_episode", "pause", "short_episode", "stalled_gripper",
 )  # fmt: skip
 """Kinds of finding that an episode has for itself; others are of all episodes together."""
-WORDS: Final = ("task", "operator", "station", "outcome", "light")
+WORDS: Final = ("operator", "station", "outcome", "light")
+LEAST: Final = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}
+"""By unit: a spread of less is taken for so much."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ class SetContents:
         keys: a digest of each episode's commands and readings: the same in copies.
         numbers: quantity to each episode's value; `units`: quantity to its unit.
         words: `task`, `operator`, … or a kind of finding, to each episode's word.
+        pictures: camera to each episode's first picture.
     """
 
     name: str
@@ -54,6 +57,11 @@ class SetContents:
     units: dict[str, str] = field(default_factory=dict)
     words: dict[str, dict[int, str]] = field(default_factory=dict)
     pictures: dict[str, dict[int, FloatArray]] = field(default_factory=dict)
+
+    def put(self, what: str, unit: str, episode: int, value: float) -> None:
+        """Add an episode's value."""
+        self.numbers.setdefault(what, {})[episode] = value
+        self.units[what] = unit
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,14 @@ class SetDifference:
         """The sentence with its distance."""
         d = self.distance
         return f"{self.sentence}: {d.value:.1f} spreads [{d.low:.1f}, {d.high:.1f}]."
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        d = self.distance
+        return {
+            "about": self.about, "sentence": self.sentence, "moved": self.moved,
+            "distance": d.value, "low": d.low, "high": d.high,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,17 +129,11 @@ class SetComparison:
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
+        same, old, new = self.counts
         return {
-            "before": self.before, "after": self.after,
-            "same": self.counts[0], "only_before": self.counts[1], "only_after": self.counts[2],
-            "compared": self.compared, "why_not": self.why_not,
-            "differences": [
-                {
-                    "about": d.about, "sentence": d.sentence, "moved": d.moved,
-                    "distance": d.distance.value, "low": d.distance.low, "high": d.distance.high,
-                }
-                for d in self.differences
-            ],
+            "before": self.before, "after": self.after, "same": same, "only_before": old,
+            "only_after": new, "compared": self.compared, "why_not": self.why_not,
+            "differences": [d.to_json() for d in self.differences],
         }  # fmt: skip
 
 
@@ -137,49 +147,31 @@ def contents(
     """Return what a dataset's episodes hold; `only` some of them, where a checkpoint says so."""
     held = SetContents(name)
     chosen = [e for e in recording.episodes if only is None or e.index in set(only)]
-    names = [j.name for j in recording.joints]
-    fps, unit = recording.info.fps, recording.unit or "units"
-
-    def put(what: str, unit: str, episode: int, value: float) -> None:
-        if np.isfinite(value):
-            held.numbers.setdefault(what, {})[episode] = value
-            held.units[what] = unit
-
     closes = {k: arm.closing(recording, k) for k, j in enumerate(recording.joints) if j.is_grip}
     for e in chosen:
         together = np.concatenate([e.command, e.reading], axis=1).astype(np.float32)
         held.keys[e.index] = hashlib.blake2b(together.tobytes(), digest_size=16).digest()
-        put("length", "s", e.index, len(e.reading) / fps)
-        moments = {"at the start": 0, "at the end": len(e.reading) - 1}
-        for k, sign in closes.items():
-            moments |= _gripping(e, k, sign, fps)
-        for when, row in moments.items():
-            for k in recording.arm:
-                put(f"{names[k]} {when}", unit, e.index, float(e.reading[row, k]))
-            if not when.startswith("at the"):
-                put(f"time {when}", "s", e.index, row / fps)
-        speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
-        if (speed > MOVES_DEG_S).any():
-            usual = float(np.median(speed[speed > MOVES_DEG_S]))
-            put("speed of the arm", f"{unit}/s", e.index, usual)
-        put("share of time at rest", "", e.index, float((speed <= MOVES_DEG_S).mean()))
+        for what, unit, value in _motion(recording, e, closes):
+            held.put(what, unit, e.index, value)
     for look in looks:
         starts = {e: x for e, x in look.starts.items() if e in held.keys}
         held.pictures[look.name] = starts
         for index, picture in starts.items():
             red, green, blue = (picture.reshape(-1, 3).mean(axis=0) + 1.0).tolist()
-            put(f"brightness of {look.name}", "of 255", index, float(picture.mean()))
-            put(f"contrast of {look.name}", "of 255", index, float(picture.mean(axis=2).std()))
-            put(f"red over green of {look.name}", "", index, red / green)
-            put(f"blue over green of {look.name}", "", index, blue / green)
+            for what, unit, value in (
+                ("brightness", "of 255", picture.mean()),
+                ("contrast", "of 255", picture.mean(axis=2).std()),
+                ("red over green", "", red / green),
+                ("blue over green", "", blue / green),
+            ):
+                held.put(f"{what} of {look.name}", unit, index, float(value))
     for entry in layout.episode_rows(recording.info.root):
         index = int(entry["episode_index"])
-        if index in held.keys:
-            told = {"task": (entry.get("tasks") or [""])[0]}
-            told |= {word: entry.get(f"gap_{word}") for word in WORDS if word != "task"}
-            for word, value in told.items():
-                if value:
-                    held.words.setdefault(word, {})[index] = str(value)
+        told = {"task": (entry.get("tasks") or [""])[0]}
+        told |= {word: entry.get(f"gap_{word}") for word in WORDS}
+        for word, value in told.items():
+            if value and index in held.keys:
+                held.words.setdefault(word, {})[index] = str(value)
     flags = report.flags()
     every = {flag for own in flags.values() for flag in own}
     for kind in sorted(flag for flag in every if flag.partition(":")[0] in OF_EPISODES):
@@ -187,6 +179,27 @@ def contents(
             e: "yes" if kind in flags.get(str(e), []) else "no" for e in held.keys
         }
     return held
+
+
+def _motion(
+    recording: MotionRecording, e: Episode, closes: Mapping[int, float]
+) -> Iterator[tuple[str, str, float]]:
+    """Yield an episode's quantities of motion: what, unit, value."""
+    fps, unit = recording.info.fps, recording.unit or "units"
+    yield "length", "s", len(e.reading) / fps
+    moments = {"at the start": 0, "at the end": len(e.reading) - 1}
+    for k, sign in closes.items():
+        moments |= _gripping(e, k, sign, fps)
+    for when, row in moments.items():
+        for k in recording.arm:
+            yield f"{recording.joints[k].name} {when}", unit, float(e.reading[row, k])
+        if not when.startswith("at the"):
+            yield f"time {when}", "s", row / fps
+    speed = np.linalg.norm(np.diff(e.reading[:, recording.arm], axis=0), axis=1) * fps
+    if (moves := speed > MOVES_DEG_S).any():
+        yield "speed of the arm", f"{unit}/s", float(np.median(speed[moves]))
+    if len(speed):
+        yield "share of time at rest", "", float(1 - moves.mean())
 
 
 def _gripping(e: Episode, k: int, sign: float, fps: float) -> dict[str, int]:
@@ -212,20 +225,21 @@ def compare(before: SetContents, after: SetContents) -> SetComparison:
     kept = {keys[after.keys[e]] for e in same}
     old, new = set(before.keys) - kept, set(after.keys) - same
     counts = len(same), len(old), len(new)
-    if not old and not new:
-        return SetComparison(before.name, after.name, counts, (), 0, "They hold the same episodes.")
     first, second = old or kept, new or same
-    if min(len(first), len(second)) < FEWEST:
+    why = ""
+    if not old and not new:
+        why = "They hold the same episodes."
+    elif min(len(first), len(second)) < FEWEST:
         why = f"Fewer than {FEWEST} episodes on one side: too few to compare."
+    if why:
         return SetComparison(before.name, after.name, counts, (), 0, why)
     share = max(len(new) / len(after.keys), len(old) / len(before.keys))
+    sides = ((before, first), (after, second))
     for camera in set(before.pictures) & set(after.pictures):
-        _scenes(before, after, camera, first, second)
+        _scenes(sides, camera)
     pairs = [
-        (what, [
-            np.array([v for e, v in held.numbers[what].items() if e in chosen])
-            for held, chosen in ((before, first), (after, second))
-        ])
+        (what, [np.array([v for e, v in held.numbers[what].items() if e in chosen])
+                for held, chosen in sides])
         for what in before.numbers if what in after.numbers
     ]  # fmt: skip
     pairs = [(what, both) for what, both in pairs if min(map(len, both)) >= FEWEST]
@@ -234,79 +248,57 @@ def compare(before: SetContents, after: SetContents) -> SetComparison:
     confidence = 1.0 - 0.05 / max(total, 1)
     found = list[SetDifference]()
     for what, (a, b) in pairs:
-        unit = after.units[what]
-        least = {"°": 0.5, "": 0.01, "s": 0.1, "of 255": 1.0}.get(unit, 0.5)
-        found += _differs(what, unit, a, b, least, share, confidence)
+        found += _differs(what, after.units[what], a, b, share, confidence)
     for what, word, had, have in words:
         p, q = (rate(sum(x), len(x), confidence) for x in (had, have))
         mixed = (sum(had) + sum(have)) / (len(had) + len(have))
-        spread = max((mixed * (1 - mixed)) ** 0.5, 0.1)
-        d, step = (q.value - p.value) / spread, q.value - p.value
-        low = (step - np.hypot(q.value - q.low, p.high - p.value)) / spread
-        high = (step + np.hypot(q.high - q.value, p.value - p.low)) / spread
-        if min(abs(low), abs(high)) > NEAR and low * high > 0:
-            named = f"{what}" if word == "yes" else f'{what} "{word}"'
+        spread, step = max((mixed * (1 - mixed)) ** 0.5, 0.1), q.value - p.value
+        low = float(step - np.hypot(q.value - q.low, p.high - p.value)) / spread
+        high = float(step + np.hypot(q.high - q.value, p.value - p.low)) / spread
+        size = Estimate(step / spread, low, high)
+        if _is_clear(size):
+            named = what if word == "yes" else f'{what} "{word}"'
             text = f"{named} in {p.value:.0%} of episodes before, {q.value:.0%} now"
-            found.append(
-                SetDifference(named, text, Estimate(d, float(low), float(high)), abs(d) * share)
-            )
+            found.append(SetDifference(named, text, size, abs(size.value) * share))
     found.sort(key=lambda difference: -difference.moved)
     return SetComparison(before.name, after.name, counts, tuple(found), total)
 
 
-def _differs(
-    what: str,
-    unit: str,
-    a: FloatArray,
-    b: FloatArray,
-    least: float,
-    share: float,
-    confidence: float,
-) -> Iterator[SetDifference]:
-    """Yield whether two sets' values lie apart, and whether they are spread differently."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    n, m = len(a), len(b)
+def _is_clear(distance: Estimate) -> bool:
+    return distance.excludes_zero and min(abs(distance.low), abs(distance.high)) > NEAR
 
-    def distance(x: FloatArray, y: FloatArray, floor: float) -> Estimate:
+
+def _differs(
+    what: str, unit: str, a: FloatArray, b: FloatArray, share: float, confidence: float
+) -> Iterator[SetDifference]:
+    """Yield whether two sets' values lie apart, or else whether they are spread differently."""
+    z, n, m = NormalDist().inv_cdf(0.5 + confidence / 2), len(a), len(b)
+    for about, x, y, of in (
+        (what, a, b, np.mean),
+        (f"spread of {what}", np.abs(a - np.median(a)), np.abs(b - np.median(b)),
+         lambda v: v.std(ddof=1)),
+    ):  # fmt: skip
         spread = np.sqrt(((n - 1) * x.var(ddof=1) + (m - 1) * y.var(ddof=1)) / (n + m - 2))
-        d = float((y.mean() - x.mean()) / max(float(spread), floor))
+        d = float((y.mean() - x.mean()) / max(float(spread), LEAST.get(unit, 0.5)))
         d *= 1 - 3 / (4 * (n + m) - 9)  # Hedges' correction of few episodes
         half = z * float(np.sqrt(1 / n + 1 / m + d * d / (2 * (n + m))))
-        return Estimate(d, d - half, d + half)
-
-    def said(size: Estimate) -> bool:
-        return size.low * size.high > 0 and min(abs(size.low), abs(size.high)) > NEAR
-
-    def value(x: float) -> str:
-        return f"{x:.3g} {unit}".strip().replace(" °", "°")
-
-    size = distance(a, b, least)
-    if said(size):
-        text = f"{what}: {value(a.mean())} before, {value(b.mean())} now"
-        yield SetDifference(what, text, size, abs(size.value) * share)
-        return
-    wide = distance(np.abs(a - np.median(a)), np.abs(b - np.median(b)), least)
-    if said(wide):
-        text = f"spread of {what}: {value(a.std(ddof=1))} before, {value(b.std(ddof=1))} now"
-        yield SetDifference(f"spread of {what}", text, wide, abs(wide.value) * share)
+        if _is_clear(size := Estimate(d, d - half, d + half)):
+            was, now = (f"{of(v):.3g} {unit}".strip().replace(" °", "°") for v in (a, b))
+            yield SetDifference(about, f"{about}: {was} before, {now} now", size, abs(d) * share)
+            return
 
 
-def _scenes(
-    before: SetContents, after: SetContents, camera: str, first: set[int], second: set[int]
-) -> None:
+def _scenes(sides: Sequence[tuple[SetContents, set[int]]], camera: str) -> None:
     """Add how far each first picture is from the first set's usual one, brightness aside."""
-    usual = [p for e, p in before.pictures[camera].items() if e in first]
-    if len(usual) < FEWEST:
-        return
-    for held, chosen in ((before, first), (after, second)):
-        values = held.numbers.setdefault(f"scene of {camera}", {})
-        held.units[f"scene of {camera}"] = "of 255"
+    first, chosen = sides[0]
+    usual = [p for e, p in first.pictures[camera].items() if e in chosen]
+    for held, chosen in sides if len(usual) >= FEWEST else ():
         for e, picture in held.pictures[camera].items():
             if e in chosen:
-                others = [p for p in usual if p is not picture]
-                middle = np.median(others, axis=0)
+                middle = np.median([p for p in usual if p is not picture], axis=0)
                 gain = float(np.median((picture + 4) / (middle + 4)))
-                values[e] = float(np.abs(picture - gain * middle).mean())
+                away = float(np.abs(picture - gain * middle).mean())
+                held.put(f"scene of {camera}", "of 255", e, away)
 
 
 def _words(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
+from gaploop.failure_analysis.report.figures import ACCENT, INK, new_figure
 from gaploop.failure_analysis.report.page import (
     Section,
     facts,
@@ -19,8 +18,6 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
-from gaploop.finetune.gate.canary import Canary
-from gaploop.finetune.gate.evidence import GateDesign
 from gaploop.finetune.gate.judge import Answer, StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
 
@@ -68,19 +65,19 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     canary = result.canary
     if canary is not None:
         lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
-        blocks = []
-        if canary.evidence:
-            png = figure_png(canary_figure(canary))
-            blocks.append(figure(png, "Evidence for a roll-back.", 860))
-        sections.append(section("Canary and whole fleet", lead, blocks))
+        sections.append(section("Canary and whole fleet", lead))
     design = result.design
     lead = (
         f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
         f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
     )
-    caption = "Simulated with independent attempts at the success that the suite expects."
-    drawn = figure(figure_png(power_figure(design)), caption, 860)
-    sections.append(section("What to expect", lead, [drawn]))
+    told = "Simulated with independent attempts at the success that the suite expects."
+    head = ("true difference", "promoted", "pairs on average")
+    expected = [
+        (f"{p.difference:+.0%}", f"{p.promoted:.0%}", f"{p.pairs:.0f}") for p in design.curve
+    ]
+    drawn = table(head, expected, numbers=(0, 1, 2))
+    sections.append(section("What to expect", lead, [drawn, text(told)]))
     blocks = [
         text(
             "Wilson intervals describe success rates; they don't allow for having looked along "
@@ -135,29 +132,6 @@ def evidence_figure(stage: StageResult) -> Any:
     return drawn
 
 
-def power_figure(design: GateDesign) -> Any:
-    """Draw how often the comparison promotes, and its length, by the true difference."""
-    x = [100 * point.difference for point in design.curve]
-    with new_figure(7.6, 3.2) as (drawn, axes):
-        axes.axvline(100 * design.gain, color=PALE, lw=6)
-        axes.plot(x, [p.promoted for p in design.curve], color=ACCENT, lw=2.2, marker="o", ms=4)
-        axes.set_ylim(0, 1.05)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_ylabel("promoted", color=ACCENT)
-        axes.set_xlabel("true difference in success (points)")
-        other = axes.twinx()
-        other.plot(x, [p.pairs for p in design.curve], color=SOFT, lw=1.4, marker="s", ms=3)
-        other.axhline(design.fixed_pairs, color=SOFT, lw=1, ls=(0, (4, 3)))
-        other.annotate(
-            "fixed size", (x[0], design.fixed_pairs), (0, 4), textcoords="offset points",
-            color=SOFT, fontsize=9,
-        )  # fmt: skip
-        other.set_ylim(0, 1.15 * max(design.fixed_pairs, *(p.pairs for p in design.curve)))
-        other.set_ylabel("pairs on average", color=SOFT)
-        other.spines["right"].set_visible(True)
-    return drawn
-
-
 def _stage(stage: StageResult, picture: bytes) -> Section:
     rows = [(name, str(rate)) for name, rate in stage.rates.items()]
     lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.message}."
@@ -187,20 +161,3 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
             told = ", ".join(f"{side} {count}" for side, count in counts.items())
             blocks.append(text(f"{what}: {told}."))
     return section(TITLES[stage.stage], lead, blocks)
-
-
-def canary_figure(canary: Canary) -> Any:
-    """Draw the evidence of a loss and of danger over the candidate's episodes."""
-    bound = math.log(3 / canary.rules.alpha)
-    x = [episodes for episodes, _, _ in canary.evidence]
-    with new_figure(7.6, 3.0) as (drawn, axes):
-        axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
-        axes.text(0, 1.03, "roll back", color=INK, fontsize=9, va="bottom")
-        for column, name, colour in ((1, "loses success", AGAINST), (2, "is unsafe", SOFT)):
-            y = [max(entry[column] / bound, -1.5) for entry in canary.evidence]
-            axes.plot(x, y, color=colour, lw=1.8, label=name)
-        axes.set_ylim(-1.6, 1.6)
-        axes.set_xlabel("episodes of the candidate")
-        axes.set_ylabel("evidence, of what is needed")
-        axes.legend(frameon=False, loc="lower left")
-    return drawn

@@ -7,16 +7,12 @@ By whose statistics a tuned policy normalises: a base has learned what its input
 on its own scale. New statistics move every one of them at once (the action spread went from 0.89 to
 4.46 in a trial), and a small adapter then relearns the scale instead of the task: hence `base`
 unless said otherwise. `new` is what LeRobot does. It is right for a base that has no statistics of
-this arm, as those on the Hub that are meant to be tuned to any. `merged` counts both alike, for
-data that reach well beyond what the base has seen.
+this arm, as those on the Hub that are meant to be tuned to any.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,19 +21,23 @@ import torch
 from lerobot.configs import FeatureType, NormalizationMode
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_policy, make_pre_post_processors
-from lerobot.policies.pretrained import PreTrainedPolicy
-from lerobot.processor import PolicyProcessorPipeline
 from lerobot.utils.constants import IMAGENET_STATS
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.finetune.lerobot_act import ACTION, FAULTS, SIDECAR, STATE, refuse_not_finite
+from gaploop.finetune.batches import Signature
+from gaploop.finetune.lerobot_act import (
+    ACTION,
+    SIDECAR,
+    STATE,
+    ActBundle,
+    in_words,
+    refuse_not_finite,
+)
 from gaploop.finetune.lerobot_policy import PREPROCESSOR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.finetune.training import is_out_of_memory
 
 type Stats = Mapping[str, Mapping[str, Any]]
 """Feature to statistic, such as `mean` and `std`, to its values."""
@@ -55,34 +55,6 @@ USED: Final = {
     NormalizationMode.QUANTILE10: ("q10", "q90"),
 }
 """The statistics that LeRobot's normaliser reads."""
-
-
-def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Return the statistics of both distributions counted alike, for the features of `new`.
-
-    Mean and spread are exact. The extremes of both bound what either has seen; of quantiles the
-    outer ones are taken, since those of a mixture can't be had from those of its parts.
-    """
-    result: dict[str, dict[str, NDArray[np.float64]]] = {}
-    for key, ours in new.items():
-        a = {k: np.asarray(v, dtype=np.float64) for k, v in ours.items()}
-        b = {k: np.asarray(v, dtype=np.float64) for k, v in base.get(key, {}).items()}
-        found = result[key] = dict(a)
-        for name in a:
-            if name not in b or b[name].shape != a[name].shape:
-                continue
-            if name == "std" and "mean" in a and "mean" in b:
-                apart = (a["mean"] - b["mean"]) / 2
-                found[name] = np.asarray(np.sqrt((a[name] ** 2 + b[name] ** 2) / 2 + apart**2))
-            elif name == "count":
-                found[name] = np.asarray(a[name] + b[name])
-            elif name in ("min", "q01", "q10"):
-                found[name] = np.minimum(a[name], b[name])
-            elif name in ("max", "q90", "q99"):
-                found[name] = np.maximum(a[name], b[name])
-            else:
-                found[name] = np.asarray((a[name] + b[name]) / 2)
-    return result
 
 
 def check_fits(
@@ -160,21 +132,6 @@ def check_fits(
         )
 
 
-@dataclass
-class LeRobotBundle:
-    """A policy, its processors, and what the data it is tuned on are called.
-
-    Attributes:
-        names: `fps`, `state_names`, `action_names`, `cameras`, `units`, `robot_type`, for the
-            sidecar; LeRobot's config has no place for them.
-    """
-
-    policy: PreTrainedPolicy
-    preprocessor: PolicyProcessorPipeline[Any, Any]
-    postprocessor: PolicyProcessorPipeline[Any, Any]
-    names: Mapping[str, Any] = field(default_factory=dict)
-
-
 def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
     """Read a policy's config.
 
@@ -182,7 +139,7 @@ def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
         UnusableInputError: there is none, or LeRobot doesn't know it.
     """
     refuse_foreign_code(folder)
-    with _in_words(folder):
+    with in_words(folder):
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
@@ -193,16 +150,17 @@ def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
 def open_bundle(
     config: PreTrainedConfig,
     meta: Any,
-    names: Mapping[str, Any],
+    signature: Signature,
     *,
     stats: str = "base",
     rename: Mapping[str, str] | None = None,
-) -> LeRobotBundle:
+) -> ActBundle:
     """Load a policy with its processors, ready to be tuned.
 
     Args:
         config: as `read_config` gave it; says where the policy is.
         meta: LeRobot metadata of the data, with their statistics.
+        signature: of the data.
         stats: one of `work.STATS`.
         rename: the dataset's name of a feature to the policy's.
 
@@ -212,7 +170,7 @@ def open_bundle(
     """
     folder = Path(str(config.pretrained_path))
     refuse_foreign_code(folder)
-    with _in_words(folder):
+    with in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
         saved: dict[str, Any] = {}
         if (folder / PREPROCESSOR).exists():
@@ -236,7 +194,7 @@ def open_bundle(
             f"{policy.config.type} policy. Its config.json belongs to other weights."
         )
     refuse_not_finite(policy, folder)
-    bundle = LeRobotBundle(policy, before, after, dict(names))
+    bundle = ActBundle(policy, before, after, signature)
     features = {**(policy.config.input_features or {}), **(policy.config.output_features or {})}
     modes, as_is = policy.config.normalization_mapping, NormalizationMode.IDENTITY
     needed = [k for k, f in features.items() if modes.get(f.type.value, as_is) != as_is]
@@ -247,12 +205,11 @@ def open_bundle(
             for k, s in meta.stats.items()
             if k in needed and not k.startswith("observation.im")
         }
-        chosen = numbers if stats == "new" else merged_stats(base, numbers)
         # Pictures keep the scale that the backbone learned with.
         imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
         usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
         pictures = {k: base.get(k) or usual for k in needed if k not in numbers}
-        set_stats(bundle, {**chosen, **pictures})
+        set_stats(bundle, {**numbers, **pictures})
     require_stats(bundle, needed, folder)
     return bundle
 
@@ -301,26 +258,3 @@ def set_stats(bundle: Any, stats: Stats) -> None:
             if getattr(step, "norm_map", None) is not None:
                 step.stats = {k: dict(v) for k, v in stats.items()}
                 step.to(device=step.device)
-
-
-@contextlib.contextmanager
-def _in_words(folder: Path) -> Iterator[None]:
-    """Say in one line what LeRobot raises while it opens a policy; LeRobot's prints go nowhere."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    except ImportError as error:
-        raise UnusableInputError(
-            f"{folder} needs a library that isn't installed: {' '.join(str(error).split())[:200]}"
-        ) from None
-    except FAULTS as error:
-        reason = " ".join(str(error).split())[:240]
-        if is_out_of_memory(error):
-            raise UnusableInputError(
-                f"{folder} doesn't fit into memory ({reason}). Use a GPU with more, or a smaller "
-                "policy."
-            ) from None
-        raise UnusableInputError(
-            f"{folder} is not a policy that LeRobot can load ({reason}). Name a folder that "
-            "gaploop or lerobot-train saved, or a policy on the Hub."
-        ) from None

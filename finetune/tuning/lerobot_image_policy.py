@@ -30,12 +30,11 @@ from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, com
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.batches import check_finite
+from gaploop.finetune.batches import Signature, check_finite
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.hub_fetch import is_hub_name
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
-from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out
@@ -97,7 +96,7 @@ class ImagePolicyWork:
         bundle = bundles.open_bundle(
             config,
             dataset.meta,
-            sidecar(opened.datasets[0], (t.episode for t in opened.takes)),
+            signature_of_takes(opened.datasets[0], (t.episode for t in opened.takes)),
             stats=options.stats,
             rename=options.rename_map,
         )
@@ -186,18 +185,18 @@ def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
                 check_finite(info.root, episode.index, name, values)
 
 
-def sidecar(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> dict[str, Any]:
+def signature_of_takes(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> Signature:
     """Return what LeRobot's config has no place for: rate, names and units of the data."""
     units = {take.info.units for take in takes} - {""}
-    return {
-        "fps": info.fps,
-        "state_names": list(info.names(columns.STATE)),
-        "environment_names": list(info.names(columns.ENVIRONMENT)),
-        "action_names": list(info.names(columns.ACTION)),
-        "cameras": list(info.video_keys),
-        "units": units.pop() if len(units) == 1 else "",
-        "robot_type": info.robot_type,
-    }
+    return Signature(
+        info.fps,
+        info.names(columns.STATE),
+        info.names(columns.ENVIRONMENT),
+        info.names(columns.ACTION),
+        units.pop() if len(units) == 1 else "",
+        info.robot_type,
+        tuple(info.video_keys),
+    )
 
 
 @dataclass
@@ -212,7 +211,7 @@ class LeRobotLearner:
         dataset: where the frames of held-out takes are.
     """
 
-    bundle: LeRobotBundle
+    bundle: act.ActBundle
     module: torch.nn.Module
     dataset: MixtureDataset
     held_out: Sequence[MixedTake] = ()

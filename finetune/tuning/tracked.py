@@ -27,7 +27,7 @@ from gaploop.finetune.batches import (
     sources_in_memory,
 )
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
+from gaploop.finetune.demonstrations import TargetCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
@@ -55,7 +55,7 @@ class TrackedWork:
         sources, stages = sources_in_memory(opened)
         if options.sim_takes and not options.sim:
             task, robot = cell_of(base) or ("pick_place", SO101.name)
-            cell, workers = DemonstratedCell(task, robot), options.num_workers or 2
+            cell, workers = TargetCell(task=task, robot=robot), options.num_workers or 2
             sim = scripted_source(options.sim_takes, cell, seed=options.seed, workers=workers)
             share = options.mix.real
             shares = tuple(share * s for s in stages[0].shares)
@@ -94,8 +94,6 @@ class TrackedWork:
             for kind, moments in self.batches.moments(spec.steps).items():
                 rest = weighted_stats(*self.batches.weighted(kind, spec.steps))
                 new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
-            if options.stats == "merged":
-                new = bundles.merged_stats(bundles.base_stats(bundle), new)
             bundles.set_stats(bundle, new)
         bundles.require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
         self.held_out: Sequence[TakeNote] = [note_of(t) for t in aside]

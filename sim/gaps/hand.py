@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gaploop.sim.conditions import SKIN_RGBA, SLEEVE_RGBA
 
-HAND = "gaploop_hand"  # other scenes have hands
+HAND = "gaploop_hand"
 AWAY_M = 0.42  # distance at which the hand is out of the picture
 PARKED_M = (0.0, 0.0, -1.0)
 PUSH_HEIGHT_M = 0.010
@@ -54,13 +54,9 @@ class HandVisits:
     takes: bool = False
 
 
-def add_hand(spec: mujoco.MjSpec, mocap: bool = True) -> None:
-    """Add a hand with a sleeve, out of sight, to the scene.
-
-    Without `mocap` it is a body of the world that is put elsewhere, for scenes whose owner counts
-    on all mocap bodies being his.
-    """
-    body = spec.worldbody.add_body(name=HAND, pos=PARKED_M, mocap=mocap)
+def add_hand(spec: mujoco.MjSpec) -> None:
+    """Add a hand with a sleeve, out of sight, to the scene."""
+    body = spec.worldbody.add_body(name=HAND, pos=PARKED_M, mocap=True)
     box, capsule = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CAPSULE
     body.add_geom(type=box, size=[0.032, 0.038, 0.013], pos=[0, 0, 0.012], rgba=SKIN_RGBA)
     for k in range(4):
@@ -84,7 +80,7 @@ class HandMotion:
 
     def __init__(self, model: mujoco.MjModel, visits: HandVisits, thing: int, target: int) -> None:
         """Visit a body that moves freely, `thing`, or `target`, another; both are ids."""
-        self._visits, self._model = visits, model
+        self._visits = visits
         self._mocap = int(model.body(HAND).mocapid[0])
         joint = int(model.body_jntadr[thing])
         self._qpos, self._dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
@@ -128,19 +124,12 @@ class HandMotion:
 
     def position(self, data: mujoco.MjData) -> NDArray[np.float64]:
         """Where the hand is [m], shape (3,)."""
-        return np.asarray(self._place(data)[0].copy())
+        return np.asarray(data.mocap_pos[self._mocap].copy())
 
     def _set(self, data: mujoco.MjData, at: NDArray[np.float64]) -> None:
-        place, turn = self._place(data)
-        place[:] = at
+        data.mocap_pos[self._mocap] = at
         yaw = self._side_rad + np.pi  # fingers point from the person into the cell
-        turn[:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
-
-    def _place(self, data: mujoco.MjData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if self._mocap >= 0:
-            return data.mocap_pos[self._mocap], data.mocap_quat[self._mocap]
-        body = self._model.body(HAND).id
-        return self._model.body_pos[body], self._model.body_quat[body]
+        data.mocap_quat[self._mocap] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def _plan(self, t_s: float, data: mujoco.MjData) -> None:
         visits = self._visits

@@ -240,14 +240,6 @@ class ModelApplier:
                 model.cam_quat[camera] = quat
 
 
-def turn_body(model: mujoco.MjModel, name: str, xyz_rad: Sequence[float]) -> None:
-    """Turn a body of a compiled model about its own axes [rad], shape (3,), in place."""
-    turn, quat = np.zeros(4), np.zeros(4)
-    mujoco.mju_euler2Quat(turn, np.asarray(xyz_rad), "xyz")
-    mujoco.mju_mulQuat(quat, model.body(name).quat, turn)
-    model.body(name).quat[:] = quat
-
-
 class ImageStage(IntEnum):
     """Where on its way from the scene to the file a picture is changed."""
 

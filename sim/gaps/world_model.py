@@ -142,13 +142,6 @@ class WorldModel(NoModel):
             return self.camera_m / CAMERA_M
         return super().scale(relative_to)
 
-    @property
-    def towards_rad(self) -> float:
-        """Direction from the arm's base to the object, about the vertical [rad]."""
-        base = self._tried.jnt_bodyid[self.roles.arm[0]] if self.roles.arm else 0
-        x, y, _ = self._data.xpos[self.need("object")] - self._data.xpos[base]
-        return float(np.arctan2(y, x))
-
     def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
         """Make the object larger or smaller along the world's axes, from its lower side up."""
         thing, factor = self.need("object"), np.array([x, y, z])

@@ -36,7 +36,7 @@ from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, mechanism_named, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
-from gaploop.sim.identification.stills import SETTLED, Still, recorded, restored, stills_of
+from gaploop.sim.identification.stills import SETTLED, Still, recorded, stills_of
 from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
 from gaploop.sim.scene import set_free_body
 from gaploop.sim.tracker import POSE, Blob, Tracker, project
@@ -50,7 +50,7 @@ FINEST: Final[Mapping[str, float]] = {
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
     f"{ZEROS}.roll_rad": 0.03,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
-    f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
+    f"{CAST}.cast_strength": 0.03, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.02,
     f"{BLUR}.defocus_fraction": 0.006,
     f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
 }  # fmt: skip
@@ -410,7 +410,7 @@ def _light(
         bases.append(studio.draw(still.q_rad, where, *place))
     # Half as wide: as much is told by a quarter of the pixels, and a blur is a share of the width.
     bases = [_halved(base) for base in bases]
-    seen = [restored(_halved(view)) for _, view in views]
+    seen = [_halved(view).astype(np.float64) for _, view in views]
     pairs = zip(seen, bases, strict=True)
     ratio = float(
         np.median([float(np.median(a)) / max(1.0, float(np.median(b))) for a, b in pairs])

@@ -135,15 +135,6 @@ class Intrinsics:
         )
         return np.asarray(seen, dtype=np.float64).reshape(-1, 2)
 
-    def straightened(self, pixels: FloatArray) -> FloatArray:
-        """Return pixels, shape (k, 2), as rays (x/z, y/z) without distortion, shape (k, 2)."""
-        criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 100, 1e-10)
-        given = np.ascontiguousarray(pixels, dtype=np.float64).reshape(-1, 1, 2)
-        rays = cv2.undistortPointsIter(
-            given, self.camera_matrix, self.distortion, None, None, criteria
-        )
-        return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
-
     def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
         """Return T_camera_board, (4, 4), and its RMS error [px]; needs the calibrated size."""
         if (view.width, view.height) != (self.width, self.height):
@@ -201,13 +192,11 @@ class HurtingImage:
     Attributes:
         held_out_px: its error under the intrinsics of the others [px].
         others_px: RMS error of the others, fitted without it [px].
-        shift_px: how far it moved the projection of the picture's points, on average [px].
     """
 
     name: str
     held_out_px: float
     others_px: float
-    shift_px: float
 
 
 def most_rms_px(width: int) -> float:
@@ -272,9 +261,8 @@ class IntrinsicsResult:
             f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
             f"  RMS error     {self.rms_px:.3f} px, in held-out pictures {self.held_out_px:.3f} px",
             *(
-                f"  hurts         {h.name}: {h.held_out_px:.2f} px (others {h.others_px:.2f}), "
-                f"shifts the result by {h.shift_px:.2f} px: blurred, bent, covered or glaring? "
-                "Retake or delete it"
+                f"  hurts         {h.name}: {h.held_out_px:.2f} px (others {h.others_px:.2f}): "
+                "blurred, bent, covered or glaring? Retake or delete it"
                 for h in self.hurting
             ),
             *(f"  missing       {ask}" for ask in self.coverage.missing()),
@@ -371,19 +359,9 @@ def _hurting(
         return ()
     good = [view for i, view in enumerate(views) if i not in suspects]
     without, _, errors = _fit(board, good, lens)
-    # How far two cameras disagree about where rays go, all over the picture.
-    x, y = np.meshgrid(*(np.linspace(0.1, 0.9, 5) * n for n in (without.width, without.height)))
-    pixels = np.stack([x.ravel(), y.ravel()], axis=1)
-    rays = np.column_stack([without.straightened(pixels), np.ones(len(pixels))])
-    found = []
-    for i in suspects:
-        alone_px = without.board_pose(board, views[i])[1]
-        if alone_px < limit:
-            continue
-        together, _, _ = _fit(board, [*good, views[i]], lens)
-        shift_px = np.linalg.norm(together.project(np.eye(4), rays) - pixels, axis=1).mean()
-        others_px = _rms(np.concatenate(errors))
-        found.append(HurtingImage(views[i].name, alone_px, others_px, float(shift_px)))
+    others_px = _rms(np.concatenate(errors))
+    alone_px = {views[i].name: without.board_pose(board, views[i])[1] for i in suspects}
+    found = [HurtingImage(name, px, others_px) for name, px in alone_px.items() if px >= limit]
     return tuple(found)
 
 

@@ -8,8 +8,7 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.emulator.arms import HANDS
-from gaploop.teleop.emulator.bus import EmulatedBus
-from gaploop.teleop.emulator.faults import KINDS, parse_faults
+from gaploop.teleop.emulator.bus import KINDS, EmulatedBus, parse_faults
 from gaploop.teleop.emulator.servo import EmulatedServo
 
 HELP: Final = f"""\

@@ -14,7 +14,7 @@ from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
 from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
-from gaploop.teleop.servos.frames import Frame, Reply
+from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
@@ -306,16 +306,6 @@ class DynamixelChain(Chain[DynamixelServo]):
         match frame.code:
             case Instruction.SYNC_READ:
                 return self._in_turn(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.FAST_SYNC_READ:
-                size, blocks = _word(params, 2), list[Reply]()
-                for identity in params[4:]:
-                    some = self._by_id.get(identity)
-                    if not some or size > some[0].memory.table.size:
-                        break
-                    error, held = some[0].read(_word(params, 0), size)
-                    alert = ALERT if some[0].alarm_bits else 0
-                    blocks.append(Reply(identity, error | alert, held.ljust(size, b"\0")))
-                return [dynamixel.fast_status(blocks, len(params) - 4)] if blocks else []
             case Instruction.SYNC_WRITE:
                 self._sync_write(_word(params, 0), _word(params, 2), params[4:])
             case Instruction.STATUS:

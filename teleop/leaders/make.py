@@ -10,9 +10,8 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import Controls, IntentSource
+from gaploop.teleop.leaders.controls import CartesianOptions, Controls, IntentSource, MotionOptions
 from gaploop.teleop.leaders.motion import MotionLeader
-from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
 
 def make_tool_leader(

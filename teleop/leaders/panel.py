@@ -12,32 +12,48 @@ import logging
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.controls import (
     MOTIONS,
+    SPEED_STEPS,
     ControlAction,
     Controls,
     Intent,
     IntentSource,
     TimedIntent,
 )
-from gaploop.teleop.leaders.options import SPEED_STEPS
-from gaploop.teleop.leaders.sdl import (
-    AMBER,
-    DIM,
-    GREEN,
-    GREY,
-    GROUND,
-    INK,
-    RED,
-    controller,
-    letters,
-    pygame,
-)
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+# Drawn by the processor: a window with an OpenGL context of its own keeps MuJoCo from rendering
+# in the same thread (EGL_BAD_ACCESS), and a control room's PC need not have a GPU.
+os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its use of pkg_resources is not our user's business
+    import pygame
+    from pygame._sdl2 import controller
+
+__all__ = ["controller", "pygame"]
+
+INK: Final = (238, 240, 243)
+DIM: Final = (176, 183, 194)
+GROUND: Final = (20, 22, 26)
+RED: Final = (200, 44, 44)
+AMBER: Final = (190, 122, 8)
+GREEN: Final = (22, 128, 66)
+GREY: Final = (70, 76, 88)
+
+
+@lru_cache(maxsize=128)
+def letters(height_px: int) -> Any:
+    """Return pygame's own font; opening it takes longer than drawing a line with it."""
+    return pygame.font.Font(None, max(8, height_px))
+
 
 log = logging.getLogger(__name__)
 

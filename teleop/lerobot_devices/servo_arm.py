@@ -29,9 +29,8 @@ from gaploop.core.messages import (
     Tick,
 )
 from gaploop.core.protocols import Follower
-from gaploop.teleop.lerobot_devices.arm import ConnectedArm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm, joined
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
-from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.calibration import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.exchange import Script, run

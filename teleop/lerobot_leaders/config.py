@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from lerobot.teleoperators.config import TeleoperatorConfig
 
-from gaploop.teleop.leaders.options import MotionOptions
+from gaploop.teleop.leaders.controls import MotionOptions
 
 
 @TeleoperatorConfig.register_subclass("remote")

@@ -149,7 +149,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         self._scale, self._offset = np.array(self._p.scale), np.array(self._p.offset)
         self._node: TopicNode | None = None
         self._newest: tuple[float, dict[str, float]] | None = None  # taken at, on perf_counter
-        self._latency_s = 0.0
         self._sent_s = -np.inf
         self._first = threading.Event()
         if self._p.enable_topic:
@@ -192,7 +191,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
             self._switch = (
                 node.publisher(Bool, p.enable_topic, "reliable") if p.enable_topic else None
             )
-            self._report = self._diagnostics(node)
             if not self._first.wait(FIRST_S):
                 topics = [t for t, kinds in node.node.get_topic_names_and_types()
                           if "sensor_msgs/msg/JointState" in kinds]  # fmt: skip
@@ -213,9 +211,8 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         node = self._node
         if node is None or len(message.name) != len(message.position):
             return
-        self._latency_s = node.age_s(message)
         at = dict(zip(message.name, map(float, message.position), strict=True))
-        self._newest = time.perf_counter() - self._latency_s, at
+        self._newest = time.perf_counter() - node.age_s(message), at
         self._first.set()
 
     def calibrate(self) -> None:
@@ -270,30 +267,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
             return
         self._switch.publish(Bool(data=on))
 
-    def _diagnostics(self, node: TopicNode) -> Any:
-        """Publish a status on /diagnostics once a second; None where ROS 2 has no such message."""
-        try:
-            from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-        except ImportError:
-            log.info("No diagnostic_msgs: nothing is published on /diagnostics.")
-            return None
-        publisher = node.publisher(DiagnosticArray, "/diagnostics", "reliable")
-
-        def tell() -> None:
-            taken_s, now_s = self._newest[0] if self._newest else np.nan, time.perf_counter()
-            status = {
-                "joint_states latency [ms]": f"{1e3 * self._latency_s:.1f}",
-                "joint_states age [ms]": f"{1e3 * (now_s - taken_s):.1f}",
-                "goal age [ms]": f"{1e3 * (now_s - self._sent_s):.1f}",
-                "dry run": str(self.config.dry_run),
-            }
-            values = [KeyValue(key=key, value=value) for key, value in status.items()]
-            report = DiagnosticArray(status=[DiagnosticStatus(name="gaploop", values=values)])
-            report.header.stamp = node.node.get_clock().now().to_msg()
-            publisher.publish(report)
-
-        return node.node.create_timer(1.0, tell)
-
     def disconnect(self) -> None:
         """Send no more goals."""
         if self._node is None:
@@ -303,8 +276,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         for publisher in (self._goals, self._switch):
             if publisher is not None:
                 node.node.destroy_publisher(publisher)
-        if self._report is not None:
-            node.node.destroy_timer(self._report)
         node.leave()
 
 

@@ -90,8 +90,6 @@ class ServoBus:
         self.ids = tuple(ids)
         self.models = tuple(models)
         self.decoder = Decoder(line.protocol, models)
-        self.fast = False
-        """Use Dynamixel's fast sync read; `probe` finds out whether all servos know it."""
         self.holding: set[int] = set()
         """Servos whose torque should be on."""
         self.released: set[int] = set()
@@ -114,7 +112,7 @@ class ServoBus:
         self._turn = 0
         self._span = reg.STATE_SPAN[line.protocol]
         self._empty = bytes(self._span.size)
-        self._last_kind: tuple[tuple[int, ...], bool, bool] | None = None
+        self._last_kind: tuple[tuple[int, ...], bool] | None = None
         self._last_request = Request(b"")
         self._watched_s = -math.inf
         self._watches = 0
@@ -150,8 +148,8 @@ class ServoBus:
                 return Request(b"", wanted, register.size)
             more = found
         address, size = register.address - more, register.size + more
-        packet = self.line.wire.sync_read(address, size, wanted, self.fast)
-        return Request(packet, wanted, size, self.fast, skip=more, fresh=True)
+        packet = self.line.wire.sync_read(address, size, wanted)
+        return Request(packet, wanted, size, skip=more, fresh=True)
 
     def store(self, servo_id: int, register: reg.ServoRegister, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""
@@ -189,13 +187,13 @@ class ServoBus:
         answers: dict[int, Reply] = {}
         if order:
             at_ease = not (self._silent or self._errors or self._unchecked or self.rebooted)
-            kind = (order, self.fast, at_ease)
+            kind = (order, at_ease)
             if self.line.owed:
                 self._last_kind, self._last_request = None, self.ask(self._span, order)
             elif kind != self._last_kind:  # mostly it is the same as last turn
                 self._last_kind, self._last_request = kind, self.ask(self._span, order)
                 if at_ease:
-                    expected = self.line.wire.expected(self._span.size, order, self.fast)
+                    expected = self.line.wire.expected(self._span.size, order)
                     self._last_request = replace(self._last_request, expected=expected)
             answers = dict((yield self._last_request))
             if self.line.whole is not None:  # as nearly always
@@ -336,18 +334,13 @@ class ServoBus:
         return found
 
     def probe(self) -> Script[None]:
-        """Find out whether every servo knows fast sync read, and what a step of speed is worth."""
+        """Find out what a step of a Feetech servo's speed is worth."""
         if self.protocol is reg.Protocol.FEETECH:
             phase = yield from self.collect(self.register("Phase"), self.ids)
             fine, fast = reg.FEETECH_PHASE_FINE_SPEED, reg.FEETECH_FAST_TICKS_S
             bits = [phase[i][0] if i in phase else fine for i in self.ids]
             steps = [reg.FEETECH_SLOW_TICKS_S if one & fine else fast for one in bits]
             self.decoder.set_speed_steps(steps)
-            return
-        for self.fast in (True, False):
-            for _ in range(SET_UP_TRIES):
-                if len((yield self.ask(self._span, self.ids))) == len(self.ids):
-                    return
 
     def which_hold(self) -> Script[set[int]]:
         """Return the servos whose torque is on."""

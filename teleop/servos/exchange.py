@@ -53,7 +53,6 @@ class Request:
 
     Attributes:
         ids: who answers, in this order; nobody where empty.
-        fast: all answer in one packet (Dynamixel's fast sync read).
         skip: so many bytes of each answer's data were only asked for to tell it from others.
         fresh: the answer to the same packet sent earlier won't do.
         wait_s: how long to wait beyond what the bytes take [s]; as the bus needs where None.
@@ -64,7 +63,6 @@ class Request:
     packet: bytes
     ids: tuple[int, ...] = ()
     size: int = 0
-    fast: bool = False
     wait_s: float | None = None
     expected: Expected | None = None
     skip: int = 0
@@ -170,7 +168,7 @@ class BusLine:
         """Send a request. A port that fails counts as nobody answering."""
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
-        expected = self.parser.expect(request.size, len(request.ids), request.fast)
+        expected = self.parser.expect(request.size, len(request.ids))
         if self.owed:  # which late answers would be taken for this request's?
             now_s = time.monotonic()
             self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
@@ -272,8 +270,6 @@ class BusLine:
         for servo_id in self.parser.corrupt_ids:  # counted under the ids that they claim
             (faults.servos.get(servo_id) or faults).corrupt += 1
         self.parser.corrupt_ids.clear()
-        faults.unasked += self.parser.unexpected
-        self.parser.unexpected = 0
         faults.garbage_bytes += self.parser.rejected_bytes - self._counted_bytes
         self._counted_bytes = self.parser.rejected_bytes
         return self.answers

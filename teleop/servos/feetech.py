@@ -65,9 +65,8 @@ def write(servo_id: int, address: int, data: bytes) -> bytes:
     return frame(servo_id, Instruction.WRITE, bytes((address,)) + data)
 
 
-def sync_read(address: int, size: int, ids: Iterable[int], fast: bool = False) -> bytes:
+def sync_read(address: int, size: int, ids: Iterable[int]) -> bytes:
     """Ask several servos for the same registers; each replies, in the order asked."""
-    del fast  # there is no other way here
     return frame(BROADCAST_ID, Instruction.SYNC_READ, bytes((address, size)) + bytes(ids))
 
 
@@ -76,9 +75,8 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 
-def expected(size: int, ids: Iterable[int], fast: bool = False) -> Expected:
+def expected(size: int, ids: Iterable[int]) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
-    del fast
     heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
     step, head_bytes = size + _OVERHEAD, _OVERHEAD - 1
 
@@ -100,9 +98,8 @@ class Parser(FrameParser):
 
     max_frame_bytes = 259
 
-    def expect(self, size: int, count: int, fast: bool) -> int:
+    def expect(self, size: int, count: int) -> int:
         """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
-        del fast
         self.max_frame_bytes = _OVERHEAD + size + SLACK_BYTES
         return count * (_OVERHEAD + size)
 

@@ -57,7 +57,6 @@ class FrameParser(abc.ABC):
         accepted_bytes: how many of them were part of a frame that was handed on.
         rejected_bytes: how many weren't: noise, or part of a broken frame.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
-        unexpected: whole packets that answer an earlier request.
     """
 
     max_frame_bytes = 1024
@@ -67,7 +66,6 @@ class FrameParser(abc.ABC):
         self.accepted_bytes = 0
         self.rejected_bytes = 0
         self.corrupt_ids: list[int] = []
-        self.unexpected = 0
         self._buffer = bytearray()
 
     @property
@@ -90,10 +88,7 @@ class FrameParser(abc.ABC):
         """Nothing more is coming: return what can be saved and reject the rest."""
         frames: list[Frame] = []
         while self._buffer:
-            saved = self._salvage()
-            if not saved:
-                self._reject(1)
-            frames += saved
+            self._reject(1)
             frames += self._cut()
         return frames
 
@@ -113,12 +108,8 @@ class FrameParser(abc.ABC):
         del self._buffer[:length]
         self.rejected_bytes += length
 
-    def _salvage(self) -> list[Frame]:
-        """Return what an incomplete frame at the buffer's start still tells."""
-        return []
-
     @abc.abstractmethod
-    def expect(self, size: int, count: int, fast: bool) -> int:
+    def expect(self, size: int, count: int) -> int:
         """Get ready for `count` answers of `size` data bytes; return how many bytes they take.
 
         A frame may be a little longer than that and still be told from noise, not waited for.

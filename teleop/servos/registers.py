@@ -112,7 +112,7 @@ MODELS: Final[Mapping[str, Model]] = {
 
 MODEL_NAMES: Final[Mapping[int, str]] = {model.number: name for name, model in MODELS.items()}
 
-DYNAMIXEL_FIRMWARE: Final = 52  # a version that has fast sync read (the X series has it since 45)
+DYNAMIXEL_FIRMWARE: Final = 52
 _GAIN: Final = 16_383
 _EXTENDED: Final = 1_048_575
 _PROFILE: Final = 32_767

@@ -17,7 +17,7 @@ from benchmarks.base_vision.lerobot_training import pretrain_vision
 from benchmarks.base_vision.pictures import PictureTakes
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.demonstrations import DemonstratedCell
+from gaploop.finetune.demonstrations import TargetCell
 from gaploop.finetune.lerobot_policy import PACKAGED, load_policy
 
 BASE = PACKAGED["base_vision"]
@@ -33,7 +33,7 @@ def _recorded_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def takes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scripted takes, the same for every test that trains."""
     folder = tmp_path_factory.mktemp("takes")
-    pictures.record(folder, DemonstratedCell(), 2, size_px=96, workers=1)
+    pictures.record(folder, TargetCell(), 2, size_px=96, workers=1)
     return folder
 
 
@@ -50,7 +50,7 @@ def test_a_batch_is_a_function_of_its_step_and_shows_first_and_present_frames(ta
 
 def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in takes.iterdir()}
-    pictures.record(takes, DemonstratedCell(), 2, size_px=96, workers=1)
+    pictures.record(takes, TargetCell(), 2, size_px=96, workers=1)
     assert {p: p.stat().st_mtime_ns for p in takes.iterdir()} == before
 
 

@@ -18,11 +18,11 @@ from benchmarks.oracle import Oracle
 from benchmarks.oracle_facts import AttemptFacts, Contact, Hold, Record
 from benchmarks.oracle_verdict import CLOSED_S, Happened, judge, verdict
 from benchmarks.provoke import WAYS, Provoked
+from benchmarks.sight import by_tracker
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
 from gaploop.core.messages import SafetyReason
 from gaploop.core.vocabulary import FailureMode, Phase
-from gaploop.sim.expert import ScriptedLeader
 
 QUICK = ("block", "grease", "estop")
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def attempt(way: str, seed: int = 3) -> Happened:
     obstacle = bool(way) and WAYS[way].obstacle
     with closing(embedded_rig(conditions={"distractors": 1} if obstacle else {})) as rig:
         rig.reset(seed)
-        leader = ScriptedLeader(rig.cell, seed, sees="tracker")
+        leader = by_tracker(rig.cell, seed)
         oracle = Oracle(rig.cell)
         drives = Provoked(leader, rig.cell, way, seed, rig.safety.estop) if way else leader
         run_take(rig, drives, seed=seed, max_s=8.0, sinks=(oracle,))

@@ -27,7 +27,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish_takes
 from gaploop.datasets.mixing.selection import SELECTIONS, wanted_episodes
-from gaploop.teleop.leaders.options import MotionOptions
+from gaploop.teleop.leaders.controls import MotionOptions
 
 PARTS = {part.name: part for part in parts_of(SIX_JOINTS, (3, 3))}
 

@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # damage.py is a module of this 
 
 JOINTS = ("pan", "lift", "gripper")
 SCENE = ("object_azimuth_rad", "visible")
+RECORDED = ("sent_rad", "position_rad", "current_a")
+"""Of the ten quantities of a joint: each is one more array to write and to read."""
 SIZE = 64
 BITS = 16
 
@@ -74,7 +76,8 @@ def write_take() -> Callable[..., str]:
             **info,
         )
         spec = {c: {"width": SIZE, "height": SIZE, "fps": fps, "codec": "h264"} for c in cameras}
-        channels = {**joint_columns("follower", joints), "wrist.fx_n": "N"}
+        recorded = joint_columns("follower", joints).items()
+        channels = {n: u for n, u in recorded if n.endswith(RECORDED)} | {"wrist.fx_n": "N"}
         header = TakeHeader(known, scene, spec, channels)
         draw = np.random.default_rng(code)
         with JournalWriter(journal, header) as writer:

@@ -180,6 +180,42 @@ def test_a_policy_that_learned_nothing_and_one_that_ignores_a_camera_are_told(
     assert (found.kind, found.about) == ("ignored_camera", "side")
 
 
+def fork(one: MadeEpisode, n: int) -> MadeEpisode:
+    """Go round something to one side or the other; nothing that is seen tells which."""
+    command, rows = one.command.copy(), slice(round(0.3 * FPS), round(1.5 * FPS))
+    command[rows, 3] += 30.0 * (-1) ** (n // 2) * np.hanning(rows.stop - rows.start)
+    return replace(one, command=command)
+
+
+def test_two_ways_are_told_only_where_the_policy_goes_between(tmp_path: Path) -> None:
+    """Both ways may be right where a camera tells which; their mean never is."""
+    rng, plain = np.random.default_rng(5), list[MadeEpisode]()
+    for _ in range(20):
+        one, off = episode(np.random.default_rng(1), FPS), rng.normal(0, 3, 6)
+        plain.append(replace(one, command=one.command + off, reading=one.reading + off))
+    made = [fork(one, n) for n, one in enumerate(plain)]
+    root = write(tmp_path / "set", made, FPS)
+    (found,) = asked(root, made, Memory(plain)).findings
+    assert (found.kind, len(found.sentence.split()) <= 30) == ("two_ways", True)
+    assert not asked(root, made).findings
+    straight = write(tmp_path / "straight", plain, FPS)
+    assert not asked(straight, plain).findings
+
+
+def test_too_few_demonstrations_are_told_by_those_held_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    made = list[MadeEpisode]()
+    for _ in range(36):  # where it goes follows from where it stands
+        one, off = episode(np.random.default_rng(1), FPS), np.zeros(6)
+        off[:3] = rng.uniform(-60, 60, 3)
+        made.append(replace(one, command=one.command * (1 + off / 90), reading=one.reading + off))
+    root, known = write(tmp_path / "set", made, FPS), tuple(range(20))
+    few = asked(root, made, Memory(made[:20]), trained_on=root, episodes=known)
+    assert [f.kind for f in few.findings] == ["too_few"], [f.line() for f in few.findings]
+    assert len(few.findings[0].sentence.split()) <= 30
+    assert not asked(root, made, trained_on=root, episodes=known).findings
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [

@@ -268,7 +268,7 @@ def test_a_base_cut_short_is_one_line(
     base = tiny_policy("act")
     file = base / "model.safetensors"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(UnusableInputError, match="not a policy that LeRobot can load"):
+    with pytest.raises(UnusableInputError, match="is not a loadable policy"):
         adapt(config(base, real, tmp_path / "out", **QUICK))
 
 

@@ -19,13 +19,14 @@ from peft import PeftModel
 from gaploop.collect.policy_leader import RealTimePlanner
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.datasets.hub.dataset import PushOptions
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.batches import Signature
 from gaploop.finetune.hub_policy import pack_policy
+from gaploop.finetune.lerobot_act import ActBundle
 from gaploop.finetune.lerobot_policy import load_policy
-from gaploop.finetune.policy_fit import facts_of
-from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 
 SIZE = 32
 
@@ -68,11 +69,8 @@ def adapted(saved: Path) -> Path:
                 weights.normal_(0.0, 0.1)
 
     parts = make_pre_post_processors(policy.config, pretrained_path=str(saved))
-    names = {
-        "fps": 25.0, "state_names": ["a", "b", "c", "d", "e", "f"], "units": "deg",
-        "action_names": ["a", "b", "c", "d", "e", "f"], "robot_type": "so_follower",
-    }  # fmt: skip
-    adapter.save(model, LeRobotBundle(policy, *parts, names), saved, saved.parent / "adapter")
+    names = Signature(25.0, tuple("abcdef"), (), tuple("abcdef"), "deg", "so_follower")
+    adapter.save(model, ActBundle(policy, *parts, names), saved, saved.parent / "adapter")
     return saved.parent / "adapter"
 
 
@@ -113,18 +111,17 @@ def test_it_answers_what_plain_lerobot_answers(kind: str, saved: Path, adapted: 
 
 
 def test_an_adapter_says_what_it_needs(adapted: Path, saved: Path) -> None:
-    facts = facts_of(load_policy(adapted))
-    assert (facts.fps, facts.units, facts.cameras) == (25.0, "deg", {"top": (SIZE, SIZE)})
-    assert facts.action_names == ("a", "b", "c", "d", "e", "f")
-    assert facts_of(load_policy(saved, fps=30.0)).fps == 30.0
+    known = read_checkpoint(adapted)
+    cameras = {"observation.images.top": (3, SIZE, SIZE)}
+    assert (known.fps, known.units, known.cameras) == (25.0, "deg", cameras)
+    assert known.names == ("a", "b", "c", "d", "e", "f")
+    assert load_policy(saved, fps=30.0).fps == 30.0
 
 
 def test_what_isnt_seen_is_named(saved: Path) -> None:
     blind = Observation(np.zeros(6), None, {"front": np.zeros((SIZE, SIZE, 3), dtype=np.uint8)})
     with pytest.raises(UnusableInputError, match=r"needs observation\.images\.top"):
         load_policy(saved).act(blind)
-    with pytest.raises(UnusableInputError, match="ensembling is for ACT on the tracked scene"):
-        load_policy(saved, temporal_ensemble_coeff=0.01)
 
 
 def test_a_damaged_one_is_refused_in_a_line(saved: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,6 @@ from gaploop.core.errors import GaploopError
 from gaploop.core.files import sha256
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.demonstrations import (
-    DemonstratedCell,
-    load_source,
-    save_source,
     scripted_source,
 )
 from gaploop.finetune.evaluate import condition_name, evaluate
@@ -91,18 +87,10 @@ def test_the_packaged_base_keeps_its_rate() -> None:
 
 
 @pytest.mark.slow
-def test_scripted_takes_do_not_depend_on_the_workers(
-    tmp_path: Path,
-) -> None:
+def test_scripted_takes_do_not_depend_on_the_workers() -> None:
     one, two = (scripted_source(2, seed=7, workers=w) for w in (1, 2))
     assert [e.uid for e in one.episodes] == [e.uid for e in two.episodes]
     for a, b in zip(one.episodes, two.episodes, strict=True):
         assert (a.state == b.state).all()
         assert (a.environment == b.environment).all()
         assert (a.action == b.action).all()
-    save_source(one, tmp_path / "kept.npz")
-    kept = load_source(tmp_path / "kept.npz", DemonstratedCell(), 2, 7)
-    assert kept is not None
-    assert kept.signature == one.signature
-    assert (kept.episodes[1].action == one.episodes[1].action).all()
-    assert load_source(tmp_path / "kept.npz", DemonstratedCell(), 3, 7) is None

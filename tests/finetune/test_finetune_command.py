@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.adapt import Retention, measure_retention
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.evaluation import Difference
-from gaploop.finetune.tuning.retention import Retention
 from gaploop.scripts.cli import main
 from gaploop.scripts.finetune import finetune
 
@@ -70,7 +70,7 @@ def test_sessions_are_held_out_and_the_best_step_kept(
         f"--sim=[{sim}]",
         f"--output_dir={out}",
         "--held_out=0.34",
-        "--stats=merged",
+        "--stats=new",
         *QUICK,
     )
     assert said["takes"] == {str(real): 4, str(sim): 3}
@@ -80,7 +80,7 @@ def test_sessions_are_held_out_and_the_best_step_kept(
     assert len(ended["by_session"]) == 1
     run = json.loads((out / "run.json").read_text())
     assert len(run["lineage"]["takes"]) == 7
-    assert run["config"]["stats"] == "merged"
+    assert run["config"]["stats"] == "new"
 
 
 def test_nothing_is_gone_on_with_from_something_else(
@@ -114,7 +114,7 @@ def test_nothing_is_gone_on_with_from_something_else(
         ({"policy.path": "stray"}, "adapter for another base"),
         ({"mix.real": "2"}, "at most 1"),
         ({"method": "act_lroa"}, "Did you mean 'act_lora'"),
-        ({"stats": "mine"}, "base, merged, new"),
+        ({"stats": "mine"}, "base, new"),
         ({"held_out": "[0,1,2,3,4,5]"}, "all 6 takes are held out"),
         ({"station": "cell9"}, "of station cell0, cell1"),
         ({"select": "everything"}, "demonstrations, successful"),
@@ -227,9 +227,7 @@ def test_a_fall_beyond_the_margin_is_said(
 def test_what_was_forgotten_in_simulation_is_measured(
     tmp_path: Path, capsys: Capture, sim: Path
 ) -> None:
-    from gaploop.finetune.tuning import retention
-
-    kept = retention.measure("base", Path("base"), 4, tmp_path)
+    kept = measure_retention("base", Path("base"), 4, tmp_path)
     assert kept.difference.value == 0
     assert json.loads((tmp_path / "retention.json").read_text())["kept"] is True
     given = [f"--real=[{sim}]", f"--output_dir={tmp_path}", "--retention=2"]

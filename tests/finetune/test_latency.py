@@ -13,11 +13,11 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
+from gaploop.datasets.absolute.checkpoint import read_checkpoint
 from gaploop.finetune import lerobot_formats
 from gaploop.finetune.lerobot_formats import FORMATS, action_error, planned, policy_in_format
 from gaploop.finetune.lerobot_latency import PlanTiming, time_plans
-from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
-from gaploop.finetune.policy_fit import facts_of
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, resolve
 from gaploop.scripts.cli import main
 
 TIMED = "--formats=[int8]"
@@ -28,11 +28,10 @@ def policy() -> ActPolicy:
     return load_policy("base")
 
 
-def seen(policy: ActPolicy) -> Observation:
-    facts = facts_of(policy)
-    assert facts.state is not None
+def seen() -> Observation:
     scene = np.array([0.1, 0.2, 0.0, -0.4, 0.2, 1.0, 0.0])
-    return Observation(facts.state.mean, scene, {})
+    known = read_checkpoint(resolve("base"))
+    return Observation(known.stats["observation.state"]["mean"], scene, {})
 
 
 WITHIN_DEG = {
@@ -45,20 +44,20 @@ WITHIN_DEG = {
 def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
     policy: ActPolicy, name: str, tmp_path: Path
 ) -> None:
-    plain = policy.plan(seen(policy))
+    plain = policy.plan(seen())
     format_ = FORMATS[name]
     lacking = [p for p in format_.needs if importlib.util.find_spec(p) is None]
     if lacking or name in ("int4", "tensorrt"):  # the latter two: not on any CPU
         wanted = rf"gaploop\[{format_.extra}\]" if lacking else "can't be computed on this machine"
         with pytest.raises(UnusableInputError, match=wanted):
-            policy_in_format(policy, name, seen(policy), tmp_path)
+            policy_in_format(policy, name, seen(), tmp_path)
         return
-    made, file_mb = policy_in_format(policy, name, seen(policy), tmp_path)
-    off = action_error(made, [planned(policy, seen(policy), 0)], [seen(policy)])
+    made, file_mb = policy_in_format(policy, name, seen(), tmp_path)
+    off = action_error(made, [planned(policy, seen(), 0)], [seen()])
     assert 0.0 <= off[0] <= off[1] <= WITHIN_DEG[name]
     assert (name == "fp32") == (off[1] == 0.0)
     assert file_mb == pytest.approx(2.0, rel=0.6)
-    assert np.array_equal(policy.plan(seen(policy)), plain)  # the original is as it was
+    assert np.array_equal(policy.plan(seen()), plain)  # the original is as it was
 
 
 @pytest.mark.slow
@@ -67,25 +66,24 @@ def test_compiled_it_plans_the_same_or_says_why_it_cant_be(
 ) -> None:
     if shutil.which("g++") is None:
         with pytest.raises(UnusableInputError, match="can't be computed on this machine"):
-            policy_in_format(policy, "compile", seen(policy), tmp_path)
+            policy_in_format(policy, "compile", seen(), tmp_path)
         return
-    compiled, _ = policy_in_format(policy, "compile", seen(policy), tmp_path)
-    assert np.allclose(compiled.plan(seen(policy)), policy.plan(seen(policy)), atol=0.05)
+    compiled, _ = policy_in_format(policy, "compile", seen(), tmp_path)
+    assert np.allclose(compiled.plan(seen()), policy.plan(seen()), atol=0.05)
 
 
 def test_an_unknown_format_is_refused_with_those_there_are(
     policy: ActPolicy, tmp_path: Path
 ) -> None:
     with pytest.raises(UnusableInputError, match="fp32"):
-        policy_in_format(policy, "fp8", seen(policy), tmp_path)
+        policy_in_format(policy, "fp8", seen(), tmp_path)
 
 
 def test_what_a_policy_was_trained_for_is_read_off_it(policy: ActPolicy) -> None:
-    facts = facts_of(policy)
-    assert (facts.fps, facts.units, facts.needs_scene) == (50.0, "deg", True)
-    assert facts.action is not None
-    assert facts.action.mean.shape == (6,)
-    assert facts.action_names[0] == "shoulder_pan.pos"
+    known = read_checkpoint(resolve("base"))
+    assert (known.fps, known.units, policy.needs_scene) == (50.0, "deg", True)
+    assert known.stats["action"]["mean"].shape == (6,)
+    assert known.names[0] == "shoulder_pan.pos"
 
 
 def test_times_are_quantiles_of_what_was_timed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -12,12 +13,11 @@ import pytest
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.absolute.checkpoint import Checkpoint
 from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
-from gaploop.finetune.batches import FeatureMoments
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
 from gaploop.finetune.policy_fit import (
     ArmInputs,
-    PolicyFacts,
     check_features,
     check_statistics,
     check_views,
@@ -26,17 +26,21 @@ from gaploop.teleop.checks.result import Level
 
 JOINTS = ("pan", "lift", "grip")
 NAMES = tuple(f"{name}.pos" for name in JOINTS)
-SPREAD = FeatureMoments(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
-FACTS = PolicyFacts(50.0, NAMES, NAMES, "deg", "so_follower", {"top": (480, 640)}, False, 10,
-                    SPREAD, SPREAD)  # fmt: skip
-SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
+STATE = "observation.state"
+SPREAD = {"mean": np.array([0.0, -40.0, 20.0]), "std": np.array([20.0, 15.0, 10.0])}
+KNOWN = Checkpoint(
+    Path("policy"), {STATE: (3,), "observation.images.top": (3, 480, 640)}, {"action": (3,)}, {},
+    {STATE: SPREAD, "action": SPREAD}, True, False, fps=50.0, names=NAMES, state_names=NAMES,
+    units="deg",
+)  # fmt: skip
+SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, np.array([5.0, -60.0, 10.0]),
             np.array([[-110.0, 110.0], [-100.0, 90.0], [0.0, 100.0]]),
             {"top": (480, 640)})  # fmt: skip
 
 
 def test_a_policy_that_fits_says_so_once() -> None:
-    assert [item.level for item in check_features(FACTS, SEEN)] == [Level.OK]
-    assert [item.level for item in check_statistics(FACTS, SEEN)] == [Level.OK]
+    assert [item.level for item in check_features(KNOWN, SEEN, False)] == [Level.OK]
+    assert [item.level for item in check_statistics(KNOWN, SEEN)] == [Level.OK]
 
 
 def textured(seed: int) -> Image:
@@ -66,25 +70,30 @@ def test_swapped_and_moved_cameras_are_told_before_the_first_motion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "seen", "said"),
+    ("known", "seen", "said"),
     [
-        ({"action_names": (NAMES[1], NAMES[0], NAMES[2])}, {}, "another order, first lift.pos for"),
+        ({"names": (NAMES[1], NAMES[0], NAMES[2])}, {}, "another order than the arm's: lift.pos,"),
+        ({"state_names": (NAMES[1], NAMES[0], NAMES[2])}, {}, "another order than the arm's"),
         ({"state_names": NAMES[:2]}, {}, "others: pan.pos, lift.pos"),
-        ({"state_names": ("0", "1")}, {}, "the policy has 2 entries, the arm 3"),
+        ({"inputs": {STATE: (2,)}}, {}, "has 2 entries, the arm's 3"),
         ({"units": "m100_100"}, {}, "works in m100_100, the arm in deg"),
-        ({}, {"fps": 30.0}, "trained at 50 fps and would run at 30"),
+        ({}, {"fps": 30.0}, "learned at 50 Hz, the arm is at 30 Hz"),
         ({}, {"cameras": {"front": (480, 640)}}, "sees camera top; the arm has front"),
-        ({}, {"cameras": {"top": (480, 480)}}, "gives 480x480, the policy was trained with 640x"),
+        ({}, {"cameras": {"top": (480, 480)}}, "gives 480x480 pictures, the policy learned from"),
+        ({"normalises": False, "modes": {"STATE": "MEAN_STD"}}, {}, "Nothing normalises"),
         ({"needs_scene": True}, {}, "tracked scene, which is known for the simulated cell only"),
     ],
 )
-def test_what_differs_is_named(facts: dict[str, Any], seen: dict[str, Any], said: str) -> None:
-    items = check_features(replace(FACTS, **facts), replace(SEEN, **seen))
+def test_what_differs_is_named(known: dict[str, Any], seen: dict[str, Any], said: str) -> None:
+    known, needs_scene = dict(known), bool(known.get("needs_scene"))
+    known.pop("needs_scene", None)
+    policy = replace(KNOWN, **known)
+    items = check_features(policy, replace(SEEN, **seen), needs_scene)
     assert any(item.level is Level.FAIL and said in item.found for item in items), items
     assert all(item.fix for item in items)
     # What is printed for the simulated cell is an option that it has.
     there = replace(SEEN, **{"domain": Domain.SIM, **seen})
-    fixes = " ".join(item.fix for item in check_features(replace(FACTS, **facts), there))
+    fixes = " ".join(item.fix for item in check_features(policy, there, needs_scene))
     assert not {"--robot.cameras", "--robot.use_degrees"} & set(re.findall(r"--[\w.]+", fixes))
 
 
@@ -97,17 +106,16 @@ def test_what_differs_is_named(facts: dict[str, Any], seen: dict[str, Any], said
     ],
 )
 def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Level) -> None:
-    worst = check_statistics(FACTS, replace(SEEN, state=state))
+    worst = check_statistics(KNOWN, replace(SEEN, state=state))
     assert [item.level for item in worst] == [result]
 
 
 def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
-    still = FeatureMoments(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
-    far = FeatureMoments(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
-    facts = replace(FACTS, state=still, action=far)
-    found = " ".join(
-        item.found for item in check_statistics(facts, replace(SEEN, state=still.mean))
-    )
+    still = SPREAD | {"std": np.array([20.0, 0.0, 10.0])}
+    far = {"mean": np.array([0.0, -40.0, 20.0]), "std": np.array([200.0, 15.0, 10.0])}
+    known = replace(KNOWN, stats={STATE: still, "action": far})
+    items = check_statistics(known, replace(SEEN, state=still["mean"]))
+    found = " ".join(item.found for item in items)
     assert "lift never moved" in found
     assert "pan by 41%" in found
 

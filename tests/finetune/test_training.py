@@ -15,8 +15,8 @@ from accelerate import tracking
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.adapt import open_trackers
 from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
-from gaploop.finetune.trackers import tracked
 from gaploop.finetune.training import (
     CHECKPOINT,
     METRICS,
@@ -396,10 +396,12 @@ def test_trackers_get_every_line_of_the_metrics(
     told: list[Any] = []
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Board)
     monkeypatch.setattr(tracking, "get_available_trackers", lambda: ["tensorboard"])
-    train(Line(), Points(), SPEC, tmp_path, tell=tracked(["tensorboard"], tmp_path, {"lr": 1.0}))
+    train(
+        Line(), Points(), SPEC, tmp_path, tell=open_trackers(["tensorboard"], tmp_path, {"lr": 1.0})
+    )
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     assert told == [{"lr": 1.0}, *lines, "end"]
     with pytest.raises(UnusableInputError, match="pip install trackio"):
-        tracked(["trackio"], tmp_path, {})
+        open_trackers(["trackio"], tmp_path, {})
     with pytest.raises(UnusableInputError, match="wandb"):
-        tracked(["wandbb"], tmp_path, {})
+        open_trackers(["wandbb"], tmp_path, {})

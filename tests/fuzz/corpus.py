@@ -77,9 +77,7 @@ def _messages(folder: Path) -> None:
     )
     for message in messages:
         (folder / type(message).__name__).write_bytes(msgspec.msgpack.encode(message))
-    touch = browser.PageTouch(
-        7, True, True, 0.5, 0.0, 0, 0, 0, 0, False, 2, "base", 0, 0, (0.1,) * 5
-    )
+    touch = browser.PageTouch(7, True, 0.5, 0.0, 0, 0, 0, 0, False, 2, "base", 0, 0, (0.1,) * 5)
     (folder / "PageTouch").write_bytes(msgspec.json.encode(touch))
 
 
@@ -328,8 +326,5 @@ day,mug,5,10
     ),
     "canary.jsonl": """{"robot": "a", "episode": 0, "candidate": true, "success": true, "safety": false}
 {"robot": "b", "episode": 1, "candidate": false, "success": false, "safety": true}
-""",
-    "trace.csv": """0.0,1,2,3,4,5,6
-0.1,1,2,3,4,5,6
 """,
 }

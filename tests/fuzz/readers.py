@@ -69,15 +69,9 @@ def _yaml(path: Path) -> object:
 
 
 def _outcomes(path: Path) -> object:
-    from gaploop.finetune.gate.outcomes import read_outcomes
+    from gaploop.finetune.gate.run import read_outcomes
 
     return read_outcomes(path, None)
-
-
-def _trace(path: Path) -> object:
-    from gaploop.teleop.emulator.console import read_trace
-
-    return read_trace(path, 6)
 
 
 def _messages(folder: Path) -> object:
@@ -184,7 +178,7 @@ def _names(path: Path) -> object:
 
 def _poses(path: Path) -> object:
     from gaploop.core.kinematics import ArmModel
-    from gaploop.teleop.calibration.sightings import read_poses
+    from gaploop.teleop.calibration.store import read_poses
 
     return read_poses(path.parent, ArmModel.load("so101"))
 
@@ -358,7 +352,6 @@ FILES = (
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),
-    Reader("trace", "files/trace.csv", _trace),
     Reader("link", "link", _messages, ("*",)),
 )
 POLICY = ("**/*.json", "**/*.safetensors")

@@ -458,7 +458,7 @@ def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFix
     types = ["--robot.type=so101_sim", "--teleop.type=scripted"]
     assert cli.main(["teleoperate", *types, "--help=all"]) == 0
     said = capsys.readouterr().out
-    assert "--robot.camera_latency_s=" in said
+    assert "--robot.camera_hz=" in said
     assert WORDLESS.findall(said) == []
 
 

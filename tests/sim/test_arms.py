@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import blind_gaps
+from benchmarks.sight import by_tracker
 from benchmarks.trial import run_take
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
@@ -197,7 +198,7 @@ def test_the_teleoperator_solves_95_percent_of_the_second_arms_scenes(task: str)
 @needs_meshes
 def test_a_tracker_driven_controller_solves_the_second_arms_cell() -> None:
     with SimCell(robot="vx300s") as cell:
-        leader = ScriptedLeader(cell, 1, sees="tracker")
+        leader = by_tracker(cell, 1)
         assert all(run_take(cell, leader, seed) for seed in range(3))
 
 
@@ -218,7 +219,7 @@ def test_the_second_arm_reports_seven_joints_in_its_own_units() -> None:
 @needs_meshes
 def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
     with SimCell(robot="vx300s", gaps=OF_THE_ARM, gap_seed=2, image_size=64) as cell:
-        leader = ScriptedLeader(cell, 0, sees="tracker")
+        leader = by_tracker(cell, 0)
         for _ in range(60):
             cell.command(leader.read(cell.now_s).q_rad)
             cell.advance(0.02)

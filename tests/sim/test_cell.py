@@ -74,12 +74,6 @@ def test_a_picture_shows_its_capture_time(nominal: SimCell) -> None:
     assert np.array_equal(late.image, prompt.image)
 
 
-def test_camera_latency_delays_pictures() -> None:
-    with SimCell(camera_latency_s=0.1, image_size=64) as cell:
-        cell.advance(0.5)
-        assert cell.now_s - cell.frame().t_capture_s >= 0.1 - 1e-9
-
-
 def test_servos_report_encoder_steps_and_finite_values(nominal: SimCell) -> None:
     nominal.reset(0)
     nominal.advance(0.1)

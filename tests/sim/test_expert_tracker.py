@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.sight import by_tracker
 from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError
 from gaploop.core.station import COLOURS, StationScene
@@ -33,7 +34,7 @@ def test_the_teleoperator_solves_95_of_100_seeds(nominal: SimCell) -> None:
 
 
 def test_the_tracker_driven_controller_solves_the_nominal_cell(nominal: SimCell) -> None:
-    leader = ScriptedLeader(nominal, 1, sees="tracker")
+    leader = by_tracker(nominal, 1)
     assert sum(run_take(nominal, leader, seed) for seed in range(5)) == 5
 
 
@@ -72,11 +73,6 @@ def test_takes_of_one_person_differ_and_can_be_repeated(nominal: SimCell) -> Non
     first, second = commands(leader), commands(leader)
     assert not np.allclose(first, second)
     assert np.array_equal(first, commands(ScriptedLeader(nominal, 5)))
-
-
-def test_an_unknown_sight_is_refused(nominal: SimCell) -> None:
-    with pytest.raises(UnknownChoiceError, match="tracker"):
-        ScriptedLeader(nominal, sees="x-ray")  # type: ignore[arg-type]
 
 
 def test_the_tracker_finds_object_and_target_to_a_millimetre(nominal: SimCell) -> None:

@@ -163,8 +163,6 @@ def test_a_grippers_zero_is_never_off_on_either_arm() -> None:
     assert np.flatnonzero(sensors.offset(0.0, np.zeros(12)) == 0.0).tolist() == [5, 11]
 
 
-def test_what_a_pair_is_not_for_is_refused(cell: SimCell) -> None:
+def test_what_a_pair_is_not_for_is_refused() -> None:
     with pytest.raises(UnusableInputError, match="pick_lift"):
         SimCell("pick_lift", robot="bi_so101")
-    with pytest.raises(UnusableInputError, match="sees the scene"):
-        scripted(cell, sees="tracker")

@@ -202,7 +202,7 @@ def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     from gaploop.collect.operator.window import OperatorWindow, _Guest
-    from gaploop.teleop.leaders.sdl import pygame
+    from gaploop.teleop.leaders.panel import pygame
 
     stops: list[str] = []
     console, shown = console_at(SessionStage.SET_UP, True, stops), OperatorWindow("test")
@@ -228,7 +228,7 @@ def test_a_leader_on_a_page_is_kept_alive_beside_the_operators_window(
     """It has no window that the operator's could share."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     from gaploop.collect.operator.window import window
-    from gaploop.teleop.leaders.sdl import pygame
+    from gaploop.teleop.leaders.panel import pygame
 
     class PageLeader:
         has_window = False

@@ -40,7 +40,7 @@ from gaploop.collect.operator.window import (
 )
 from gaploop.collect.rollout import Driven
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.panel import pygame
 
 TIMING = StageTiming(10.0, 5.0)
 SLIP = {"outcome": "failure", "failure_mode": "slip", "dimensions": {"contact_dynamics": 1.0}}

@@ -1,8 +1,7 @@
-"""Held-out takes, statistics, weights from the plan, presets."""
+"""Held-out takes, weights from the plan, presets."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.config import LEAST, MOST, MixOptions, weights_of
-from gaploop.finetune.tuning import lerobot_bundle
 from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
 from gaploop.finetune.tuning.takes import TakeNote, by_group, choose, grouped
 
@@ -72,22 +70,6 @@ def test_errors_are_told_by_session_and_dimension() -> None:
 def test_shares_out_of_range_are_refused(share: float) -> None:
     with pytest.raises(UnusableInputError, match="above 0 and at most 1"):
         MixOptions(share)
-
-
-@given(
-    st.lists(st.floats(-5, 5), min_size=2, max_size=30),
-    st.lists(st.floats(-5, 5), min_size=2, max_size=30),
-)
-def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: list[float]) -> None:
-    def stats(values: list[float]) -> dict[str, dict[str, np.ndarray]]:
-        v = np.array(values)
-        names = ("mean", "std", "min", "max")
-        return {"action": {n: np.array([getattr(np, n)(v)]) for n in names}}
-
-    both = lerobot_bundle.merged_stats(stats(a), stats(b))["action"]
-    pooled = np.array(a * len(b) + b * len(a))
-    for name in ("mean", "std", "min", "max"):
-        assert both[name] == pytest.approx([getattr(np, name)(pooled)], abs=1e-9)
 
 
 def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:

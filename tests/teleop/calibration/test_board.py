@@ -21,7 +21,7 @@ from gaploop.teleop.calibration.board import (
     why_not_found,
     write_sheet,
 )
-from gaploop.teleop.calibration.sightings import read_image
+from gaploop.teleop.calibration.store import read_image
 
 LENS = camera()
 

@@ -32,8 +32,7 @@ from calibration_makers import (
 from gaploop.collect.calibration import take_poses
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.scripts.cli import main
-from gaploop.teleop.calibration.sightings import joints_row, read_image, write_image
-from gaploop.teleop.calibration.store import load_calibration
+from gaploop.teleop.calibration.store import joints_row, load_calibration, read_image, write_image
 
 SMALL = ["--board=7x5:16"]
 WHERE = scene("eye_in_hand", SMALL_CHARUCO)

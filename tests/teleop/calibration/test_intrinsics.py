@@ -55,7 +55,11 @@ def worst_ray_px(found: Intrinsics, truth: Intrinsics, edge: float = 0.0) -> flo
         np.linspace(edge, 1 - edge, 9) * (truth.height - 1),
     )
     pixels = np.stack([x.ravel(), y.ravel()], axis=1)
-    rays = np.column_stack([truth.straightened(pixels), np.ones(len(pixels))])
+    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 100, 1e-10)
+    flat = cv2.undistortPointsIter(
+        pixels.reshape(-1, 1, 2), truth.camera_matrix, truth.distortion, None, None, criteria
+    ).reshape(-1, 2)
+    rays = np.column_stack([flat, np.ones(len(pixels))])
     return float(np.linalg.norm(found.project(np.eye(4), rays) - pixels, axis=1).max())
 
 

@@ -17,8 +17,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
 from gaploop.teleop.emulator.arms import ManualHand, build_servo
+from gaploop.teleop.emulator.bus import wire_faults
 from gaploop.teleop.emulator.console import carry_out
-from gaploop.teleop.emulator.faults import wire_faults
 from gaploop.teleop.servos import dynamixel, feetech
 
 PATIENCE_S = 120.0

@@ -234,24 +234,6 @@ def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
         host.port_handler.closePort()
 
 
-def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
-    """dynamixel_sdk's own fast sync read understands the combined packet."""
-    del tmp_path
-    dxl = dynamixel_sdk
-    with EmulatedBus("koch") as bus:
-        port, packets = dxl.PortHandler(bus.port), dxl.PacketHandler(2.0)
-        assert port.openPort()
-        assert port.setBaudRate(1_000_000)
-        group = dxl.GroupSyncRead(port, packets, 132, 4)
-        for servo in bus.servos:
-            group.addParam(servo)
-        assert group.fastSyncRead() == dxl.COMM_SUCCESS
-        for servo in bus.servos:
-            shown = group.getData(servo, 132, 4)
-            assert shown == pytest.approx(bus.servos[servo].position_ticks, abs=3)
-        port.closePort()
-
-
 # --- LeRobot's programs, in processes of their own ---------------------------------------------
 
 

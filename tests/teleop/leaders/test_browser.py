@@ -31,7 +31,7 @@ from gaploop.teleop.leaders.controls import Intent
 from gaploop.teleop.lerobot_leaders import BrowserConfig
 from gaploop.teleop.loop import Rates
 
-UP = PageTouch(0, False, True, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
+UP = PageTouch(0, False, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
 DOWN = {"held": True, "forward": 0.5, "step": 3}
 
 

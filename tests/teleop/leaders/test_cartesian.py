@@ -18,8 +18,7 @@ from gaploop.core.messages import (
     Tick,
 )
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import Intent, IntentSource, TimedIntent
-from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.controls import CartesianOptions, Intent, IntentSource, TimedIntent
 
 ARM = ArmModel.load("so101")
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])

@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.controls import CartesianOptions, ControlAction, Controls
 
 events = st.lists(
     st.tuples(st.sampled_from(ControlAction), st.sampled_from(["press", "release", "lose focus"]))

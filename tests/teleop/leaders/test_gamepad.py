@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Controls, TimedIntent
-from gaploop.teleop.leaders.options import CartesianOptions
-from gaploop.teleop.leaders.panel import Gamepad
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.controls import CartesianOptions, Controls, TimedIntent
+from gaploop.teleop.leaders.panel import Gamepad, pygame
 
 GAMEPAD = 1  # SDL_JOYSTICK_TYPE_GAMECONTROLLER
 

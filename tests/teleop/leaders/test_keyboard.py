@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from gaploop.core.errors import DeviceError
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.leaders.cartesian import CartesianLeader
-from gaploop.teleop.leaders.controls import ControlAction, Controls, Intent
-from gaploop.teleop.leaders.options import CartesianOptions
-from gaploop.teleop.leaders.panel import KEY_HELP, KEYS, Keyboard, sign_of
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.controls import CartesianOptions, ControlAction, Controls, Intent
+from gaploop.teleop.leaders.panel import KEY_HELP, KEYS, Keyboard, pygame, sign_of
 
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])
 

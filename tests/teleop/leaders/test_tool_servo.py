@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
-from gaploop.teleop.leaders.tool_servo import ToolServo
+from gaploop.teleop.leaders.cartesian import ToolServo
 
 STEP_S = 0.005
 FASTEST_RAD_S = 2.0

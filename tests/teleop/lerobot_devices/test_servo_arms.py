@@ -17,7 +17,7 @@ from gaploop.core.errors import DeviceError
 from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.emulator import EmulatedBus, so101
-from gaploop.teleop.emulator.faults import Fault
+from gaploop.teleop.emulator.bus import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader, servo_arm
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.port import SerialPort

@@ -15,7 +15,7 @@ from lerobot import motors
 from gaploop.core.clock import ManualClock
 from gaploop.core.messages import NO_REPLY, FloatArray, LeaderSample, SafeCommand, SafetyReason
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.teleop.lerobot_devices import silence
+from gaploop.teleop.lerobot_devices import generic
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.trips import TripWatch
@@ -244,7 +244,7 @@ def test_a_motor_that_a_can_bus_serves_from_memory_is_silent_alone(
 def test_the_can_buses_still_keep_what_tells() -> None:
     for maker in ("damiao", "robstride"):
         source = Path(motors.__file__).parent / maker / f"{maker}.py"
-        assert f"self.{silence._NEWEST_OF_MOTORS}[" in source.read_text()
+        assert f"self.{generic._NEWEST_OF_MOTORS}[" in source.read_text()
 
 
 @pytest.mark.parametrize("pause_s", [0.1, 0.15, 0.25, 0.4, 0.55, 3.0])

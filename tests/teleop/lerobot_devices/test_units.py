@@ -13,7 +13,7 @@ from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
 
 from gaploop.core.kinematics import ARM_MODELS
-from gaploop.teleop.lerobot_devices.units import JointUnits, joined, joint_units
+from gaploop.teleop.lerobot_devices.arm import JointUnits, joined, joint_units
 
 MODES = st.sampled_from(list(MotorNormMode))
 RANGES = st.tuples(st.integers(0, 2000), st.integers(2001, 4095))

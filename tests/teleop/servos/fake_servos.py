@@ -26,7 +26,6 @@ class FakeServos:
         errors: error byte of each servo's answers.
         spoil: called with the bytes about to be sent; what it returns is sent.
         chained: a servo in a sync read waits for the one before it, as Dynamixels do.
-        fast: they know fast sync read.
         seen: every instruction that came in.
         wires: where who waits for answers looks whether any are under way.
     """
@@ -40,7 +39,6 @@ class FakeServos:
         self.errors: dict[int, int] = {}
         self.spoil: Callable[[bytes], bytes] = lambda data: data
         self.chained = protocol is Protocol.DYNAMIXEL
-        self.fast = True
         self.seen: list[Frame] = []
         table = DXL if protocol is Protocol.DYNAMIXEL else FEETECH
         self.table = table
@@ -134,9 +132,6 @@ class FakeServos:
         if code == dynamixel.Instruction.SYNC_WRITE:
             self._store_all(address, size, params[4:])
             return b""
-        if code == dynamixel.Instruction.FAST_SYNC_READ and self.fast:
-            replies = self._read(params[4:], address, size, chained=True)
-            return dynamixel.fast_status(replies, len(params) - 4) if replies else b""
         if code == dynamixel.Instruction.SYNC_READ:
             replies = self._read(params[4:], address, size, chained=self.chained)
             return b"".join(dynamixel.status(r.id, r.error, r.data) for r in replies)

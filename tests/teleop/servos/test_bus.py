@@ -83,8 +83,6 @@ def test_dynamixel_registers_in_si_units_on_a_mixed_bus() -> None:
             fake.put(servo_id, "Present_Current", -300)
             fake.put(servo_id, "Present_Input_Voltage", 50)
             fake.put(servo_id, "Present_Temperature", 36)
-        run([(bus.line, bus.probe())])
-        assert bus.fast
         values, _ = read(bus)
         speed = -100 * 0.229 * 2 * np.pi / 60
         angle = -5000 * RAD_PER_TICK
@@ -92,28 +90,15 @@ def test_dynamixel_registers_in_si_units_on_a_mixed_bus() -> None:
         np.testing.assert_allclose(values[:, 1], [-5000, speed, -0.3, np.nan, 36, 5.0, angle])
 
 
-def test_old_firmware_is_read_by_plain_sync_read() -> None:
-    with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
-        fake.fast = False
-        run([(bus.line, bus.probe())])
-        assert not bus.fast
-        fake.put(4, "Present_Position", 77)
-        values, status = read(bus)
-        assert values[0, 3] == 77
-        assert not status.any()
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_dead_servo_does_not_silence_those_behind_it(fast: bool) -> None:
+def test_a_dead_servo_does_not_silence_those_behind_it() -> None:
     """On a Dynamixel bus each waits for the one before it, so one dead servo hides the rest."""
     with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
-        bus.fast = fast
         fake.dead = {2}
         _, status = read(bus)
         assert status.tolist() == [0, NO_REPLY, 0, 0]
         _, status = read(bus)
         assert status.tolist() == [0, NO_REPLY, 0, 0]
-        asked = [f.params[4:] for f in fake.seen if f.code in (0x82, 0x8A)]
+        asked = [f.params[4:] for f in fake.seen if f.code == 0x82]
         assert asked[-1] == bytes((1, 3, 4, 2))  # asked last from now on
         assert bus.line.faults.of(2).silent == 1  # one incident, however often it was asked
         assert bus.line.faults.of(1).silent == 0
@@ -135,7 +120,6 @@ def test_when_a_servo_was_heard_last() -> None:
 
 def test_an_alert_is_looked_up_in_register_70() -> None:
     with a_bus(Protocol.DYNAMIXEL, MIXED) as (fake, bus):
-        bus.fast = True
         fake.errors[3] = dynamixel.ALERT
         fake.put(3, "Hardware_Error_Status", 0x20)
         assert read(bus)[1].tolist() == [0, 0, 0x20, 0]

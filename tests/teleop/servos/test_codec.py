@@ -61,33 +61,6 @@ def test_every_byte_is_accepted_or_rejected(
     assert parser.waiting_bytes == 0
 
 
-@given(st.lists(st.tuples(IDS, st.binary(min_size=21, max_size=21)), min_size=1, max_size=6))
-def test_a_fast_reply_keeps_each_servos_error_byte(servos: list[tuple[int, bytes]]) -> None:
-    """dynamixel_sdk 4.0's fastSyncRead drops every error byte, so a hot servo looks well."""
-    blocks = [Reply(i, 0x80 if k % 2 else 0, data) for k, (i, data) in enumerate(servos)]
-    parser = dynamixel.Parser()
-    parser.fast_size = 21
-    frames = parser.feed(dynamixel.fast_status(blocks))
-    assert [dynamixel.reply_of(frame) for frame in frames] == blocks
-
-
-@given(
-    st.lists(st.binary(min_size=21, max_size=21), min_size=2, max_size=6), st.integers(0, 10_000)
-)
-def test_a_fast_reply_that_ends_early_keeps_the_servos_before(
-    datas: list[bytes], where: int
-) -> None:
-    blocks = [Reply(k + 1, 0, data) for k, data in enumerate(datas)]
-    packet = dynamixel.fast_status(blocks)
-    cut = where % len(packet)
-    whole = max(cut - 8, 0) // 25
-    parser = dynamixel.Parser()
-    parser.fast_size = 21
-    frames = parser.feed(packet[:cut]) + parser.flush()
-    kept = [reply for reply in map(dynamixel.reply_of, frames) if reply in blocks]
-    assert kept[:whole] == blocks[:whole]
-
-
 def test_a_truncated_reply_does_not_take_the_next_ones_with_it() -> None:
     for wire, make in ((dynamixel, dynamixel.Parser), (feetech, feetech.Parser)):
         good = [wire.status(i, 0, bytes([i] * 15)) for i in (1, 2, 3)]
@@ -100,7 +73,7 @@ def test_a_truncated_reply_does_not_take_the_next_ones_with_it() -> None:
 @given(
     st.lists(st.tuples(IDS, st.binary(min_size=21, max_size=21)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=2),
-    st.sampled_from(["feetech", "dynamixel", "fast"]),
+    st.sampled_from(["feetech", "dynamixel"]),
 )
 def test_what_is_taken_as_a_whole_is_what_the_parser_would_have_found(
     servos: list[tuple[int, bytes]], spoilt: list[tuple[int, int]], kind: str
@@ -112,14 +85,9 @@ def test_what_is_taken_as_a_whole_is_what_the_parser_would_have_found(
         sent = b"".join(feetech.status(i, 0, data) for i, data in servos)
         expected, parser, reply_of = feetech.expected(21, ids), feetech.Parser(), feetech.reply_of
     else:
-        expected, parser = dynamixel.expected(21, ids, kind == "fast"), dynamixel.Parser()
+        expected, parser = dynamixel.expected(21, ids), dynamixel.Parser()
         reply_of = dynamixel.reply_of
-        blocks = [Reply(i, 0, data) for i, data in servos]
-        if kind == "fast":
-            parser.fast_size = 21
-            sent = dynamixel.fast_status(blocks)
-        else:
-            sent = b"".join(dynamixel.status(i, 0, data) for i, data in servos)
+        sent = b"".join(dynamixel.status(i, 0, data) for i, data in servos)
     received = bytearray(sent)
     for place, change in spoilt:
         received[place % len(received)] ^= change

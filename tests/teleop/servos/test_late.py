@@ -90,12 +90,11 @@ def a_bus(protocol: Protocol, servos: FakeServos, plan: list[tuple[bool, int]]) 
 lots = st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=60)
 
 
-@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("protocol", list(Protocol))
 @settings(max_examples=150)
 @given(plan=lots)
 def test_what_is_taken_for_an_answer_is_one(
-    protocol: Protocol, fast: bool, plan: list[tuple[bool, int]]
+    protocol: Protocol, plan: list[tuple[bool, int]]
 ) -> None:
     """Answers 30 ms late were taken for the next request's: stale positions counted as fresh.
 
@@ -103,7 +102,6 @@ def test_what_is_taken_for_an_answer_is_one(
     """
     with FakeServos(protocol, MODELS[protocol]) as servos:
         bus = a_bus(protocol, servos, plan)
-        bus.fast = fast and protocol is Protocol.DYNAMIXEL
         wire = bus.line.port
         assert isinstance(wire, Wire)
         # Servos that miss turn after turn are asked less often: 24 lots may take far more turns.
