@@ -185,7 +185,7 @@ def test_the_status_needs_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for more in (
         ["--robot.type=so101_follower"],
         ["--robot.type", "so101_follower", "--robot.port", "/dev/none", "--status=true"],
-        ["--teleop.type=so101_leader", "--teleop.port=/dev/none", "--force.feedback=true"],
+        ["--teleop.type=so101_leader", "--teleop.port=/dev/none"],
         [f"--config_path={rig}"],
     ):
         assert main([*command, "--status", *more]) == 0
