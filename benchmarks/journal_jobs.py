@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -52,14 +51,13 @@ def pictures(index: int) -> Mapping[str, Image]:
 
 
 def record(claims: Connection, journal: Path, take_s: float, takes: int) -> None:
-    """Record takes of `take_s` [s] in real time, sealing each behind the next one's start.
+    """Record takes of `take_s` [s] in real time.
 
     Claims ("row", uid, k) before row k is written, ("sealing", uid), ("sealed", uid, seconds
     that it took), ("handed over", seconds), ("lost", uid) for a take whose encoder died, and
     ("encoder", pid).
     """
-    pool = ThreadPoolExecutor(1)
-    with Encoder() as encoder, pool:
+    with Encoder() as encoder:
         encoder.start(header().cameras)
         claims.send(("encoder", encoder.pid))
         claims.send(("ready",))
@@ -73,7 +71,8 @@ def record(claims: Connection, journal: Path, take_s: float, takes: int) -> None
                     continue
                 claims.send(("sealing", writer.folder.name))
                 ended_s = time.monotonic()
-                _claim_seal(claims, writer, writer.seal_behind(pool, Outcome.SUCCESS), ended_s)
+                writer.seal(Outcome.SUCCESS)
+                claims.send(("sealed", writer.folder.name, time.monotonic() - ended_s))
     claims.send(("done",))
 
 
@@ -101,16 +100,6 @@ def _write(claims: Connection, writer: JournalWriter, frames: int) -> bool:
             claims.send(("lost", uid))
             return False
     return True
-
-
-def _claim_seal(
-    claims: Connection, writer: JournalWriter, sealing: Future[Path], began_s: float
-) -> None:
-    def done(seal: Future[Path]) -> None:
-        if seal.exception() is None:
-            claims.send(("sealed", writer.folder.name, time.monotonic() - began_s))
-
-    sealing.add_done_callback(done)
 
 
 def publish(claims: Connection, journal: Path, root: Path) -> None:

@@ -1,7 +1,7 @@
 """`benchmarks memory`: what a recording session's processes hold after each of many takes.
 
-The embedded cell records short takes as fast as it can, with publications in the background as in
-`gaploop record`. A slope that isn't zero beside its own spread is a leak.
+The embedded cell records short takes as fast as it can. A slope that isn't zero
+beside its own spread is a leak.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM_UP: Final = 40
 """The first takes fill caches and pools, and are left out of the slope."""
 BLOCKS: Final = 4
 """The slope's spread is the standard error between so many stretches of takes."""
-NAMES: Final = {"encoder_main": "encoder", "publish": "publisher"}
+NAMES: Final = {"encoder_process": "encoder"}
 
 
 class Home:
@@ -49,10 +49,8 @@ class Home:
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `n` takes and read what every process holds after each."""
     from gaploop.collect.campaign import Quota
-    from gaploop.collect.publisher import Publisher
-    from gaploop.collect.recording import record_takes
     from gaploop.collect.rig import embedded_rig
-    from gaploop.collect.take import TakeResult
+    from gaploop.collect.take import TakeResult, record_takes
     from gaploop.core.vocabulary import TakeKind
 
     if not Path("/proc/self/status").exists():
@@ -60,15 +58,11 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     n = config.n or TAKES
     if n < WARM_UP + 2 * BLOCKS:
         raise UnusableInputError(f"--n must be {WARM_UP + 2 * BLOCKS} or more, got {n}.")
-    journal, root = folder / "journal", folder / "data"
-    for old in (journal, root):
-        shutil.rmtree(old, ignore_errors=True)
+    journal = folder / "journal"
+    shutil.rmtree(journal, ignore_errors=True)
     held: dict[str, list[tuple[int, float]]] = {}
     takes = 0
-    with (
-        Publisher(journal, root, "bench/memory") as publisher,
-        options.progress("Recording", n) as advance,
-    ):
+    with options.progress("Recording", n) as advance:
 
         def on_take(_result: TakeResult, _counts: bool) -> None:
             nonlocal takes
@@ -84,14 +78,12 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             lambda _conditions: embedded_rig(),
             lambda _rig, _seed: Home(),
             on_take=on_take,
-            publish=publisher.behind,
             max_s=TAKE_S,
         )
     return {
         "takes": n,
         "take_s": TAKE_S,
-        "published": sum(len(report.published) for report in publisher.reports),
-        "processes": {name: _figures(name, points) for name, points in held.items()},
+        "processes": {name: _figures(points) for name, points in held.items()},
     }
 
 
@@ -117,7 +109,7 @@ def _rss_mb(pid: int) -> float:
     raise ValueError(f"process {pid} says nothing of its memory")
 
 
-def _figures(name: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+def _figures(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """Return first and last value [MB], and the slope after warming up [kB per take]."""
     taken = np.array([p for p in points if p[0] > WARM_UP], dtype=np.float64)
     values = [p[1] for p in points]
@@ -127,7 +119,7 @@ def _figures(name: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
         "most_mb": round(max(values), 1),
         "readings": len(values),
     }
-    if name == "publisher" or len(taken) < 2 * BLOCKS:  # a new process every time
+    if len(taken) < 2 * BLOCKS:
         return figures
     slopes = [_slope(block) for block in np.array_split(taken, BLOCKS)]
     return {
@@ -146,7 +138,7 @@ def _slope(points: FloatArray) -> float:
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as text."""
     keys = ("first_mb", "last_mb", "most_mb", "slope_kb_per_take", "spread_kb_per_take")
-    lines = [f"{result['takes']} takes of {result['take_s']:g} s, {result['published']} published"]
+    lines = [f"{result['takes']} takes of {result['take_s']:g} s"]
     lines.append("".join(f"{key:>19}" for key in ("", *keys)))
     for name, figures in result["processes"].items():
         lines.append("".join(f"{v!s:>19}" for v in (name, *(figures.get(k, "") for k in keys))))

@@ -12,9 +12,8 @@ from benchmarks.provoke import WAYS, Provoked
 from benchmarks.sight import by_tracker
 from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.collect.take import Operator, TakeResult, record_takes, run_take
 from gaploop.core.errors import GaploopError
 from gaploop.core.protocols import Leader
 from gaploop.core.take import TakeInfo

@@ -120,14 +120,13 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
         encoder.close()
         share = cpu.share_pct(cameras)
     figures = {
-        "behind_s": round(writer.most_behind_s, 2),
         "seal_ms": round(1e3 * sealed_s, 1),
     }
     return {**_judge(take, expected), **figures, **end, **share}
 
 
 def _header(arm: StillFollower, cameras: tuple[NumberedCamera, ...]) -> Any:
-    from gaploop.collect.recorder import channels
+    from gaploop.collect.journal import channels
     from gaploop.core.files import uuid7
     from gaploop.core.journal_format import TakeHeader
     from gaploop.core.take import TakeInfo
@@ -141,7 +140,7 @@ def _drive(
     arm: StillFollower, cameras: tuple[NumberedCamera, ...], writer: Any, seconds: float
 ) -> tuple[ExpectedPictures, dict[str, Any]]:
     """Run the control thread with a recorder; return what rows should show, how the loop went."""
-    from gaploop.collect.recorder import Recorder
+    from gaploop.collect.journal import Recorder
     from gaploop.core.station import SIM_STATION
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.loop import Rates
@@ -188,7 +187,6 @@ def _judge(take: Path, expected: ExpectedPictures) -> dict[str, Any]:
         "rows": len(read.frames),
         "rows_expected": len(expected.rows),
         "dropped": sum(end.dropped.values()) if end is not None else None,
-        "coarse": sum(end.coarse.values()) if end is not None else None,
         "pictures": shown_right,
         "unreported": wrong + abs(len(expected.rows) - len(read.frames)),
         **_period_errors(read.frames.t_s),
@@ -287,7 +285,7 @@ def _wrong(folder: Path, camera: str, rows: list[int]) -> tuple[int, int]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as text."""
-    keys = ("rows", "pictures", "dropped", "coarse", "unreported", "period_error_p99_ms", "cpu_pct")
+    keys = ("rows", "pictures", "dropped", "unreported", "period_error_p99_ms", "cpu_pct")
     wanted = round(result["seconds"] * FPS)
     lines = [
         f"{result['seconds']:g} s, two {WIDTH}×{HEIGHT} cameras at {FPS} Hz, beside them "

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.collect.campaign import Quota
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import scripted_leader
-from gaploop.collect.take import TakeResult
+from gaploop.collect.take import TakeResult, record_takes
 from gaploop.core.take import TakeInfo
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.finetune.closed_loop import DEMONSTRATION_S, SIM_SEEDS, TargetCell

@@ -23,10 +23,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import consent as consents
 from gaploop.core import journal_format, labels
-from gaploop.core.plan import Plan
+from gaploop.core.consent import Use, consent_ids, refused
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.plan import ParticipantQuotas, Plan
+from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import CONDITIONS, Domain, Outcome, TakeKind
 
 BLOCK_TAKES: Final = 12
 """Aimed-at length of a block: about ten minutes at 45 s a take."""
@@ -354,3 +358,230 @@ def intervals(takes: Sequence[LoggedTake]) -> tuple[list[float], list[float], li
         same = not changed(a.info.conditions, b.info.conditions)
         (resets if same else moves).append(rest_s)
     return lengths, resets, moves
+
+
+AS_IT_STANDS: Final = "the station as usual"
+_GONE: Final = {"grid_cell": "object anywhere", "human": "nobody in the cell"}
+
+
+def words(conditions: Mapping[str, Any], grid: tuple[int, int]) -> str:
+    """Say in words what to set up, by `vocabulary.CONDITIONS` or free keys, on a placement grid."""
+    order = [*(name for name in CONDITIONS if name in conditions)]
+    order += [name for name in conditions if name not in CONDITIONS]
+    return "; ".join(_phrase(name, conditions[name], grid) for name in order) or AS_IT_STANDS
+
+
+def change_words(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], grid: tuple[int, int]
+) -> str:
+    """Say what has to be changed from one set-up to the next; everything where there is none."""
+    if before is None:
+        return words(after, grid)
+    names = changed(before, after)
+    new = words({n: after[n] for n in names if n in after}, grid)
+    gone = [n for n in names if n not in after]
+    back = [n.replace("_", " ") for n in gone if n not in _GONE]
+    parts = [new] if any(n in after for n in names) else []
+    parts += [_GONE[n] for n in gone if n in _GONE]
+    parts += [f"{' and '.join(back)} back as usual"] if back else []
+    return "; ".join(parts) or "nothing to change"
+
+
+def _phrase(name: str, value: Any, grid: tuple[int, int]) -> str:
+    if name == "distractors":
+        return "no distractors" if not value else f"{value} distractor{'s' * (value != 1)}"
+    if name == "grid_cell":
+        row, column = value
+        side = _third(row, grid[0], ("right", "middle", "left"))
+        depth = _third(column, grid[1], ("near", "halfway", "far"))
+        return f"object in grid cell row {row}, column {column} ({side}, {depth})"
+    if name == "table_height":
+        return f"table {1000 * float(value):+.0f} mm"
+    if name == "camera_pose":
+        metres = ", ".join(f"{1000 * float(v):+.0f}" for v in value[:3])
+        degrees = ", ".join(f"{math.degrees(float(v)):+.1f}" for v in value[3:])
+        return f"camera moved by ({metres}) mm and turned by ({degrees})°"
+    return f"{name.replace('_', ' ')}: {value}"
+
+
+def _third(index: int, count: int, names: Sequence[str]) -> str:
+    return names[min(2, round(2 * index / max(1, count - 1)))] if count > 1 else names[1]
+
+
+@dataclass(frozen=True)
+class BandProgress:
+    """One band: takes of its people, and at least how many are asked for."""
+
+    kind: str
+    band: str
+    have: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Who took part so far: bands and takes that count by consent id, and takes that are `left`."""
+
+    quotas: ParticipantQuotas
+    bands: Mapping[str, Mapping[str, str]]
+    takes: Counter[str]
+    left: int
+
+    def progress(self) -> tuple[BandProgress, ...]:
+        """Return every band that is asked for. How many people it has nobody is told."""
+        found: list[BandProgress] = []
+        for kind, wanted in self.quotas.bands.items():
+            for band, least in wanted.items():
+                people = (id_ for id_ in self.takes if self.bands.get(id_, {}).get(kind) == band)
+                have = sum(self.takes[id_] for id_ in people)
+                found.append(BandProgress(kind, band, have, least))
+        return tuple(found)
+
+    def room(self, id_: str) -> int:
+        """Return how many takes of this person the plan has room for.
+
+        As many as leave enough for what other bands still lack, and no more than `most_each`.
+        """
+        rooms = [self.left]
+        if self.quotas.most_each:
+            rooms.append(self.quotas.most_each - self.takes[id_])
+        for kind in self.quotas.bands:
+            own = self.bands[id_].get(kind)
+            others = [p for p in self.progress() if p.kind == kind and p.band != own]
+            rooms.append(self.left - sum(max(0, p.wanted - p.have) for p in others))
+        return max(0, min(rooms))
+
+
+def participants(
+    journal: Path,
+    order: Sequence[Quota],
+    quotas: ParticipantQuotas,
+    bands: Mapping[str, Mapping[str, str]],
+    left: int,
+) -> Participants:
+    """Return who took part in a campaign, from its journal and what is known of their bands."""
+    items = {quota.plan for quota in order}
+    takes = Counter[str]()
+    for take in sealed_takes(journal, TakeKind.DEMONSTRATION):
+        if take.counts and take.info.plan in items:
+            takes.update(consent_ids(take.info.consent))
+    return Participants(quotas, bands, takes, left)
+
+
+def first_takes(order: Sequence[Quota], have: Mapping[str, int], most: int) -> list[Quota]:
+    """Return the order with no more than `most` takes of it left to record."""
+    shortened = []
+    for quota, lacking in zip(order, still_missing(order, have), strict=True):
+        now = min(lacking, most)
+        most -= now
+        shortened.append(replace(quota, takes=quota.takes - lacking + now))
+    return shortened
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A plan on its way: its takes in order, one quota for each stretch of one set-up."""
+
+    plan: Plan
+    order: tuple[Quota, ...]
+    journal: Path
+    station: Station
+
+    def people(self) -> Participants | None:
+        """Return who took part so far; None where the plan doesn't ask."""
+        asked = self.plan.participants
+        if asked is None:
+            return None
+        now = self.progress()
+        bands = consents.read_bands(consents.default_register())
+        return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
+
+    def progress(self) -> CampaignProgress:
+        """Return how far it has come, from the journal."""
+        return campaign_progress(self.journal, self.order)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return how far it has come and what comes next, as `--json` prints it."""
+        now = self.progress()
+        people, following = self.people(), None
+        if now.left:
+            first = now.left[0]
+            following = {
+                "item": first.plan,
+                "conditions": first.conditions,
+                "takes": first.takes,
+                "words": words(first.conditions, self.station.grid),
+            }
+        return {
+            "plan": self.plan.id,
+            "have": now.have,
+            "wanted": now.wanted,
+            "left_s": now.left_s,
+            "measured": now.measured,
+            "attempts_per_take": now.attempts_per_take,
+            "setups": now.setups,
+            "participants": people.progress() if people else (),
+            "next": following,
+        }
+
+
+def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
+    """Return the campaign's order, no longer than those who take part now may add to it.
+
+    Raises:
+        UnusableInputError: nobody is named, a person's bands aren't known, or their takes would
+            keep out people who are still asked for.
+    """
+    people = campaign.people()
+    if people is None:
+        return list(campaign.order)
+    ids = consent_ids(consent)
+    if not ids:
+        raise UnusableInputError(
+            f"Plan '{campaign.plan.id}' asks who takes part. Name them with --consent=ID; new "
+            "ones: gaploop consent add … --bands='{age_band: 30-44, handedness: left, …}'."
+        )
+    for id_ in ids:
+        missing = [kind for kind in people.quotas.bands if kind not in people.bands.get(id_, {})]
+        if missing:
+            raise UnusableInputError(
+                f"Plan '{campaign.plan.id}' asks for {', '.join(missing)}, not known of {id_}. Add "
+                f"it with: gaploop consent add {id_} … --bands='{{{missing[0]}: …}}'."
+            )
+    room = min(people.room(id_) for id_ in ids)
+    if not room and people.left:
+        lacking = [f"{p.kind} {p.band}" for p in people.progress() if p.have < p.wanted]
+        raise UnusableInputError(
+            f"No takes left for {consent} in plan '{campaign.plan.id}' (at most "
+            f"{people.quotas.most_each or 'any number'} each). Still needed: "
+            f"{', '.join(lacking) or 'other people'}."
+        )
+    return first_takes(
+        campaign.order, held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order), room
+    )
+
+
+def require_consents(quotas: Sequence[Quota], station: Station, consent: str) -> None:
+    """Refuse to record people who haven't agreed; those of the embedded cell are simulated.
+
+    Args:
+        consent: ids of participants, separated by commas, or "".
+
+    Raises:
+        UnusableInputError: what can't be recorded, why, and how to fix it.
+    """
+    if not consent_ids(consent) and station.domain is not Domain.REAL:
+        return
+    register = consents.load_register()
+    for quota in quotas:
+        info = TakeInfo(
+            "",
+            domain=station.domain,
+            conditions=quota.conditions,
+            dimensions=quota.dimensions,
+            consent=consent,
+        )
+        reason = register.refusal(info, Use.RECORD)
+        if reason:
+            what = f"Plan item '{quota.plan}'" if quota.plan else "The takes"
+            raise refused(reason, Use.RECORD, what)

@@ -21,7 +21,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.console import Safety
 from gaploop.collect.operator.view import Loop
 from gaploop.collect.rig import EmbeddedRig, Rig, scripted_leader
-from gaploop.collect.take import STALE_CAMERA_S, stale_camera
+from gaploop.collect.take import LOOK_S, STALE_CAMERA_S, stale_camera
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.messages import NO_REPLY, FloatArray, FollowerState, SafetyReason
@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5
 """A lost device is looked for this often [s]."""
-LOOK_S: Final = 0.05
 MISSED: Final = 2
 """An arm that was found and misses so many questions in a row, `RETRY_S` apart, has gone again."""
 
@@ -112,7 +111,6 @@ class SessionDevices(ABC):
             dict(writer.dropped) if writer is not None else {},
             len(figures.trips),
             say_trip(tripped & ~SafetyReason.TRIPPED, joints) if tripped else "",
-            snapshot is not None and snapshot.mode is LoopMode.TRIPPED,
             snapshot.doing if snapshot is not None else "",
             faults=snapshot.faults if snapshot is not None else (),
             behind_s=writer.behind_s() if writer is not None else 0.0,
@@ -387,7 +385,7 @@ class ArmDevices(SessionDevices):
     def loop(self) -> Loop:
         """Return how the control loop does, or what is lost."""
         if self._lost or self.statistics is None:
-            return Loop(lost=self._lost, limp=True, found=self._is_found)
+            return Loop(lost=self._lost, found=self._is_found)
         snapshot = self.control.snapshot()
         loop = self._loop(self.rates, snapshot.tripped, snapshot)
         alignment = ""

@@ -3,7 +3,7 @@
 The process may be killed at any time: the open take is then lost up to its last tenth of a
 second and what was still waiting, the next one gets a new process. If the recorder is killed
 instead, the process finishes the open files. Where the encoder can't keep up, pictures wait in
-memory, then they are encoded coarsely, and only where that isn't enough either are they dropped.
+memory, and are dropped where that is full.
 Every row shows exactly one picture per camera all the same: in place of a dropped one the picture
 before is shown again and the row's camera is reported, so that pictures never shift against rows.
 """
@@ -20,15 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
-from gaploop.collect import encoder_choice
-from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
-from gaploop.collect.video_stream import SOFTWARE, camera_stream
+from gaploop.collect.encoder_process import LEAST_SLOTS, CameraSpecs, Ring, camera_stream
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 
@@ -43,19 +40,11 @@ _SLICE_S: Final = 0.005
 _RECORD_AGAIN: Final = "Record the take again."
 
 
-@dataclass(frozen=True)
-class Closed:
-    """What a take's closed videos hold: camera to pictures, and to how many of them are coarse."""
-
-    pictures: Mapping[str, int]
-    coarse: Mapping[str, int]
-
-
 class LocalTake:
     """Encodes in the caller's process: for imports and for a few pictures."""
 
     def __init__(self, folder: Path, cameras: CameraSpecs) -> None:
-        self._streams = {c: camera_stream(folder, c, s, SOFTWARE) for c, s in cameras.items()}
+        self._streams = {c: camera_stream(folder, c, s) for c, s in cameras.items()}
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Encode the pictures of one row; none is ever dropped."""
@@ -70,12 +59,11 @@ class LocalTake:
         """Return 0: every picture is encoded already."""
         return 0.0
 
-    def wait(self) -> Closed:
-        """Close the videos and return what they hold."""
+    def wait(self) -> dict[str, int]:
+        """Close the videos; return camera to the pictures that it holds."""
         for stream in self._streams.values():
             stream.close()
-        pictures = {camera: stream.pictures for camera, stream in self._streams.items()}
-        return Closed(pictures, dict.fromkeys(pictures, 0))
+        return {camera: stream.pictures for camera, stream in self._streams.items()}
 
     def sync(self) -> None:
         """Bring the videos to the disk."""
@@ -90,7 +78,7 @@ class _Process:
         self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
         self.ring = Ring(cameras)
         self.free = {c: list(range(len(slots))) for c, slots in self.ring.slots.items()}
-        self.closed: dict[str, Closed] = {}
+        self.closed: dict[str, dict[str, int]] = {}
         self.heard_s = time.monotonic()
         """When it last said something [s]."""
         self.faults: dict[str, str] = {}
@@ -98,7 +86,7 @@ class _Process:
         self._heard, self._reading = b"", threading.Lock()
         counts = {camera: len(slots) for camera, slots in self.ring.slots.items()}
         job = json.dumps({"ring": self.ring.handle, "cameras": self.cameras, "slots": counts})
-        command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_main", job]
+        command = [sys.executable, "-P", "-m", "gaploop.collect.encoder_process", job]
         self.popen = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -122,7 +110,7 @@ class _Process:
                 self.kill()
                 raise DeviceError(
                     "The encoder's process doesn't start. Try it with: "
-                    f"{sys.executable} -c 'import av, gaploop.collect.encoder_main'"
+                    f"{sys.executable} -c 'import av, gaploop.collect.encoder_process'"
                 )
             self.hear(_SLICE_S)
 
@@ -154,7 +142,7 @@ class _Process:
                 for camera, slot in answer.get("free", ()):
                     self.free[camera].append(slot)
                 if "closed" in answer:
-                    self.closed[answer["closed"]] = Closed(answer["pictures"], answer["coarse"])
+                    self.closed[answer["closed"]] = answer["pictures"]
                 if "fault" in answer:
                     self.faults[answer["fault"]] = answer["why"]
 
@@ -179,7 +167,7 @@ class RemoteTake:
         self._process, self._uid, self._waits = process, uid, waits
         self._shown: dict[str, Image] = {}
         self._finished = False
-        process.tell({"open": uid, "folder": str(folder), "coarse": not waits})
+        process.tell({"open": uid, "folder": str(folder)})
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Take the pictures of one row; name the cameras whose picture had to be dropped.
@@ -245,8 +233,8 @@ class RemoteTake:
         with contextlib.suppress(DeviceError):  # one that hangs is found out by `wait`
             self._process.tell({"close": self._uid})
 
-    def wait(self) -> Closed:
-        """Return what the closed videos hold; DeviceError where they couldn't be finished."""
+    def wait(self) -> dict[str, int]:
+        """Return camera to its pictures; DeviceError where the videos couldn't be finished."""
         began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()
@@ -272,33 +260,12 @@ class Encoder:
 
     def __init__(self) -> None:
         self._process: _Process | None = None
-        self._is_software = False
-        self._chosen: dict[tuple[int, int], str] = {}  # where the machine's cache can't be written
         self._retired: list[_Process] = []
 
     @property
     def pid(self) -> int:
         """Id of the process; 0 before the first take."""
         return self._process.popen.pid if self._process is not None else 0
-
-    def named(self, cameras: CameraSpecs) -> dict[str, dict[str, Any]]:
-        """Return the cameras with the encoder of each: the one that costs least on this machine.
-
-        After a take failed with one of the machine's own encoders, software does the rest.
-        """
-        process = self._process
-        if process is not None and (process.faults or process.dead) and not self._is_software:
-            self._is_software = True
-            if any(spec.get("encoder", SOFTWARE) != SOFTWARE for spec in process.cameras.values()):
-                encoder_choice.forget()
-        named = {}
-        for camera, spec in cameras.items():
-            size = spec["width"], spec["height"]
-            if not self._is_software and size not in self._chosen:
-                self._chosen[size] = encoder_choice.choose(*size)
-            chosen = SOFTWARE if self._is_software else self._chosen[size]
-            named[camera] = {**spec, "encoder": chosen}
-        return named
 
     def start(self, cameras: CameraSpecs) -> None:
         """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,85 +23,13 @@ from gaploop.core.messages import FloatArray, LeaderSample, Observation
 from gaploop.core.protocols import Leader
 from gaploop.teleop.stopping import CleanupStep, one_line
 
-
-class Wish(Enum):
-    """What the person wants."""
-
-    TAKE_OVER = "take over"
-    HAND_BACK = "hand back"
-
-
-class TakeOver:
-    """Says when to switch; asked on every policy frame and, if it watches, on every turn.
-
-    By itself never: a switch is asked for by a key.
-    """
-
-    watches_person = False
-    """Whether `motion` wants to see the leader while the policy drives."""
-
-    def reset(self, _speed_scale: float, /) -> None:
-        """Get ready for a new attempt, in which the policy drives at that share of its speed."""
-        self.switched(False)
-
-    def switched(self, _person_drives: bool, /) -> None:
-        """Take note of a switch, whoever asked for it."""
-
-    def frame(self, _observation: Observation, _person_drives: bool, /) -> Wish | None:
-        """Look at a policy frame."""
-        return None
-
-    def motion(self, _t_s: float, _q_rad: FloatArray, _person_drives: bool, /) -> Wish | None:
-        """Look at the leader's pose [rad], shape (n_joints,), at loop time `_t_s` [s]."""
-        return None
-
-
-WINDOW_S: Final = 0.5
-"""How far back a leader's motion is looked at [s]."""
 STILL_RAD: Final = 0.02
 """An arm whose joints stay within this stands still [rad]."""
 
 
-class OnMotion(TakeOver):
-    """When the leader is moved; back again when it has rested.
-
-    Args:
-        threshold_rad: moved means further than this within `WINDOW_S` [rad].
-        hand_back_s: hands back after the leader has rested this long [s]; never if None.
-    """
-
-    watches_person = True
-
-    def __init__(self, threshold_rad: float, hand_back_s: float | None = None) -> None:
-        self._threshold_rad, self._hand_back_s = threshold_rad, hand_back_s
-        self._seen: deque[tuple[float, FloatArray]] = deque()
-        self._moved_s: float | None = None
-
-    def switched(self, _person_drives: bool, /) -> None:
-        """Look from here on."""
-        self._seen.clear()
-        self._moved_s = None
-
-    def motion(self, t_s: float, q_rad: FloatArray, person_drives: bool, /) -> Wish | None:
-        """Look at the leader's pose [rad], shape (n_joints,), at loop time `t_s` [s]."""
-        if not np.isfinite(q_rad).all():
-            return None
-        if self._moved_s is None:
-            self._moved_s = t_s
-        self._seen.append((t_s, q_rad))
-        while self._seen[0][0] < t_s - WINDOW_S:
-            self._seen.popleft()
-        if np.abs(q_rad - self._seen[0][1]).max() > self._threshold_rad:
-            self._moved_s = t_s
-            return None if person_drives else Wish.TAKE_OVER
-        if not person_drives or self._hand_back_s is None:
-            return None
-        rested_s = t_s - self._moved_s
-        return Wish.HAND_BACK if rested_s >= self._hand_back_s else None
-
-
-class OnStall(TakeOver):
-    """When the arm has stood still, or the attempt takes too long: for runs without a person.
+class OnStall:
+    """Says when to switch where the arm stands still or an attempt takes too long: for runs that
+    nobody watches.
 
     Args:
         fps: policy frames per second [Hz].
@@ -125,28 +53,26 @@ class OnStall(TakeOver):
         self._hand_back = None if hand_back_s is None else _frames(hand_back_s, fps)
         self.reset(1.0)
 
-    def reset(self, speed_scale: float, /) -> None:
+    def reset(self, speed_scale: float) -> None:
         """Get ready for a new attempt; a slow policy is given that much longer."""
         self._slower = 1.0 / speed_scale
-        super().reset(speed_scale)
+        self.switched()
 
-    def switched(self, _person_drives: bool, /) -> None:
+    def switched(self) -> None:
         """Count from here on."""
         self._frames = self._still = 0
         self._stands_rad: FloatArray | None = None
 
-    def frame(self, observation: Observation, person_drives: bool, /) -> Wish | None:
-        """Look at a policy frame."""
+    def frame(self, observation: Observation, person_drives: bool) -> bool:
+        """Look at a policy frame; say whether the other one is to drive from now on."""
         self._frames += 1
         if person_drives:
-            is_over = self._hand_back is not None and self._frames > self._hand_back
-            return Wish.HAND_BACK if is_over else None
+            return self._hand_back is not None and self._frames > self._hand_back
         q_rad = self._from_units(observation.state)
         if self._stands_rad is None or np.abs(q_rad - self._stands_rad).max() > STILL_RAD:
             self._stands_rad, self._still = q_rad, 0
         self._still += 1
-        is_due = max(self._still / self._stall, self._frames / self._late) > self._slower
-        return Wish.TAKE_OVER if is_due else None
+        return max(self._still / self._stall, self._frames / self._late) > self._slower
 
 
 def _frames(duration_s: float, fps: float) -> int:
@@ -225,10 +151,10 @@ class SharedLeader:
         policy: PolicyLeader,
         person: Leader | None,
         sent_rad: Callable[[], FloatArray],
-        wishes: TakeOver | None = None,
+        stall: OnStall | None = None,
     ) -> None:
         self._policy, self._person, self._sent_rad = policy, person, sent_rad
-        self._wishes: TakeOver = wishes or TakeOver()
+        self._stall = stall
         self.servo_joints = tuple(getattr(person, "servo_joints", ()))
         self.where = str(getattr(person, "where", ""))
         movable: object = person
@@ -262,7 +188,8 @@ class SharedLeader:
             self._policy.speed_scale, self._policy.pace = speed_scale, Pace()
             self._may_drive = True
             self._stop_and_hold()
-            self._wishes.reset(speed_scale)
+            if self._stall is not None:
+                self._stall.reset(speed_scale)
 
         self._orders.append(start)
 
@@ -304,7 +231,11 @@ class SharedLeader:
     def observe(self, observation: Observation) -> None:
         """Show the policy a frame, as the loop's `on_frame`; raises UnusableInputError."""
         self._obey(self._now_s)
-        self._heed(self._wishes.frame(observation, self.driver is Driver.PERSON))
+        if self._stall is not None and self._stall.frame(observation, self.driver is Driver.PERSON):
+            if self.driver is Driver.POLICY:
+                self.take_over()
+            elif self.driver is Driver.PERSON:
+                self.hand_back()
         starts = self.driver is Driver.NOBODY and self._may_drive and not self.fault
         if not starts and self.driver is not Driver.POLICY:
             return
@@ -326,10 +257,8 @@ class SharedLeader:
         self._now_s = t_s
         self._obey(t_s)
         # The person's leader is read on every turn where that costs or changes nothing.
-        is_device = bool(self.servo_joints) or self._wishes.watches_person
-        asked = self._person.read(t_s) if self._person is not None and is_device else None
-        if asked is not None:
-            self._heed(self._wishes.motion(t_s, asked.q_rad, self.driver is Driver.PERSON))
+        is_device = self._person is not None and bool(self.servo_joints)
+        asked = self._person.read(t_s) if is_device and self._person is not None else None
         if self.driver is Driver.ALIGNING:
             is_late = t_s - self._since_s >= ALIGN_S
             if self._movable is None or self._movable.align(self._hold, t_s) or is_late:
@@ -367,12 +296,6 @@ class SharedLeader:
         while self._orders:
             self._orders.popleft()(t_s)
 
-    def _heed(self, wish: Wish | None) -> None:
-        if wish is Wish.TAKE_OVER and self.driver is Driver.POLICY:
-            self.take_over()
-        elif wish is Wish.HAND_BACK and self.driver is Driver.PERSON:
-            self.hand_back()
-
     def _stop_and_hold(self) -> None:
         if self.driver is Driver.ALIGNING:
             self._let_go()
@@ -392,14 +315,16 @@ class SharedLeader:
 
     def _count(self) -> None:
         self.interventions += 1
-        self._wishes.switched(True)
+        if self._stall is not None:
+            self._stall.switched()
 
     def _hand_back(self, _t_s: float) -> None:
         if self._is_policys:
             return
         self._stop_and_hold()
         self._handed_back = True
-        self._wishes.switched(False)
+        if self._stall is not None:
+            self._stall.switched()
 
     def _let_go(self) -> None:
         if self._movable is not None:

@@ -1,7 +1,8 @@
 """Writes takes into the journal so that a kill at any instant loses at most half a second.
 
-The format is `gaploop.core.journal_format`. Rows are batched and each batch is one write(2) of
-a whole Arrow message (see `streams`); pictures are encoded as they come, one per frame row (see
+`Recorder` subscribes to the control loop and makes rows of its turns; `JournalWriter` keeps them.
+The format is `gaploop.core.journal_format`. Rows are batched and each batch is one write(2) of a
+whole Arrow message (see `streams`); pictures are encoded as they come, one per frame row (see
 `encoder`). What a kill leaves is put right by `recovery`.
 """
 
@@ -12,26 +13,25 @@ import json
 import math
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
-from gaploop.collect.streams import AFTER_S, ArrowStream, EventStream, Flusher
-from gaploop.collect.video_stream import check_sizes
+from gaploop.collect.encoder_process import check_sizes
+from gaploop.collect.streams import ArrowStream, EventStream, Flusher
 from gaploop.core import journal_format, platform_calls, telemetry
-from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.files import make_folder, sha256, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
-from gaploop.core.messages import FloatArray, Image, is_depth
+from gaploop.core.messages import FloatArray, FollowerState, Image, SafetyReason, Tick, is_depth
 from gaploop.core.paths import plain_name
+from gaploop.core.protocols import Follower, Leader, SensorSource
+from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
 
@@ -50,7 +50,6 @@ class JournalWriter:
     Args:
         encoder: encodes in its own process; in the caller's where it is None.
         waits: where the encoder is behind, wait for it rather than drop: for simulated time.
-        wall_ns: the wall clock [ns]; if it is set during the take, that is an event.
 
     Raises:
         UnusableInputError: the folder can't be written, the take exists, a picture size is odd.
@@ -64,17 +63,13 @@ class JournalWriter:
         *,
         encoder: Encoder | None = None,
         waits: bool = False,
-        wall_ns: Callable[[], int] = utc_ns,
     ) -> None:
         self.header = header
         self.folder = journal / plain_name(header.info.uid, "uid")
         self.sealed = False
         self.dropped = dict.fromkeys(header.cameras, 0)
-        self.most_behind_s = 0.0
-        """The longest time whose pictures have waited to be encoded [s]."""
         self._shown_at_s = dict.fromkeys(header.cameras, math.nan)
-        self._t_s, self._handed_over = 0.0, False
-        self._is_behind = False
+        self._t_s = 0.0
         self._is_header_new = False
         self._synced_names: set[str] = set()
         self._cleanup = contextlib.ExitStack()
@@ -121,8 +116,6 @@ class JournalWriter:
                     self._encoding.sync,
                     self._sync_names,
                 ),
-                lambda step_s: self.event(self._t_s, "clock_step", step_s=round(step_s, 3)),
-                wall_ns,
             )
             undo.pop_all()
 
@@ -159,9 +152,9 @@ class JournalWriter:
     def frame(self, row: FrameRow) -> None:
         """Add one policy frame and its pictures.
 
-        Where the encoder is behind an event says so. Where pictures don't fit into memory any more,
-        the row stands beside the picture before: its age says so, an event names the camera, and
-        `dropped` counts it.
+        Where the encoder is behind and pictures don't fit into memory any more, the row stands
+        beside the picture before: its age says so, an event names the camera, and `dropped` counts
+        it.
 
         Raises:
             DeviceError: a camera's picture is missing or has another size than the header says;
@@ -169,12 +162,6 @@ class JournalWriter:
         """
         row.check(self.header.cameras)
         dropped = self._encoding.show(row.pictures)
-        behind_s = self.behind_s()
-        self.most_behind_s = max(self.most_behind_s, behind_s)
-        if bool(behind_s) != self._is_behind:
-            self._is_behind = not self._is_behind
-            words = {"on": self._is_behind, "behind_s": round(behind_s, 3)}
-            self.event(row.t_s, journal_format.BEHIND, **words)
         ages_s = []
         for camera in self.header.cameras:
             if camera not in dropped:
@@ -225,17 +212,6 @@ class JournalWriter:
                 f"Make room in {self.folder.parent} or name another folder with --journal."
             ) from None
 
-    def seal_behind(self, pool: Executor, outcome: Outcome, reason: str = "") -> Future[Path]:
-        """Seal in a thread of `pool`, so that the next take can begin now; see `seal`."""
-        self._handed_over = True
-        self._encoding.finish()
-
-        def seal() -> Path:
-            time.sleep(AFTER_S)  # the next take opens its files first
-            return self.seal(outcome, reason)
-
-        return pool.submit(seal)
-
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
         """Finish every stream, then write `end.json`: from then on the take can't be lost.
 
@@ -252,7 +228,7 @@ class JournalWriter:
                 self._events.flush()
                 videos = self._encoding.wait()
                 rows = self._frames.rows, self._telemetry.rows
-                for camera, count in videos.pictures.items():
+                for camera, count in videos.items():
                     if count != rows[0]:
                         raise DeviceError(
                             f"Camera '{camera}' has {count} pictures for {rows[0]} frames in "
@@ -263,7 +239,7 @@ class JournalWriter:
                 for path in files:
                     platform_calls.sync_path(path)
                 sums = {path.name: sha256(path) for path in files}
-                end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
+                end = TakeEnd(outcome, reason, *rows, self.dropped, sums)
                 write_json(self.folder / journal_format.END, asdict(end))
             self.sealed = True
         finally:
@@ -281,8 +257,8 @@ class JournalWriter:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Close the take, sealed only if `seal` was called; one handed over is sealed later."""
-        if self.sealed or self._handed_over:
+        """Close the take, sealed only if `seal` was called."""
+        if self.sealed:
             return
         if isinstance(error, GaploopError):
             self.event(self._t_s, journal_format.INTERRUPTED, why=str(error))
@@ -357,3 +333,177 @@ class FrameRow:
         flags = [float(self.intervention), float(self.safety), *ages_s]
         joints = self.state, self.action, self.sent
         return np.concatenate(([self.t_s], *joints, self.environment_state, flags))
+
+
+# -- from a turn of the loop to a row -------------------------------------------------------------
+
+_CLAMPS: Final = (
+    SafetyReason.JOINT_LIMIT
+    | SafetyReason.VELOCITY
+    | SafetyReason.ACCELERATION
+    | SafetyReason.RELATIVE_TARGET
+)
+"""Reasons that are ordinary while moving: in the rows, not worth an event each."""
+_ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
+"""Quantities of the arm that is commanded; the others are what servos report, in this order."""
+_REPORTED: Final = (
+    "position_rad",
+    "velocity_rad_s",
+    "current_a",
+    "load_pct",
+    "temperature_c",
+    "voltage_v",
+    "status",
+)
+LEADER: Final = "leader"
+"""Prefix of the telemetry columns of a leader's own servos."""
+
+
+def servo_joints(leader: Leader | None) -> tuple[str, ...]:
+    """Return the joints of a leader's own servos, whose readings are in its samples' `state`."""
+    return tuple(getattr(leader, "servo_joints", ()))
+
+
+def channels(
+    follower: Follower, sensors: Sequence[SensorSource] = (), leader: Leader | None = None
+) -> dict[str, str]:
+    """Return the telemetry columns that a recorder writes, name to unit.
+
+    A leader with servos of its own names their joints as `servo_joints`.
+    """
+    names = joint_columns(follower.name, follower.joint_names)
+    names |= {
+        f"{LEADER}.{joint}.{quantity}": JOINT_QUANTITIES[quantity]
+        for joint in servo_joints(leader)
+        for quantity in _REPORTED
+    }
+    for sensor in sensors:
+        names |= sensor.channels
+    return {**names, **LOOP_CHANNELS}
+
+
+class TakeWriter(Protocol):
+    """What a recorder hands a take to: a `JournalWriter`, or memory."""
+
+    def event(self, t_s: float, name: str, **details: Any) -> None:
+        """Take note of something that happened at `t_s` [s]."""
+
+    def telemetry(self, t_ns: int, values: FloatArray) -> None:
+        """Take a row of `channels` at `t_ns` [ns]; the array is used again for the next."""
+
+    def frame(self, row: FrameRow) -> None:
+        """Take a policy frame."""
+
+
+class Recorder:
+    """A `TakeSink` that writes telemetry on every turn and a frame row on every policy frame.
+
+    The writer's header has the channels of `channels`. A sensor that fails is null in the record,
+    from one event to the next, and doesn't end the take.
+    """
+
+    def __init__(
+        self,
+        writer: TakeWriter,
+        follower: Follower,
+        sensors: Sequence[SensorSource] = (),
+        leader: Leader | None = None,
+    ) -> None:
+        self.fault = ""
+        """Why nothing is written any more."""
+        self._writer, self._follower = writer, follower
+        self._sensors = [_Sensor(sensor, writer) for sensor in sensors]
+        arm = len(follower.joint_names) * len(JOINT_QUANTITIES)
+        servos = len(servo_joints(leader)) * len(_REPORTED)
+        self._row = np.full(len(channels(follower, sensors, leader)), np.nan)
+        self._joints = self._row[:arm].reshape(-1, len(JOINT_QUANTITIES))
+        self._leader = self._row[arm : arm + servos].reshape(-1, len(_REPORTED))
+        self._measured = self._row[arm + servos : -len(LOOP_CHANNELS)]
+        self._reasons = SafetyReason.NONE
+        self._intervention = False
+
+    def tick(self, tick: Tick) -> None:
+        """Write one turn.
+
+        Raises:
+            DeviceError: a picture is missing or has the wrong size, the encoder died, or the
+                disk doesn't take the take. `fault` says so too, and the take should end.
+        """
+        try:
+            reasons, intervention = tick.command.reasons & ~_CLAMPS, tick.leader.intervention
+            if reasons != self._reasons:
+                self._reasons = reasons
+                self._writer.event(tick.t_s, "safety", reasons=reasons.name or "NONE")
+            if intervention != self._intervention:
+                self._intervention = intervention
+                self._writer.event(tick.t_s, "intervention", on=intervention)
+            joints = self._joints
+            joints[:, 0] = _finite(tick.leader.q_rad)
+            joints[:, 1] = _finite(tick.command.requested_rad)
+            joints[:, 2] = tick.command.sent_rad
+            _fill(joints[:, len(_ASKED) :], tick.state)
+            if len(self._leader):
+                self._leader[:] = np.nan
+                if tick.leader.state is not None:
+                    _fill(self._leader, tick.leader.state)
+            start = 0
+            for sensor in self._sensors:
+                width = len(sensor.names)
+                self._measured[start : start + width] = sensor.read(tick.t_s)
+                start += width
+            self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
+            self._writer.telemetry(round(tick.t_s * 1e9), self._row)
+            if tick.policy_frame:
+                to_units = self._follower.to_units
+                now_s = tick.state.t_s  # what a picture is as old as: it stands beside this state
+                scene, pictures = tick.environment_state, tick.frames.items()
+                row = FrameRow(
+                    t_s=tick.t_s,
+                    state=to_units(tick.state.position_rad),
+                    action=to_units(_finite(tick.command.requested_rad)),
+                    sent=to_units(tick.command.sent_rad),
+                    environment_state=np.empty(0) if scene is None else scene,
+                    intervention=tick.leader.intervention,
+                    safety=int(tick.command.reasons),
+                    camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in pictures},
+                    pictures={c: f.image for c, f in pictures},
+                )
+                self._writer.frame(row)
+        except DeviceError as error:
+            self.fault = str(error)
+            raise
+
+
+class _Sensor:
+    """A sensor whose failing is an event and not the take's end."""
+
+    def __init__(self, sensor: SensorSource, writer: TakeWriter) -> None:
+        self.names = tuple(sensor.channels)
+        self._sensor, self._writer = sensor, writer
+        self._is_failing = False
+
+    def read(self, t_s: float) -> list[float]:
+        values: Mapping[str, float] = {}
+        why = ""
+        try:
+            values = self._sensor.read()
+        except (DeviceError, OSError) as error:
+            why = str(error)
+        if bool(why) != self._is_failing:
+            self._is_failing = bool(why)
+            self._writer.event(t_s, "sensor", channels=self.names, ok=not why, why=why)
+        found = (float(values.get(name, np.nan)) for name in self.names)
+        return [value if np.isfinite(value) else np.nan for value in found]
+
+
+def _fill(block: FloatArray, state: FollowerState) -> None:
+    """Write what servos report into the columns of `_REPORTED`, shape (n_joints, 7)."""
+    for column, quantity in enumerate(_REPORTED):
+        block[:, column] = getattr(state, quantity)
+
+
+def _finite(q_rad: FloatArray) -> FloatArray:
+    """Return `q_rad` with what isn't finite as NaN: stored records hold no infinities."""
+    if np.isfinite(q_rad).all():
+        return q_rad
+    return np.where(np.isfinite(q_rad), q_rad, np.nan)

@@ -17,15 +17,22 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.campaign import Quota, held
+from gaploop.collect.campaign import Quota, held, words
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.operator.keys import keys
-from gaploop.collect.recording import MakeLeader, MakeRig, SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig
-from gaploop.collect.scene_setup import sketch_text, words
-from gaploop.collect.session import drive_on
+from gaploop.collect.session import FPS, drive_on
 from gaploop.collect.session_options import DriveOptions
-from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
+from gaploop.collect.take import (
+    PATIENCE_S,
+    MakeLeader,
+    MakeRig,
+    Operator,
+    SessionEnd,
+    TakeResult,
+    record_takes,
+    run_take,
+)
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel
@@ -49,8 +56,6 @@ CLEAR_M: Final = 0.03
 """The arm stays this far above the table, out of the way of what lies there [m]."""
 LONGEST_S: Final = 30.0
 """No part is longer [s]."""
-FPS: Final = 30.0
-"""Frames a second of an arm, as in gaploop record [Hz]."""
 LOOK_S: Final = 0.1
 """How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
 HELD_S: Final = 2.0
@@ -384,8 +389,7 @@ def probe_robot(
         if not pressed.works:
             return "nobody is at a terminal to put the object in place"
         if part.conditions:
-            what = words(part.conditions, station.grid)
-            say(f"Put the {what}.\n{sketch_text(part.conditions, station.grid)}")
+            say(f"Put the {words(part.conditions, station.grid)}.")
         else:
             say(
                 "Be ready to hold the object between the jaws: they open, wait two seconds, "

@@ -23,7 +23,7 @@ import av
 import numpy as np
 import pyarrow as pa
 
-from gaploop.collect.video_stream import MATROSKA
+from gaploop.collect.encoder_process import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import (

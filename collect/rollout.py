@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.intervention import Driver, SharedLeader, TakeOver
+from gaploop.collect.intervention import Driver, OnStall, SharedLeader
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import TakeResult, run_take
+from gaploop.collect.take import FAULTS_IN_A_ROW, TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray, Tick
@@ -27,8 +27,6 @@ from gaploop.teleop.stopping import one_line
 
 log = logging.getLogger(__name__)
 
-FAULTS_IN_A_ROW: Final = 3
-"""A session that nobody watches ends after this many takes in a row in which the policy failed."""
 WAITED_S: Final = 0.2
 """A policy that let the arm wait this long in an attempt is told of [s]."""
 
@@ -258,7 +256,7 @@ class RolloutDriver:
 
     Args:
         make_policy_leader: makes it a leader, from the follower, its frame and control rate [Hz].
-        wishes: when the person takes over and hands back unasked, for a follower and a rate [Hz].
+        stall: when the person takes over and hands back unasked, for a follower and a rate [Hz].
         drives_between: the arm is driven between attempts, too.
     """
 
@@ -267,13 +265,13 @@ class RolloutDriver:
         policy: Policy,
         make_policy_leader: Callable[[Policy, Follower, float, float], PolicyLeader],
         attempts: Attempts,
-        wishes: Callable[[Follower, float], TakeOver],
+        stall: Callable[[Follower, float], OnStall | None],
         *,
         has_person: bool,
         drives_between: bool,
     ) -> None:
         self.policy, self.attempts, self.has_person = policy, attempts, has_person
-        self._make, self._wishes, self._drives_between = make_policy_leader, wishes, drives_between
+        self._make, self._stall, self._drives_between = make_policy_leader, stall, drives_between
         self._leader: SharedLeader | None = None
 
     def leader(
@@ -285,8 +283,8 @@ class RolloutDriver:
     ) -> SharedLeader:
         """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
-        wishes = self._wishes(follower, rates.fps)
-        self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, wishes)
+        stall = self._stall(follower, rates.fps)
+        self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, stall)
         return self._leader
 
     def switch(self) -> None:

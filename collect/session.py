@@ -13,38 +13,48 @@ import functools
 import logging
 import math
 import os
+import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
+from gaploop.collect.campaign import CampaignProgress, Quota, change_words, counts, held, words
 from gaploop.collect.devices import ArmDevices, CellDevices, SessionDevices, SharedDriver
-from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole
+from gaploop.collect.operator.console import (
+    ConsoleOperator,
+    OperatorConsole,
+    SessionLabels,
+)
 from gaploop.collect.operator.keys import DEFAULTS, DRIVE, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
-from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
 from gaploop.collect.operator.terminal import Turn, nowhere, terminal
-from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
-from gaploop.collect.publisher import STOPPING, Publisher
-from gaploop.collect.recording import (
+from gaploop.collect.operator.view import QuotaBar, Quotas
+from gaploop.collect.rig import Rig, scripted_leader
+from gaploop.collect.session_options import check_targets
+from gaploop.collect.take import (
     FAULTS_IN_A_ROW,
     MakeLeader,
     MakeRig,
+    Operator,
     SessionEnd,
     SetUpNext,
+    TakeResult,
     record_takes,
 )
-from gaploop.collect.rig import Rig, scripted_leader
-from gaploop.collect.scene_setup import change_words, words
-from gaploop.collect.session_options import check_targets
-from gaploop.collect.take import Operator, TakeResult
-from gaploop.core.errors import DeviceError, LostError, TrippedError
+from gaploop.core.errors import (
+    DeviceError,
+    GaploopError,
+    LostError,
+    TrippedError,
+    UnusableInputError,
+)
+from gaploop.core.journal_format import END
 from gaploop.core.progress import progress
-from gaploop.core.protocols import Leader, Suggest
+from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import TakeKind
@@ -60,24 +70,15 @@ log = logging.getLogger(__name__)
 
 FPS: Final = 30.0
 """Frames a second of a real arm, as in lerobot-record [Hz]."""
-REMEMBERED: Final = 5
-"""Takes of earlier sessions that can be labelled anew."""
-TAKEN: Final = {
-    lerobot_factory.KEYBOARD: {
-        "space": "hold to move",
-        "tab": "frame",
-        "-": "slower",
-        "=": "faster",
-    },
-    lerobot_factory.GAMEPAD: {
-        "pad:rightshoulder": "hold to move",
-        "pad:b": "emergency stop",
-        "pad:start": "clear a trip",
-        "pad:back": "frame",
-    },
-}
-"""Leader to the keys that it needs whether or not its dead-man button is held."""
+STOPPING: Final = (
+    "Stopping: the open take is left out, sealed ones are published. Ctrl-C again leaves that for "
+    "later."
+)
+"""Told as soon as a session is interrupted."""
+TAKEN: Final = {lerobot_factory.KEYBOARD: ("space",)}
+"""Leader to the operator's keys that it needs for itself."""
 HELD: Final = {lerobot_factory.KEYBOARD: "Space", lerobot_factory.GAMEPAD: "R1"}
+"""Leader with a window of its own to its dead-man button."""
 
 
 def about_takes(config: Any, kind: TakeKind, policy: str = "") -> TakeInfo:
@@ -101,7 +102,7 @@ def chosen_interface(display: str, leads: str) -> str:
     if display != "auto":
         return display
     names = ("DISPLAY", "WAYLAND_DISPLAY")
-    if leads in TAKEN or any(map(os.environ.get, names)) or sys.platform == "darwin":
+    if leads in HELD or any(map(os.environ.get, names)) or sys.platform == "darwin":
         return "window"
     return "terminal" if sys.stdin.isatty() and sys.stderr.isatty() else "none"
 
@@ -167,6 +168,50 @@ def drive_on(
             return reconnected, str(error)
 
 
+@contextlib.contextmanager
+def publishing_at_the_end(journal: Path, root: Path, repo_id: str) -> Iterator[list[PublishReport]]:
+    """Publish the journal when the block ends, however it does; yield where the report will be.
+
+    Whoever interrupts that is told the command for later.
+
+    Raises:
+        UnusableInputError: the dataset can't take it; the journal has it still.
+    """
+    words = ["publish", f"--journal={journal}", f"--dataset.root={root}"]
+    command = shlex.join(["gaploop", *words, f"--dataset.repo_id={repo_id}"])
+    reports: list[PublishReport] = []
+
+    def publish() -> None:
+        if next(journal.glob(f"*/{END}"), None) is None:
+            return
+        from gaploop.datasets.lerobot_publish import publish_takes
+
+        log.info("Publishing to %s …", root)
+        try:
+            reports.append(publish_takes(journal, root, repo_id))
+        except (GaploopError, OSError) as error:
+            raise UnusableInputError(
+                f"{one_line(error)} Every sealed take is safe in {journal}; once that is fixed: "
+                f"{command}"
+            ) from error
+
+    try:
+        try:
+            yield reports
+        except Exception:
+            try:
+                publish()
+            except GaploopError as failed:
+                log.error("%s", one_line(failed))  # its user is told what ended the session
+            raise
+        publish()
+    except (KeyboardInterrupt, SystemExit):  # nobody wants to wait any more
+        if next(journal.glob(f"*/{END}"), None) is not None:
+            log.warning("Not everything is published. The takes are in the journal; later:")
+            log.warning("%s", command)
+        raise
+
+
 class Session:
     """Drives, or records the quotas of one session and publishes them; run it once.
 
@@ -190,6 +235,8 @@ class Session:
     ) -> None:
         self._config, self._station, self._leads = config, station, leads
         self._rates, self.interface, self._driver = rates, interface, driver
+        self.published: list[PublishReport] = []
+        """What was published of the takes, once they are recorded; empty where nothing was."""
         self._shared: SharedDriver | None = None if driver is None else driver.leader
         self._attempts = None if driver is None else driver.attempts
         self.devices: SessionDevices
@@ -218,7 +265,7 @@ class Session:
         is_watched = self.interface != "none"
         rates = self._rates or Rates.near(FPS)
         why = lost = failed = ""
-        keys = KeyMap.of({}, TAKEN.get(self._leads, {}), DRIVE)
+        keys = KeyMap.of(DRIVE, TAKEN.get(self._leads, ()))
 
         def work() -> bool:
             nonlocal why, failed
@@ -346,7 +393,6 @@ class Session:
         *,
         resume: bool = False,
         progress: Callable[[], CampaignProgress] | None = None,
-        suggest: Suggest | None = None,
     ) -> SessionEnd:
         """Record until everything is, somebody ends it, or a device doesn't come back.
 
@@ -355,7 +401,6 @@ class Session:
             root: the dataset that they are published to.
             resume: takes that the journal holds already count.
             progress: says how far the campaign has come that is followed, if one is.
-            suggest: what failure analysis says of a take, as if it had failed.
 
         Raises:
             DeviceError: a device failed; what was sealed is published.
@@ -363,23 +408,17 @@ class Session:
         """
         self._about, self._quotas, self.root, self.journal = about, tuple(quotas), root, journal
         self._resume, self._progress = resume, progress
-        self._suggest = suggest
         self._wanted = sum(quota.takes for quota in quotas)
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
         config = self._config
-        self._publisher = Publisher(journal, root, config.dataset.repo_id)
-        if runs_by_itself(config, self._leads):
-            end = self._alone()
-        else:
-            with self._publisher, contextlib.ExitStack() as cleanup:
-                end = self._with_operator(cleanup)
+        with publishing_at_the_end(journal, root, config.dataset.repo_id) as self.published:
+            if runs_by_itself(config, self._leads):
+                end = self._alone()
+            else:
+                with contextlib.ExitStack() as cleanup:
+                    end = self._with_operator(cleanup)
         return replace(end, signals=tuple(self._stopped))
-
-    @property
-    def reports(self) -> list[PublishReport]:
-        """Every publication so far."""
-        return self._publisher.reports
 
     def _make_rig(self, conditions: Mapping[str, object]) -> Any:
         fps = None if self._rates is None else self._rates.fps
@@ -408,7 +447,6 @@ class Session:
             set_up=set_up,
             stop=stop,
             on_take=on_take,
-            publish=self._publisher.behind,
             operator=operator,
         )
 
@@ -427,7 +465,6 @@ class Session:
 
         with (
             stoppable(STOPPING) as self._stopped,
-            self._publisher,
             progress("Rolling out" if is_rollout else "Recording", self._wanted) as advance,
         ):
             return self._take(
@@ -452,19 +489,12 @@ class Session:
 
     def _with_operator(self, cleanup: contextlib.ExitStack) -> SessionEnd:
         config, driver, is_watched = self._config, self._driver, self.interface != "none"
-        keys = KeyMap.of(
-            config.keys, TAKEN.get(self._leads, {}), DEFAULTS if driver is None else ROLLOUT
-        )
+        keys = KeyMap.of(DEFAULTS if driver is None else ROLLOUT, TAKEN.get(self._leads, ()))
         self._stopped = cleanup.enter_context(stoppable(STOPPING))
         self.devices = self._connected(cleanup, keys)
         cleanup.callback(self.devices.close)
         self._stopped.again = self.devices.leave
         check_targets(self.devices.rig, self._quotas, self.root, self.journal)
-        sounds: dict[str, Any] = {}
-        if is_watched:
-            from gaploop.collect.operator.window import SoundPlayer
-
-            sounds["play"] = cleanup.enter_context(SoundPlayer()).play
         self._book = SessionLabels(self.journal, config.operator)
         cleanup.callback(self._book.close)
         times_s = config.dataset.episode_time_s, config.dataset.reset_time_s
@@ -473,28 +503,20 @@ class Session:
             keys,
             self._book,
             task=self._about.task,
-            **sounds,
+            bell=_ring if is_watched else lambda: None,
             hand_held=HELD.get(self._leads, ""),
             attended=is_watched,
         )
         console.safety, console.driver = self.devices.safety, driver
-        self._publisher.before = self._book.flush
-        suggester = None
-        if self._suggest is not None:
-            suggester = LabelSuggester(self._suggest, console.suggested)
-            cleanup.callback(suggester.close)
         if self._progress is None:  # a campaign is counted from the journal, which takes a while
             console.on_label = self._count
         self._operator = ConsoleOperator(
             console,
             self.devices,
-            suggester,
             self._recount,
             self._results.append,
             self._attempts,
         )
-        for uid, outcome, message in known_takes(self.journal, REMEMBERED):
-            console.remember(uid, outcome, message)
         have = held(self.journal, self._about.kind, self._quotas, resume=self._resume)
         self._held = have.total()
         self._count()
@@ -556,10 +578,7 @@ class Session:
             self._is_over,
         )
         self._recovered += end.recovered
-        is_filled = self._count()
-        if self._console.left:
-            return False
-        return not is_filled or self._console.finish(lambda: not self._count())
+        return not self._count() and not self._console.left
 
     def _set_up(self, quota: Quota, before: Quota | None) -> bool:
         grid = self._station.grid
@@ -570,11 +589,10 @@ class Session:
             self._config.robot.type != lerobot_factory.EMBEDDED and not self._config.auto_start
         )
         ask = is_by_hand and change != "nothing to change" and bool(conditions or had)
-        there = SetUp(words(conditions, grid), conditions, grid)
+        there = words(conditions, grid)
         change = change[:1].upper() + change[1:]
-        asked = SetUp(change, conditions, grid) if ask else there
-        going = self._console.await_set_up(asked, ask=ask)
-        self._console.show(there if conditions else SetUp())
+        going = self._console.await_set_up(change if ask else there, ask=ask)
+        self._console.show(there if conditions else "")
         return going
 
     def _recount(self) -> None:
@@ -588,11 +606,7 @@ class Session:
         """Tell the console how far the quotas are filled; return whether they are."""
         if self._progress is None:
             counted = self._held + sum(
-                counts(
-                    self._about.kind,
-                    self._console.outcome(r.uid, r.outcome),
-                    self._console.retracted(r.uid),
-                )
+                counts(self._about.kind, self._console.outcome(r.uid, r.outcome))
                 for r in self._results
             )
             self._lacking = max(0, self._wanted - counted)
@@ -613,6 +627,12 @@ class Session:
         return not self._lacking
 
 
+def _ring() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\a")
+        sys.stderr.flush()
+
+
 def _clear_hint(keys: KeyMap) -> str:
     """Return how the operator clears a trip."""
     return f"press {keys.name(Command.CLEAR) or 'Enter'} twice"
@@ -622,8 +642,7 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
     """Return, and warn of, what cameras and the encoder couldn't do in time.
 
     Returns:
-        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s];
-        `doubts`: lines about cameras that were slow or frozen.
+        `dropped`: pictures; `doubts`: lines about cameras that were slow or frozen.
     """
     takes = tuple(takes)
     doubts = [words for take in takes for words in take.doubts]
@@ -635,18 +654,11 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
             MORE_PICTURES,
         )
     dropped = sum(take.dropped for take in takes)
-    behind_s = max((take.behind_s for take in takes), default=0.0)
     if dropped:
         log.warning(
             "The encoder couldn't keep up: %d pictures were dropped; those rows repeat the "
             "picture before. Close other programs, or use fewer or smaller pictures.",
             dropped,
         )
-    elif behind_s:
-        log.warning(
-            "The encoder was up to %.1f s behind and encoded coarsely; nothing was dropped. Close "
-            "other programs, or use fewer or smaller pictures.",
-            behind_s,
-        )
     doubts = list(dict.fromkeys(doubts))
-    return {"dropped": dropped, "most_behind_s": round(behind_s, 2), "doubts": doubts}
+    return {"dropped": dropped, "doubts": doubts}

@@ -28,7 +28,7 @@ from gaploop.teleop.leaders.controls import CartesianOptions
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
-    from gaploop.collect.recording import MakeRig
+    from gaploop.collect.take import MakeRig
 
 DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
@@ -60,8 +60,6 @@ class SessionOptions(DriveOptions):
     """What else is recorded with an arm, at the control rate: name to
     '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
     numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
-    keys: dict[str, Any] = field(default_factory=dict)
-    """Other keys, pedals or gamepad buttons, such as '{"success": "b", "next": "right pad:a"}'."""
     auto_start: bool = False
     """Begin each episode when the reset is over, as lerobot-record does, not on a key; nobody is
     asked whether a plan's set-up is there."""

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -189,15 +188,12 @@ class EventStream:
 
 AFTER_S: Final = 0.02
 """What isn't urgent waits this long for the take to begin: it would hold the interpreter [s]."""
-CLOCK_STEP_S: Final = 0.05
-"""A wall clock that moves this far against the monotonic one was set, not slewed [s]."""
 
 
 class Flusher:
     """Calls `write` when told and every `WRITE_EVERY_S`, and `syncs` after each.
 
-    `first` is done once before anything else, `AFTER_S` after the start; `on_clock_step` is told
-    by how much the wall clock jumped [s].
+    `first` is done once before anything else, `AFTER_S` after the start.
     """
 
     def __init__(
@@ -205,14 +201,10 @@ class Flusher:
         first: Callable[[], None],
         write: Callable[[], None],
         syncs: Sequence[Callable[[], None]],
-        on_clock_step: Callable[[float], None],
-        wall_ns: Callable[[], int],
     ) -> None:
         self.fault: Exception | None = None
         """What ended one of the threads: from then on nothing is brought to the disk."""
         self._first, self._write, self._syncs = first, write, syncs
-        self._on_clock_step, self._wall_ns = on_clock_step, wall_ns
-        self._offset_ns = self._clock_offset_ns()
         self._due, self._over, self._written = (threading.Event() for _ in range(3))
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=name, daemon=True)
@@ -250,11 +242,6 @@ class Flusher:
         while not self._over.is_set():
             self._due.wait(WRITE_EVERY_S)
             self._due.clear()
-            offset_ns = self._clock_offset_ns()
-            step_s = (offset_ns - self._offset_ns) * 1e-9
-            self._offset_ns = offset_ns
-            if abs(step_s) >= CLOCK_STEP_S:
-                self._on_clock_step(step_s)
             self._write()
             self._written.set()
 
@@ -264,14 +251,3 @@ class Flusher:
             self._written.clear()
             for sync in self._syncs:
                 sync()
-
-    def _clock_offset_ns(self) -> int:
-        """Return wall less monotonic time, of three looks the one between which least time went by.
-
-        Beside busy programs the thread may be put off between its looks at the two clocks.
-        """
-        looks = []
-        for _ in range(3):
-            before_ns, wall_ns, after_ns = time.monotonic_ns(), self._wall_ns(), time.monotonic_ns()
-            looks.append((after_ns - before_ns, wall_ns - before_ns))
-        return min(looks)[1]

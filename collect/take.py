@@ -1,4 +1,8 @@
-"""One take: set up, run, judge, seal."""
+"""Takes: each set up, run, judged and sealed, one after another until the quotas are filled.
+
+A take goes from here through `journal` and `streams` (a turn to a row, rows to the disk) and
+`encoder` (pictures to videos).
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,28 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.collect.journal import JournalWriter
+from gaploop.collect.campaign import Quota, counts, held, still_missing
+from gaploop.collect.encoder import Encoder
+from gaploop.collect.journal import JournalWriter, Recorder, no_room, warm_up
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recorder import Recorder
+from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.core import journal_format
-from gaploop.core.errors import DeviceError, GaploopError
+from gaploop.core.consent import Place, Use, refusal_at, refused
+from gaploop.core.errors import DeviceError, GaploopError, LostError, UnusableInputError
+from gaploop.core.files import uuid7
 from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import RANDOMISED, Outcome
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
@@ -57,8 +66,6 @@ class TakeResult:
         reason: why it ended, in words.
         duration_s: on the loop's clock [s].
         dropped: pictures that the encoder couldn't take.
-        behind_s: the longest time whose pictures waited to be encoded [s].
-        sealing: the seal, where it is done behind the next take; it raises what went wrong.
         doubts: what is wrong with pictures that were recorded all the same, a line for each camera.
     """
 
@@ -68,8 +75,6 @@ class TakeResult:
     duration_s: float
     frames: int
     dropped: int = 0
-    behind_s: float = 0.0
-    sealing: Future[Path] | None = field(default=None, compare=False)
     doubts: tuple[str, ...] = ()
 
 
@@ -142,7 +147,6 @@ def run_take(
     sinks: Iterable[TakeSink] = (),
     stop: Callable[[], bool] = lambda: False,
     until_success: bool | None = None,
-    sealer: Executor | None = None,
     ended: Callable[[], str] = lambda: "",
     cut_off: Callable[[], str] = lambda: "",
     judged: bool = True,
@@ -165,7 +169,6 @@ def run_take(
         sinks: further subscribers of the loop.
         stop: asked every turn; True interrupts the take.
         until_success: end on success; by default only for policies, which don't say "done".
-        sealer: seals the take behind the next one's start; at once where it is None.
         ended: asked every turn; why the operator ends the take early, "" where it goes on.
         cut_off: asked every turn; what the take can't go on without, "" where all is there.
         judged: seal it with the rig's judgement; else it is for a person to say how it went.
@@ -217,18 +220,13 @@ def run_take(
     for camera, words in doubts.items():
         writer.event(end.duration_s, journal_format.PICTURES, camera=camera, why=words)
     uid = writer.header.info.uid
-    sealing = None
     if outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
     else:
         if (truth := rig.truth()) is not None:
             journal_format.append_truth(writer.folder.parent, uid, truth)
-        if sealer is None:
-            writer.seal(outcome, reason)
-        else:
-            sealing = writer.seal_behind(sealer, outcome, reason)
-    dropped, behind_s = sum(writer.dropped.values()), writer.most_behind_s
-    return replace(result, uid=uid, dropped=dropped, behind_s=behind_s, sealing=sealing)
+        writer.seal(outcome, reason)
+    return replace(result, uid=uid, dropped=sum(writer.dropped.values()))
 
 
 def follow_turns(turns: Turns, sinks: Iterable[TakeSink], is_over: Callable[[], bool]) -> LoopEnd:
@@ -328,7 +326,246 @@ class Operator:
         """Return the outcome of a take that stands now."""
         return result.outcome
 
-    def retracted(self, result: TakeResult) -> bool:
-        """Whether a label of the take was taken back and none has been given since."""
-        del result
-        return False
+
+# -- one after another ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """How a session went.
+
+    Attributes:
+        takes: sealed takes, oldest first.
+        counted: takes that count towards the quotas, those that were there at the start included.
+        recovered: unsealed takes that were there at the start and are marked `interrupted`.
+        interrupted: the user stopped it.
+        gave_up: a line for every quota that was given up.
+        reconnected: how often lost devices were connected again.
+        trip: the safety trip that ended it, where nobody was there to clear it.
+        signals: numbers of the signals to stop that came.
+        why: what ended driving without a record: quit, time, done, signal, trip, or lost where a
+            device failed without a trip.
+        failed: what failed where that ended it, or in stopping, in a line.
+    """
+
+    takes: tuple[TakeResult, ...] = ()
+    counted: int = 0
+    wanted: int = 0
+    recovered: int = 0
+    interrupted: bool = False
+    gave_up: tuple[str, ...] = ()
+    reconnected: int = 0
+    trip: str = ""
+    signals: tuple[int, ...] = ()
+    why: str = ""
+    failed: str = ""
+
+
+type MakeRig = Callable[[Mapping[str, object]], Rig]
+type MakeLeader = Callable[[Rig, int], Leader]
+type SetUpNext = Callable[[Quota, Quota | None], bool]
+"""Gets the next quota and the one set up before it; False ends the session."""
+
+
+FAULTS_IN_A_ROW: Final = 3
+"""A session ends when so many takes in a row couldn't be recorded, or so many in a row ended in a
+fault of the policy where nobody watches."""
+
+
+def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Say which cameras were others when the journal's newest take was recorded.
+
+    `cameras` are those of a take's header now.
+    """
+    with contextlib.suppress(UnusableInputError):  # said where it is read for what it holds
+        for folder in journal_format.take_folders(journal)[-1:]:
+            for name, before in journal_format.read_header(folder).cameras.items():
+                was, now = before.get("identity"), cameras.get(name, {}).get("identity")
+                if was and now and was != now:
+                    yield (
+                        f"Camera {name} was {was} in the take before, and is {now} now. See that "
+                        "it shows the same view, and calibrate it again where it has moved."
+                    )
+
+
+@dataclass(kw_only=True)
+class _Takes:
+    """The state of `record_takes`, whose arguments it has: takes and attempts."""
+
+    journal: Path
+    about: TakeInfo
+    max_s: float
+    seed: int
+    make_leader: MakeLeader
+    stop: Callable[[], bool]
+    on_take: Callable[[TakeResult, bool], None]
+    operator: Operator
+
+    def __post_init__(self) -> None:
+        self.about = replace(self.about, session=uuid7())
+        self.results: list[TakeResult] = []
+        self.attempts = Counter[str]()
+        """Set-up to how many attempts it has had."""
+        self.encoder = Encoder()
+        self._faults = 0
+        self._next_seed = self.seed + len(journal_format.take_folders(self.journal))
+
+    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
+        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
+
+        Returns how many count. Attempts are counted per set-up: a plan comes back to each of them
+        several times.
+        """
+        leader = self.make_leader(rig, self._next_seed)
+        # Have the encoder running before somebody waits for the first take.
+        if cameras := rig.header(self.about).cameras:
+            self.encoder.start(cameras)
+            for line in () if self.attempts else other_cameras(self.journal, cameras):
+                log.warning("%s", line)
+        first = len(self.results)
+
+        def counted() -> int:
+            return sum(map(self._counts, self.results[first:]))
+
+        while not self.stop() and counted() < missing and self.attempts[quota.key] < most:
+            if not self.operator.begin(lambda: rig.blocker() or no_room(self.journal), self.stop):
+                break
+            if counted() >= missing:
+                continue  # a take was labelled anew while the next one was waited for
+            self.attempts[quota.key] += 1
+            result = self._take(rig, leader, quota)
+            if result.outcome is not Outcome.INTERRUPTED:
+                self._faults = 0
+                self.results.append(result)
+                self.on_take(result, self._counts(result))
+        return counted()
+
+    def _failed(self, result: TakeResult, why: str) -> None:
+        """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
+        log.warning("Take %s is interrupted: %s", result.uid, why)
+        self._faults += 1
+        if self._faults >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"{self._faults} takes in a row could not be recorded; the last one: {why}"
+            )
+
+    def _counts(self, result: TakeResult) -> bool:
+        return counts(self.about.kind, self.operator.outcome(result))
+
+    def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
+        seed, self._next_seed = self._next_seed, self._next_seed + 1
+        drawn = rig.drawn(seed)
+        about = replace(
+            self.about,
+            plan=quota.plan,
+            dimensions=dict(quota.dimensions),
+            conditions={RANDOMISED: drawn} if drawn else {},
+        )
+        header = rig.header(about, leader)
+        # Asked for each take: people may have withdrawn their consent meanwhile.
+        place = Place("journal", str(self.journal.absolute()))
+        if reason := refusal_at(None, header.info, Use.RECORD, place):
+            raise refused(reason, Use.RECORD, "This take")
+        encoder, waits = self.encoder, not rig.is_real_time
+        try:
+            with JournalWriter(self.journal, header, encoder=encoder, waits=waits) as writer:
+                result = self.operator.run(
+                    rig,
+                    leader,
+                    seed=seed,
+                    max_s=self.max_s,
+                    writer=writer,
+                    stop=self.stop,
+                )
+        except LostError:
+            raise
+        except DeviceError as error:
+            result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
+        if result.outcome is Outcome.INTERRUPTED and not self.stop():
+            self._failed(result, result.reason)
+        return result
+
+
+def record_takes(
+    journal: Path,
+    about: TakeInfo,
+    quotas: Sequence[Quota],
+    make_rig: MakeRig,
+    make_leader: MakeLeader,
+    *,
+    max_s: float = 10.0,
+    seed: int = 0,
+    resume: bool = False,
+    set_up: SetUpNext = lambda _quota, _before: True,
+    stop: Callable[[], bool] = lambda: False,
+    on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
+    operator: Operator | None = None,
+) -> SessionEnd:
+    """Record takes until every quota is filled.
+
+    Each take is sealed as it ends. A failed demonstration is kept, as a failure, and
+    doesn't count. Takes left unsealed, by this session or one before, are recovered as
+    `interrupted`. A take that can't be recorded ends, because the encoder died, the disk is full,
+    a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
+
+    Args:
+        about: what all takes share, such as task, kind, policy, operator and consent.
+        quotas: in this order; a quota of 0 is passed over. A set-up may come several times; takes
+            that are there already are struck off its first quotas.
+        make_rig: builds the rig for a quota's conditions; closed here.
+        max_s: longest duration of a take [s].
+        seed: scenes are drawn from it and the number of takes in the journal, so that a session
+            that goes on doesn't repeat its scenes.
+        resume: takes that the journal holds already count towards quotas without a plan item.
+            Those of a plan item always do: its quota belongs to the campaign.
+        set_up: called before a rig is made for conditions that differ from those before.
+        stop: asked every turn; True interrupts the take and ends the session.
+        on_take: called once a take is sealed; its second argument says whether it counts.
+        operator: looks after the session; nobody does unless given.
+
+    Raises:
+        UnusableInputError: the journal can't be written, or people take part without consent.
+        LostError: a device is gone, and has to be connected anew.
+        DeviceError: takes can't be recorded.
+    """
+    warm_up()
+    recovered = len(recover(journal).recovered) if journal.exists() else 0
+    have = held(journal, about.kind, quotas, resume=resume)
+    operator = operator or Operator()
+    session = _Takes(
+        journal=journal,
+        about=about,
+        max_s=max_s,
+        seed=seed,
+        make_leader=make_leader,
+        stop=stop,
+        on_take=on_take,
+        operator=operator,
+    )
+    missing = still_missing(quotas, have)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(recover, journal)
+        cleanup.callback(session.encoder.close)
+        gave_up: list[str] = []
+        most, done, before = Counter[str](), Counter[str](), None
+        for quota, lacking in zip(quotas, missing, strict=True):
+            most[quota.key] += operator.attempts_per_take * lacking
+        for quota, lacking in zip(quotas, missing, strict=True):
+            if not lacking or stop() or session.attempts[quota.key] >= most[quota.key]:
+                continue
+            if not set_up(quota, before):
+                break
+            before = quota
+            with contextlib.closing(make_rig(quota.conditions)) as rig:
+                done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
+            wanted = most[quota.key] // operator.attempts_per_take
+            if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
+                name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
+                gave_up.append(
+                    f"Gave up on {name}: {most[quota.key]} attempts gave {done[quota.key]} of "
+                    f"{wanted} takes. Ease the conditions or lower the quota."
+                )
+    wanted = sum(quota.takes for quota in quotas)
+    counted = wanted - sum(missing) + done.total()
+    takes = tuple(replace(take, outcome=operator.outcome(take)) for take in session.results)
+    return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(gave_up))

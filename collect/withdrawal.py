@@ -1,8 +1,12 @@
-"""Withdrawn consent: the person's takes out of every journal and dataset that the tool reaches.
+"""Withdrawn consent: the takes of a person out of every journal and dataset that the tool reaches.
 
 First the register says so, which stops recording, publishing and pushing; then takes are removed
 from the places that the register knows or the caller names. Killed at any instant, running it
-again goes on: a journal's take keeps its header until everything else of it is gone.
+again goes on: a take of a journal keeps its header until everything else of it is gone.
+
+What was made of takes goes, too: frame caches, what `check --fix` kept, pages of analyses. Runs
+that used them are found by their `run.json`, where the register has noted them, beside the
+datasets, and where the caller says.
 """
 
 from __future__ import annotations
@@ -10,24 +14,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import mmap
+import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect import take_copies
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from gaploop.collect.recovery import held_take, without_header
-from gaploop.collect.take_copies import RunOfTakes, clear_pages, runs_of
 from gaploop.core import consent, journal_format, labels, platform_calls
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
+from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
-from gaploop.datasets import layout, staging
-from gaploop.datasets.cache.folder import cache_path, is_cache
+from gaploop.datasets import columns, layout, lineage, staging
+from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
 from gaploop.datasets.check.fix import kept_copies
 from gaploop.datasets.edit.actions import delete_takes
 
@@ -42,6 +50,7 @@ OUT_OF_REACH: Final = (
     "what policies learned from the takes, adapters among them, and what was made from those",
     "tables, pages and pictures that you saved elsewhere, and older revisions on a Hub",
     "caches of other programs, such as ~/.cache/huggingface with what was downloaded from a Hub",
+    "videos of a review that is open or was killed, in the folder for temporary files",
 )
 """What no register can know of; every report says so."""
 
@@ -181,15 +190,13 @@ def _clear_copies(
     noted = (Path(p.where) for p in where if p.what == "cache")
     caches = dict.fromkeys((*map(cache_path, roots), *noted))
     for cache in filter(is_cache, caches):
-        why = take_copies.clear_cache(cache) if remove else ""
+        why = clear_cache(cache) if remove else ""
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
-    folders = take_copies.lerobot_tables(uids)
+    folders = lerobot_tables(uids)
     is_theirs = functools.partial(_is_theirs, id_=id_, uids=uids)
     for root in roots:
-        folders += [
-            copy for copy in kept_copies(root) if take_copies.may_hold(copy, uids, is_theirs)
-        ]
+        folders += [copy for copy in kept_copies(root) if may_hold(copy, uids, is_theirs)]
     for folder in folders:
         try:
             if remove:
@@ -198,9 +205,6 @@ def _clear_copies(
         except OSError as error:
             left.append(Unreached(str(folder), f"can't be removed ({error.strerror}): delete it"))
     gone += [page for run in shown for page in clear_pages(run, remove=remove)]
-    if remove:
-        why = "a review that is open keeps videos: close it, then run this again"
-        left += [Unreached(str(review), why) for review in take_copies.clear_reviews()]
     return gone, left
 
 
@@ -329,3 +333,154 @@ def _delete_take(folder: Path) -> bool:
         folder.rmdir()
     platform_calls.sync_path(folder.parent)
     return True
+
+
+# -- what was made of takes ---------------------------------------------------------------------
+
+
+def clear_cache(path: Path) -> str:
+    """Remove a frame cache; return why it couldn't be, or ""."""
+    try:
+        is_gone = remove_cache(path)
+    except OSError as error:
+        return f"a frame cache that can't be removed ({error.strerror}): delete it"
+    return "" if is_gone else "a frame cache in use: end the training, then run this again"
+
+
+def may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
+    """Say whether a damaged dataset holds takes; True where its tables can't be read to the end."""
+    hashes = {columns.take_hash(uid) for uid in uids}
+    try:
+        if any(is_theirs(e.info) for e in layout.read_episodes(layout.read_info(root))):
+            return True
+        for path in sorted(root.glob("data/**/*.parquet")):
+            held = pq.read_table(path, columns=[columns.TAKE])[columns.TAKE]
+            if hashes & set(held.unique().to_pylist()):
+                return True
+        texts = [p.read_bytes() for p in (root / "meta" / "gap").glob("*") if p.is_file()]
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, UnusableInputError):
+        return True
+    names = {p.name.partition(".")[0] for p in (root / "telemetry").glob("*")}
+    return any(uid in names or any(uid.encode() in t for t in texts) for uid in uids)
+
+
+def lerobot_tables(uids: Collection[str]) -> list[Path]:
+    """Return folders in which LeRobot's loader keeps tables with some takes in them.
+
+    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow, with
+    pictures that stand in the tables. What is deleted there is made anew when it is needed.
+    """
+    needles = [u.encode() for u in uids]
+    needles += [columns.take_hash(u).to_bytes(8, "little") for u in uids]
+    found = dict[Path, None]()
+    # Hugging Face's folder for tables, by its own rules (datasets.config).
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
+    tables = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
+    for path in sorted(tables.glob("parquet/*/*/*/*.arrow")):
+        with (
+            contextlib.suppress(OSError, ValueError),  # an empty one, or one that has just gone
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if any(content.find(needle) >= 0 for needle in needles):
+                found[path.parent] = None
+    return list(found)
+
+
+RUN_DEPTH: Final = 3
+"""How many folders below a dataset's parent its training runs are looked for."""
+TRAININGS: Final = ("finetune", "pretrain", "train")
+PAGE: Final = "report.html"
+"""The only file of an analysis with pictures of takes in it."""
+TEXTS: Final = (".json", ".jsonl", ".csv", ".yaml", ".html")
+
+
+@dataclass(frozen=True)
+class RunOfTakes:
+    """A run that some of the takes went into; an analysis shows them, where it is no training.
+
+    Attributes:
+        takes: how many of them; 1 where the run names only the dataset's folder, 0 where a policy
+            that it started from learned from them.
+        policies: ids of the policies that came of it.
+    """
+
+    folder: str
+    id: str
+    command: str
+    takes: int
+    policies: tuple[str, ...] = ()
+    is_training: bool = True
+
+
+def runs_of(
+    uids: Collection[str], roots: Sequence[Path], folders: Sequence[Path], noted: Sequence[Path]
+) -> Iterator[RunOfTakes]:
+    """Yield the runs whose inputs name one of the takes; by folder where they list no takes.
+
+    Args:
+        roots: datasets and journals that hold them; runs are looked for beside these.
+        folders: further folders to look in, however deep.
+        noted: folders of runs that the register knows.
+    """
+    paths = {path for folder in folders for path in folder.rglob(RUN)}
+    paths.update(folder / RUN for folder in noted)
+    for root in roots:
+        for depth in range(RUN_DEPTH + 1):
+            paths.update(root.parent.glob("*/" * depth + RUN))
+    names = {str(root.resolve()) for root in roots}
+    later = list[tuple[RunOfTakes, str]]()
+    known = set[str]()
+    for path in sorted(paths):
+        try:
+            run, base = _read(path, uids, names)
+        except (OSError, ValueError, UnusableInputError):
+            continue  # not one of ours
+        if run.takes:
+            known.update(run.policies)
+            yield run
+        else:
+            later.append((run, base))
+    while found := [(run, base) for run, base in later if base in known]:
+        later = [entry for entry in later if entry not in found]
+        for run, _ in found:
+            known.update(run.policies)
+            yield run
+
+
+def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTakes, str]:
+    value = read_run(path)
+    if value.get("schema") == lineage.SCHEMA:
+        raise ValueError("a dataset's own, which is cleared as a dataset")
+    used = sum(_used(entry, uids, names, path.parent) for entry in value["inputs"])
+    command, result = str(value.get("command", "")), value["result"]
+    is_training = command in TRAININGS or "policy" in result
+    policies = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
+    if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
+        files = (p for p in path.parent.iterdir() if p.suffix in TEXTS and p.is_file())
+        texts = [p.read_bytes() for p in files]
+        used = sum(any(uid.encode() in text for text in texts) for uid in uids)
+    made = tuple(sorted(policies - {""}))
+    run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used, made, is_training)
+    return run, value["lineage"]["base"] or "-"
+
+
+def _used(entry: Mapping[str, Any], uids: Collection[str], names: set[str], folder: Path) -> int:
+    if "uids" in entry:
+        return len(set(entry["uids"]) & set(uids))
+    if not entry.get("root"):
+        return 0
+    root = Path(str(entry["root"]))
+    candidates = (root, folder / root)
+    return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))
+
+
+def clear_pages(run: RunOfTakes, *, remove: bool) -> list[str]:
+    """Delete an analysis's page, which shows pictures of takes; return what is, or would be."""
+    page = Path(run.folder) / PAGE
+    if run.is_training or page.is_symlink() or not page.is_file():
+        return []
+    if remove:
+        page.unlink()
+    return [str(page)]

@@ -45,7 +45,6 @@ TRUTH: Final = "truth.jsonl"
 SCHEMA: Final = "gaploop.take.v1"
 _TEXTS: Final = tuple(f.name for f in fields(TakeInfo) if f.type == "str")
 DROPPED: Final = "dropped"
-BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
 PICTURES: Final = "pictures"
 """Event at the end of a take with a slow or frozen camera: {"camera": …, "why": …}."""
@@ -122,7 +121,6 @@ class TakeEnd:
         dropped: camera to pictures that the encoder could not take; those rows stand beside the
             picture before, as its age in the row says.
         checksums: file name to SHA-256.
-        coarse: camera to pictures that were encoded coarsely, because the encoder was behind.
     """
 
     outcome: Outcome
@@ -131,7 +129,6 @@ class TakeEnd:
     telemetry_rows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
-    coarse: Mapping[str, int] = field(default_factory=dict)
 
 
 def frames_schema(
@@ -189,13 +186,13 @@ def read_end(folder: Path) -> TakeEnd | None:
         return None
     value = read_json(path)
     try:
+        value.pop("coarse", None)  # counted before 2026-11-27
         end = TakeEnd(**{**value, "outcome": outcome(value["outcome"], str(path))})
         return replace(
             end,
             frames=int(end.frames),
             telemetry_rows=int(end.telemetry_rows),
             dropped={str(camera): int(n) for camera, n in end.dropped.items()},
-            coarse={str(camera): int(n) for camera, n in end.coarse.items()},
             checksums=dict(end.checksums),
         )
     except DAMAGE as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,6 @@ from gaploop.core.messages import (
     SafeCommand,
     Tick,
 )
-from gaploop.core.take import Take
 
 
 class Leader(Protocol):
@@ -188,8 +187,3 @@ class TakeSink(Protocol):
 
     def tick(self, tick: Tick) -> None:
         """Take note of one turn; must not block."""
-
-
-type Suggest = Callable[[Take], Mapping[str, object]]
-"""The automatic label after a take: field to value, such as `{"failure_mode": "slip"}`; empty if
-unsure."""

@@ -130,16 +130,12 @@ class Costs:
         reset_s: from the end of a take to the start of the next of the same set-up [s].
         setup_s: what a change of set-up adds to that [s].
         rate_per_hour: operator and station [`currency` per hour].
-        welcome_s: what each participant adds: consent, briefing, trying out [s].
-        fee_per_person: what each participant is paid [`currency`].
     """
 
     take_s: float | None = ranged(None, 0.1, 36_000.0)
     reset_s: float | None = ranged(None, 0.0, 36_000.0)
     setup_s: float | None = ranged(None, 0.0, 36_000.0)
     rate_per_hour: float | None = ranged(None, 0.0, 1e6)
-    welcome_s: float | None = ranged(None, 0.0, 36_000.0)
-    fee_per_person: float | None = ranged(None, 0.0, 1e6)
     currency: str = read_with(_currency, "EUR")
 
 

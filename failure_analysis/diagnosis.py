@@ -526,12 +526,6 @@ def suggested_labels(take: TakeDiagnosis) -> tuple[LabelEvent, ...]:
     return tuple(events)
 
 
-def labels_if_failed(take: Take) -> Mapping[str, object]:
-    """Return what is suggested as labels of a take, field to value, as if it had failed."""
-    found = diagnose([replace(take, outcome=Outcome.FAILURE)]).takes
-    return {event.field: event.value for event in suggested_labels(found[0])} if found else {}
-
-
 def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
     """Write `diagnosis.json`, atomically."""
     write_json(path, diagnosis.to_json())

@@ -15,9 +15,8 @@ from typing import Final
 from gaploop.collect.campaign import Quota, plan_quotas
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.probe import parts_of, probe_cell
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import scripted_leader
-from gaploop.collect.take import TakeResult
+from gaploop.collect.take import TakeResult, record_takes
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan

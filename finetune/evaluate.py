@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.journal import FrameRow
+from gaploop.collect.journal import FrameRow, Recorder, channels
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError

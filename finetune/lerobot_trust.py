@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.lerobot_registry import DISCOVERED
+from gaploop.collect.lerobot_factory import DISCOVERED
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.paths import plain_name

@@ -180,7 +180,7 @@ def _policy(config: DoctorConfig) -> tuple[ActPolicy | None, Checked]:
 def _look(
     config: DoctorConfig, policy: ActPolicy | None, checked: Checked
 ) -> Iterator[CheckResult]:
-    from gaploop.collect.video_stream import CODEC
+    from gaploop.collect.encoder_process import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks import calibrations, cameras, machine, servos
     from gaploop.teleop.servos.calibration import arm_folder

@@ -99,7 +99,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
-    from gaploop.collect.lerobot_registry import with_types
+    from gaploop.collect.lerobot_factory import with_types
     from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 
     usual: type = PushtEnv

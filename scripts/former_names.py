@@ -82,7 +82,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
     "vision": "From a clone: python -m benchmarks base_vision.",
-    "smoothing.temporal_ensemble_coeff": "Smooth with --smoothing.exponential_s=0.1.",
+    "smoothing.temporal_ensemble_coeff": "Where the arm shakes, lower --speed_scale.",
     "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
@@ -108,6 +108,9 @@ DROPPED: Final[Mapping[str, str]] = {
         (f"cost.{n}" for n in ("take_s", "reset_s", "setup_s", "rate_per_hour", "currency")),
         "State costs in the station file: --station=station.yaml (docs/data/files.md).",
     ),
+    "record keys": "Let a pedal send one of the keys that the screen shows.",
+    "rollout keys": "Let a pedal send one of the keys that the screen shows.",
+    "smoothing.exponential_s": "Where the arm shakes, lower --speed_scale.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }
 """Option that is gone, after its command where others may have one, → what does it now."""

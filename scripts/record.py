@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gaploop.collect.campaign import CampaignProgress, Quota
+from gaploop.collect.campaign import (
+    Campaign,
+    Quota,
+    require_consents,
+    takes_now,
+    words,
+)
 from gaploop.collect.campaign import campaign as in_order
 from gaploop.collect.lerobot_factory import EMBEDDED, EXPERT, evidence_of, kind, session_station
-from gaploop.collect.participants import Campaign, require_consents, takes_now
-from gaploop.collect.scene_setup import sketch_text, words
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import load_plan
-from gaploop.core.protocols import Suggest
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
@@ -25,16 +28,13 @@ from gaploop.scripts._library import command
 from gaploop.scripts.push import push_after
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
-
-    from gaploop.collect.recording import SessionEnd
+    from gaploop.collect.take import SessionEnd
     from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
+    "dataset.private", "dataset.reset_time_s", "journal", "sensors", "auto_start",
     "cartesian.*", "display", "operator", "consent", "dataset.push_to_hub",
     "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
@@ -213,7 +213,7 @@ def record(config: Any) -> RecordResult:
         UnusableInputError: options don't go together, or a consent is missing.
         DeviceError: a device can't be used.
     """
-    from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
+    from gaploop.collect.session import Session, about_takes, chosen_interface
     from gaploop.teleop.loop import Rates
 
     is_cell = config.robot.type == EMBEDDED
@@ -251,12 +251,6 @@ def record(config: Any) -> RecordResult:
                 "terminal. Run it in a terminal, or give --auto_start where something else sets "
                 "the station up."
             )
-    suggest: Suggest | None = None
-    if interface != "none" and not runs_by_itself(config, leads):
-        # Now: later it would hold up the control loop.
-        from gaploop.failure_analysis.diagnosis import labels_if_failed
-
-        suggest = labels_if_failed
     session = Session(
         config,
         station,
@@ -271,14 +265,13 @@ def record(config: Any) -> RecordResult:
         journal,
         resume=config.resume,
         progress=None if campaign is None else campaign.progress,
-        suggest=suggest,
     )
     plan = None if campaign is None else campaign.plan
     result = RecordResult(
         end,
         journal,
         root,
-        session.reports,
+        session.published,
         plan="" if plan is None else plan.id,
         evidence=evidence_of(config.robot, station, as_of_plan=bool(plan and plan.takes)),
         campaign=None if campaign is None else campaign.as_json(),
@@ -303,90 +296,36 @@ _BAR: Final = 18
 
 
 def campaign_text(campaign: Campaign) -> str:
-    """Return a table with a bar for every set-up, what comes next, and the time left.
-
-    And where the plan asks for participants, how far each band is, and what programmes cost.
-    """
-    now, grid = campaign.progress(), campaign.station.grid
-    tables = [_set_ups(now, grid)]
-    if people := campaign.people():
-        bands = [
-            (
-                p.kind.replace("_", " "),
-                p.band,
-                f"{p.have}/{p.wanted}",
-                _bar(p.have, p.wanted),
-                "few" if p.people is None else str(p.people),
-            )
-            for p in people.progress()
-        ]
-        costs = [
-            (
-                f"{c.takes} takes",
-                str(c.people),
-                f"{c.hours:.1f}",
-                "no rate" if c.money is None else f"{c.money:,.0f}",
-            )
-            for c in campaign.costs()
-        ]
-        currency = campaign.station.costs.currency
-        tables += [
-            _table(("participants", "band", "takes", "", "people"), bands, "left"),
-            _table(("programme", "people", "operator's hours", currency), costs, "right"),
-        ]
-    return "\n".join([*options.as_lines(*tables), _summary(now, grid)])
-
-
-def _set_ups(now: CampaignProgress, grid: tuple[int, int]) -> Table:
+    """Return a table with a bar for every set-up and band, what comes next, and the time left."""
     from rich import box
     from rich.table import Table
 
+    now, grid = campaign.progress(), campaign.station.grid
+    rows: list[tuple[str, str, int, int]] = []
+    for dimension, setups in now.by_dimension().items():
+        if len(setups) > 1:
+            have = sum(min(s.have, s.wanted) for s in setups)
+            rows.append((dimension, "in all", have, sum(s.wanted for s in setups)))
+        for n, setup in enumerate(setups, 1):
+            name = dimension if len(setups) == 1 else f"  {n}"
+            rows.append((name, words(setup.conditions, grid), setup.have, setup.wanted))
+    if people := campaign.people():
+        bands = people.progress()
+        rows += [(p.kind.replace("_", " "), p.band, p.have, p.wanted) for p in bands]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
         table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
-    for dimension, setups in now.by_dimension().items():
-        have = sum(min(s.have, s.wanted) for s in setups)
-        wanted = sum(s.wanted for s in setups)
-        if len(setups) > 1:
-            table.add_row(dimension, "in all", f"{have}/{wanted}", _bar(have, wanted))
-        for n, setup in enumerate(setups):
-            name = dimension if len(setups) == 1 else f"  {n + 1}"
-            what, bar = words(setup.conditions, grid), _bar(setup.have, setup.wanted)
-            table.add_row(name, what, f"{setup.have}/{setup.wanted}", bar)
-    return table
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], justify: JustifyMethod) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        column.justify = justify
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _bar(have: int, wanted: int) -> str:
-    done = min(_BAR, _BAR * have // max(1, wanted))
-    return "█" * done + "░" * (_BAR - done)
-
-
-def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
+    for name, what, have, wanted in rows:
+        done = min(_BAR, _BAR * have // max(1, wanted))
+        table.add_row(name, what, f"{have}/{wanted}", "█" * done + "░" * (_BAR - done))
     text = f"{now.have} of {now.wanted} takes."
     if not now.left:
-        return f"{text} The plan is filled."
-    first = now.left[0]
-    basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
-    text += f" About {_duration(now.left_s)} left ({basis})."
-    text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
-    sketch = sketch_text(first.conditions, grid)
-    return f"{text}\n{sketch}" if sketch else text
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+        text += " The plan is filled."
+    else:
+        first, minutes = now.left[0], round(now.left_s / 60)
+        left = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+        left = left if now.left_s >= 90 else f"{now.left_s:.0f} s"
+        basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
+        text += f" About {left} left ({basis})."
+        text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
+    return "\n".join([*options.as_lines(table), text])

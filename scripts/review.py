@@ -71,7 +71,6 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.collect.take_copies import review_folder
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.review.label_session import LabelSession, rescue
     from gaploop.failure_analysis.review.takes import TakeSource
@@ -105,7 +104,8 @@ def run(config: ReviewConfig) -> int:
         print(text, file=sys.stderr, flush=True)
 
     session = LabelSession(store, author, found, use_suggestions=config.suggestions)
-    with review_folder() as media:
+    with tempfile.TemporaryDirectory(prefix="gaploop_review_") as name:
+        media = Path(name)
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)
         try:

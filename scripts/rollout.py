@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from gaploop.collect.campaign import require_consents
 from gaploop.collect.lerobot_factory import (
     EMBEDDED,
     EXPERT,
@@ -19,9 +18,8 @@ from gaploop.collect.lerobot_factory import (
     robot_words,
     station_for,
 )
-from gaploop.collect.participants import require_consents
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
-from gaploop.core.protocols import Follower, Policy, Suggest
+from gaploop.core.protocols import Follower, Policy
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts.push import push_after
@@ -29,15 +27,14 @@ from gaploop.scripts.record import RecordResult
 from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
-    from gaploop.collect.intervention import TakeOver
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.failure_analysis.live.watch import SessionWatch
 
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
-    "journal", "sensors", "keys", "auto_start", "cartesian.*", "display",
+    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s",
+    "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
     "factors", "watch", "policy.fps", "dataset.episode_time_s",
 )  # fmt: skip
@@ -53,16 +50,6 @@ gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim 
 
 POSITIONAL: Final = ()
 DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
-TAKE_OVER_DEG: Final = 5.0
-"""With `--take_over=motion`: a leader that is moved further than this within half a second [°]."""
-
-
-@dataclass
-class SmoothingOptions:
-    """How a policy's targets are smoothed."""
-
-    exponential_s: float | None = None
-    """Follow targets with a first-order lag of this time constant [s]; 0.1 is gentle."""
 
 
 @dataclass
@@ -108,15 +95,12 @@ class RolloutConfig(SessionOptions):
 
     policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
     dataset: RolloutDataset = field(default_factory=RolloutDataset)
-    take_over: Literal["key", "motion", "auto", "never"] = "key"
-    """key: t takes over and hands back. motion: also when the leader is moved by 5° within half a
-    second. auto: also when the arm has stood still for 1.5 s or the attempt is late (6 s; both
-    longer where the policy drives slowly), for runs that nobody watches. never: no leader is
-    used."""
+    take_over: Literal["key", "auto", "never"] = "key"
+    """key: t takes over and hands back. auto: also when the arm has stood still for 1.5 s
+    or the attempt is late (6 s; both longer where the policy drives slowly), for runs that nobody
+    watches. never: no leader is used."""
     hand_back_s: float | None = None
-    """Hand back by itself: with motion after the leader has rested this long, with auto after
-    the person has driven this long [s]. Unless given, only t hands back."""
-    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
+    """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
     watch: str = "auto"
     """Takes that went well, as the reference: an attempt that looks like failing is reported
     while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
@@ -138,7 +122,8 @@ def run(config: Any) -> int:
     if options.show_file(config.robot):
         return 0
     from gaploop.collect.campaign import Quota, in_blocks
-    from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
+    from gaploop.collect.intervention import OnStall
+    from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
@@ -147,7 +132,6 @@ def run(config: Any) -> int:
 
     config.policy.required()
     check_session(config, "hand_back_s")
-    lag_share(config.smoothing.exponential_s, 1.0)
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
     go_on_with(config, root, journal)
@@ -159,11 +143,17 @@ def run(config: Any) -> int:
     watched = session_watch(config.watch, policy, id_, is_embedded)
     drives = PolicyLeader if by_itself else AsyncPolicyDriver  # simulated time waits for a policy
     blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
+
+    def stall(follower: Follower, fps: float) -> OnStall | None:
+        if config.take_over != "auto":
+            return None
+        return OnStall(fps, follower.from_units, hand_back_s=config.hand_back_s)
+
     driver = RolloutDriver(
         policy,
-        functools.partial(drives, lag_s=config.smoothing.exponential_s),
+        drives,
         Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
-        functools.partial(_takeover_policy, config),
+        stall,
         has_person=bool(leads),
         drives_between=not is_embedded,
     )
@@ -184,15 +174,9 @@ def run(config: Any) -> int:
                 f"{why[0].upper()}{why[1:]}",
                 journal,
             )
-    suggest: Suggest | None = None
     interface = chosen_interface(config.display, leads)
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
-    elif interface != "none":
-        # Now: later it would hold up the control loop.
-        from gaploop.failure_analysis.diagnosis import labels_if_failed
-
-        suggest = labels_if_failed
     session = Session(
         config,
         station,
@@ -203,12 +187,12 @@ def run(config: Any) -> int:
     )
     about = about_takes(config, TakeKind.ROLLOUT, id_)
     resume = bool(config.factors)
-    end = session.record(about, quotas, root, journal, resume=resume, suggest=suggest)
+    end = session.record(about, quotas, root, journal, resume=resume)
     result = RecordResult(
         end,
         journal,
         root,
-        session.reports,
+        session.published,
         plan="",
         evidence=evidence_of(config.robot, station),
         campaign=None,
@@ -232,24 +216,6 @@ def _policy(config: Any) -> tuple[Policy, str]:
     warn_withdrawn(path)
     loaded = load_policy(path, task=config.dataset.single_task, fps=config.policy.fps)
     return loaded, policy_id(path)
-
-
-# -- what the options ask for -------------------------------------------------------------------
-
-
-def _takeover_policy(config: Any, follower: Follower, fps: float) -> TakeOver:
-    """Return when the person takes over and hands back unasked."""
-    from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
-
-    if config.take_over == "motion":
-        return OnMotion(math.radians(TAKE_OVER_DEG), config.hand_back_s)
-    if config.take_over == "auto":
-        return OnStall(
-            fps,
-            follower.from_units,
-            hand_back_s=config.hand_back_s,
-        )
-    return TakeOver()
 
 
 # -- what is said at the end --------------------------------------------------------------------

@@ -37,15 +37,13 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
-collect/take_copies.py:_used | folder / root | reads
-collect/take_copies.py:clear_pages | page.unlink() | ours
-collect/take_copies.py:clear_reviews | shutil.rmtree(folder) | listed
-collect/take_copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
-collect/take_copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
-collect/take_copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
-collect/take_copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
-collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
-collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
+collect/withdrawal.py:_used | folder / root | reads
+collect/withdrawal.py:clear_pages | page.unlink() | ours
+collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
+collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
+collect/withdrawal.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/withdrawal.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
+collect/encoder_process.py:_Server.obey | Path(order['folder']) | ours
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._opened | self.folder / name | ours
@@ -60,7 +58,7 @@ collect/recovery.py:_rewrite_video | path.unlink(missing_ok=True) | take
 collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:recover | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:recover | os.replace(header, header.with_name(f'{header.name}.torn')) | take
-collect/video_stream.py:camera_stream | folder / f'{camera}.mkv' | paths
+collect/encoder_process.py:camera_stream | folder / f'{camera}.mkv' | paths
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed
@@ -284,12 +282,10 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
-collect/lerobot_registry.py:named_registries | Path(home) / folder | ours
-collect/lerobot_registry.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-collect/lerobot_registry.py:registries | Path(folder).glob(name) | ours
+collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
+collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
+collect/lerobot_factory.py:registries | Path(folder).glob(name) | ours
 scripts/push.py:_kind | folder / part | ours
-collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
-collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours

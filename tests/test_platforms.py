@@ -30,10 +30,8 @@ HELD = {
     "teleop/emulator/bus.py": {"select.select"},  # on open pseudo-terminals
     "teleop/supervisor.py": {"select.poll", "start_new_session="},  # with open ports
     "collect/encoder.py": {"pass_fds=", "select.select", "start_new_session="},  # while recording
-    "collect/encoder_choice.py": {"start_new_session="},
-    "collect/encoder_main.py": {"os.sysconf"},
+    "collect/encoder_process.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
-    "collect/publisher.py": {"start_new_session="},
     "scripts/emulate.py": {"select.select"},
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""

@@ -17,8 +17,8 @@ from benchmarks.proof.design import STAGED, Part, Site, StudyArm
 from benchmarks.proof.rows import StudyRow
 from benchmarks.starts import LoopStart
 from gaploop.collect.campaign import Quota
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import scripted_leader
+from gaploop.collect.take import record_takes
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import take_folders

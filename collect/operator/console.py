@@ -1,15 +1,20 @@
 """Ties a session to its operator: one thread records, another one hears keys and shows.
 
 The thread that records waits here for the operator's word; none of what the one with the window
-calls (`command`, `choose`, `seen`) waits for a device or a disk.
+calls (`command`, `choose`, `seen`) waits for a device or a disk. A take is sealed as soon as it
+ends, before anybody has said how it went: what the operator says are label events, so that it can
+be said later, otherwise, or be taken back.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,20 +26,89 @@ from gaploop.collect.operator.machine import (
     SessionStage,
     SessionState,
     StageTiming,
-    Suggestion,
 )
-from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels
-from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, Sound, TakeSeen
+from gaploop.collect.operator.view import (
+    SHOWN_TAKES,
+    Loop,
+    Quotas,
+    ScreenContent,
+    TakeSeen,
+)
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
 from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError
+from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import Tick
 from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.vocabulary import Outcome
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = "operator"
+
+
+class SessionLabels:
+    """What stands about each take, and by which author: written behind, so that nobody waits.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self, journal: Path = Path(), author: str = "") -> None:
+        self._path, self._author = journal / journal_format.LABELS, author or SOURCE
+        self._entries: dict[str, dict[str, Any]] = {}
+        """uid to label field to the value that stands."""
+        self._writer = ThreadPoolExecutor(1, "labels")
+        self._waiting: list[Future[None]] = []
+        self.fault = ""
+        """Why a label couldn't be written; it still stands in memory."""
+
+    def add(
+        self,
+        uid: str,
+        outcome: Outcome,
+        dimensions: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Take note of a sealed take."""
+        nothing = {"outcome": outcome.value, "failure_mode": "", "discard_reason": ""}
+        self._entries[uid] = {**nothing, "dimensions": dict(dimensions)}
+
+    def now(self, uid: str) -> Mapping[str, Any]:
+        """Return label field to the value that stands; empty for a take that isn't known."""
+        return dict(self._entries.get(uid, {}))
+
+    def outcome(self, uid: str, sealed: Outcome = Outcome.UNLABELLED) -> Outcome:
+        """Return the outcome that stands; `sealed` for a take that isn't known."""
+        return Outcome(self.now(uid).get("outcome", sealed))
+
+    def say(self, uid: str, said: Mapping[str, Any]) -> None:
+        """Write down label fields; only what differs from what stands."""
+        now = self._entries[uid]
+        for name, value in said.items():
+            if now.get(name) != value:
+                now[name] = value
+                event = LabelEvent(uid, name, value, self._author, SOURCE)
+                self._waiting.append(self._writer.submit(labels.append, self._path, event))
+
+    def flush(self) -> None:
+        """Wait until everything said so far is on disk."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            try:
+                future.result()
+            except OSError as error:
+                self.fault = f"a label wasn't written ({error.strerror or error}): make room"
+                log.warning("%s", self.fault)
+
+    def close(self) -> None:
+        """Write what waits; safe to call twice."""
+        self._writer.shutdown()
+        self.flush()
+
 
 LOOK_S: Final = 0.05
 """Whoever waits for the operator looks this often whether the time is over [s]."""
@@ -62,7 +136,7 @@ class OperatorConsole:
     Args:
         book: what is said of takes; None where nothing is recorded.
         stage: what the session begins with.
-        play: plays a sound, without waiting.
+        bell: is heard as a take begins or ends, one is to be begun, or the arm has tripped.
         hand_held: name of the leader's dead-man button, where it has one.
     """
 
@@ -74,7 +148,7 @@ class OperatorConsole:
         *,
         task: str = "",
         stage: SessionStage = SessionStage.READY,
-        play: Callable[[Sound], None] = lambda _sound: None,
+        bell: Callable[[], object] = lambda: None,
         now_s: Callable[[], float] = time.monotonic,
         hand_held: str = "",
         attended: bool = True,
@@ -84,18 +158,18 @@ class OperatorConsole:
         self.driver: RolloutDriver | None = None
         """Drives in a rollout; the operator can take over from it."""
         self.on_label: Callable[[], object] = lambda: None
-        """Called when a label was given or taken back; must not wait."""
+        """Called when a label was given; must not wait."""
         self.labelled = 0
-        """How often a label was given or taken back."""
+        """How often a label was given."""
         self.records = book is not None
-        self._book, self._task, self._play = book or SessionLabels(), task, play
+        self._book, self._task, self._bell = book or SessionLabels(), task, bell
         self._now_s, self._hand_held = now_s, hand_held
         self.attended = attended
         """Whether there is somebody to ask; else takes stay unlabelled, nothing is waited for."""
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, stage, since_s=now_s())
         self._numbers: dict[str, int] = {}
-        self._quotas, self._setup = Quotas(), SetUp()
+        self._quotas, self._setup = Quotas(), ""
         self._note, self._note_s = "", 0.0
         self._twice = Twice(now_s)
         self._ends = self._tripped = False
@@ -169,8 +243,8 @@ class OperatorConsole:
                 self._task,
                 self._quotas,
                 tuple(
-                    TakeSeen(self._numbers.get(uid, 0), uid, self._book.now(uid))
-                    for uid in self._state.takes[-5:]
+                    TakeSeen(number, uid, self._book.now(uid))
+                    for uid, number in [*self._numbers.items()][-SHOWN_TAKES:]
                 ),
                 loop,
                 self._setup,
@@ -197,45 +271,26 @@ class OperatorConsole:
         """Whether the session is over."""
         return self._state.stage is SessionStage.ENDED
 
-    def remember(self, uid: str, outcome: Outcome, said: Mapping[str, Any]) -> None:
-        """Take note of an older take, so that it can be labelled anew."""
-        with self._changed:
-            self._book.add(uid, outcome, said=said)
-            self._set(replace(self._state, takes=(*self._state.takes, uid)))
-
     def tell(self, quotas: Quotas) -> None:
         """Say how far the quotas are filled."""
         with self._changed:
             self._quotas = quotas
-            if self._filled and self._state.stage is SessionStage.RESET and self.attended:
-                self._fill()
-            elif not self._filled:
-                self._set(machine.unfilled(self._state, self._now_s()))
-
-    @property
-    def _filled(self) -> bool:
-        return 0 < self._quotas.wanted <= self._quotas.counted
-
-    def _fill(self) -> None:
-        if self._state.stage is not SessionStage.DONE:
-            self._set(machine.filled(self._state, self._now_s()))
-            self._play(Sound.DONE)
 
     def note(self, text: str) -> None:
         """Show a line for a while."""
         self._note, self._note_s = text, self._now_s()
 
-    def show(self, setup: SetUp) -> None:
+    def show(self, setup: str) -> None:
         """Show what is set up."""
         self._setup = setup
 
-    def await_set_up(self, setup: SetUp, *, ask: bool = True) -> bool:
+    def await_set_up(self, setup: str, *, ask: bool = True) -> bool:
         """Show what to set up and, with `ask`, wait until it is; False where the session ends."""
         self.show(setup)
         if ask and self.attended:
             with self._changed:
                 self._set(machine.set_up(self._state, self._now_s()))
-                self._play(Sound.READY)
+                self._bell()
             self._wait(lambda s: s.stage is not SessionStage.SET_UP)
         return not self.left
 
@@ -260,7 +315,7 @@ class OperatorConsole:
         """Say that the first turn of a take of at most `longest_s` [s] has been recorded."""
         with self._changed:
             self._set(machine.begun(self._state, self._now_s(), longest_s))
-            self._play(Sound.START)
+            self._bell()
 
     def over(self) -> str:
         """Say why the take is to end, "" where it isn't."""
@@ -270,56 +325,31 @@ class OperatorConsole:
         self,
         uid: str,
         outcome: Outcome,
-        suggestion: Suggestion | None = None,
+        proposed: Outcome | None = None,
         purpose: Mapping[str, float] = MappingProxyType({}),
     ) -> Outcome:
         """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
         Args:
             uid: the take; "" where it couldn't be recorded, and nothing is asked.
-            suggestion: what is marked.
+            proposed: what is marked.
             purpose: the take's dimensions where it doesn't fail.
         """
         with self._changed:
             if uid:
                 self._book.add(uid, outcome, purpose)
                 self._numbers[uid] = len(self._numbers) + 1
-            self._play(Sound.END if uid else Sound.ALARM)
-            self._step(machine.ended(self._state, uid, self._now_s(), suggestion, purpose))
+            self._bell()
+            self._step(machine.ended(self._state, uid, self._now_s(), proposed, purpose))
             if not self.attended and self._state.prompt is not None:
                 self._step(machine.skipped(self._state, self._now_s()))
         self._wait(lambda s: s.stage is not SessionStage.VERDICT)
         return self._book.outcome(uid, outcome)
 
-    def suggested(self, uid: str, suggestion: Suggestion) -> None:
-        """Take in what the machine thinks of a take; from any thread."""
-        with self._changed:
-            self._set(machine.suggested(self._state, uid, suggestion))
-
     def outcome(self, uid: str, sealed: Outcome) -> Outcome:
         """Return the outcome of a take that stands now."""
         with self._changed:
             return self._book.outcome(uid, sealed)
-
-    def retracted(self, uid: str) -> bool:
-        """Whether what was said of a take was taken back, and nothing has been said since."""
-        with self._changed:
-            return self._book.retracted(uid)
-
-    def finish(self, lacks: Callable[[], bool]) -> bool:
-        """Everything is recorded: wait until the operator has seen it, labels being his to fix.
-
-        Returns whether there is more to record: `lacks` is asked now and then, and is True where a
-        label was changed and something lacks again.
-        """
-        if self._state.timing.auto_start or self.left or not self.attended:
-            return False
-        with self._changed:
-            self._fill()
-        self._wait(lambda s: s.stage is not SessionStage.DONE or (s.prompt is None and lacks()))
-        with self._changed:
-            self._set(machine.unfilled(self._state, self._now_s()))
-        return not self.left
 
     # -- both -------------------------------------------------------------------------------
 
@@ -337,7 +367,7 @@ class OperatorConsole:
         """Let no take start while the arm has tripped."""
         tripped = bool(loop.trip or loop.lost)
         if tripped and not self._tripped:
-            self._play(Sound.ALARM)
+            self._bell()
         if not tripped:
             self._twice.forget()
         if self._tripped and (loop.found or not tripped):
@@ -360,24 +390,11 @@ class OperatorConsole:
             if action.kind is ActionKind.END:
                 self._ends = True
             elif action.kind is ActionKind.LABEL:
-                self._book.say(action.uid, action.update, anew=action.anew)
-                if outcome := action.update.get("outcome"):
-                    self._play(Sound.GOOD if outcome == Outcome.SUCCESS.value else Sound.BAD)
-            elif action.kind is ActionKind.UNDO:
-                uid = self._book.undo()
-                number = self._numbers.get(uid)
-                take = f"take {number}" if number else "an earlier take"
-                if not uid:
-                    self.note("Nothing to take back.")
-                elif self._book.retracted(uid):
-                    self.note(f"Taken back: {take} has no label now. It counts once it has one.")
-                else:
-                    self.note(f"Taken back: the last label of {take}.")
-            if action.kind in (ActionKind.LABEL, ActionKind.UNDO):
+                self._book.say(action.uid, action.update)
                 self.labelled += 1
                 self.on_label()
         if before is SessionStage.RESET and state.stage is SessionStage.READY:
-            self._play(Sound.READY)
+            self._bell()
 
     def _set(self, state: SessionState) -> None:
         self._state = state
@@ -414,13 +431,12 @@ class ConsoleOperator(Operator):
         self,
         console: OperatorConsole,
         devices: SessionDevices | None = None,
-        suggester: LabelSuggester | None = None,
         told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
         attempts: Attempts | None = None,
     ) -> None:
         super().__init__(attempts=attempts)
-        self._console, self._devices, self._suggester = console, devices, suggester
+        self._console, self._devices = console, devices
         self._told, self._on_result = told, on_result
         if attempts is not None:
             attempts.on_note = lambda note, result: console.note(note.words(result))
@@ -447,10 +463,6 @@ class ConsoleOperator(Operator):
     def outcome(self, result: TakeResult) -> Outcome:
         """Return what the operator says of a take now."""
         return self._console.outcome(result.uid, result.outcome)
-
-    def retracted(self, result: TakeResult) -> bool:
-        """Whether the operator took back what he said of a take, and said nothing since."""
-        return self._console.retracted(result.uid)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`, and wait for the verdict."""
@@ -484,10 +496,8 @@ class ConsoleOperator(Operator):
             return result
         tripped = result.outcome is Outcome.FAILURE
         proposed = Outcome.FAILURE if tripped else rig.judge()
-        if self._suggester is not None and proposed is not Outcome.SUCCESS:
-            self._suggester.ask(result.uid, writer.folder, result.sealing)
         outcome = self._console.await_verdict(
-            result.uid, result.outcome, Suggestion(proposed), writer.header.info.dimensions
+            result.uid, result.outcome, proposed, writer.header.info.dimensions
         )
         judged = replace(result, outcome=outcome)
         self._on_result(judged)

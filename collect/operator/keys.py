@@ -18,14 +18,13 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Self
 
 from gaploop.core import platform_calls
-from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.stopping import CleanupStep
 
 log = logging.getLogger(__name__)
@@ -45,12 +44,8 @@ class Command(StrEnum):
     DISCARD = "discard"
     ACCEPT = "accept"
     """Take the answer that is marked."""
-    PAUSE = "pause"
-    """Let the clock between two takes stand still."""
-    UNDO = "undo"
-    """Take back what was last said about a take."""
     UP = "up"
-    """An answer, or a take, further up."""
+    """An answer further up."""
     DOWN = "down"
     ESTOP = "estop"
     CLEAR = "clear"
@@ -68,8 +63,6 @@ DEFAULTS: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
         Command.FAILURE: ("f",),
         Command.DISCARD: ("d",),
         Command.ACCEPT: ("return",),
-        Command.PAUSE: ("p",),
-        Command.UNDO: ("u",),
         Command.UP: ("up",),
         Command.DOWN: ("down",),
         Command.ESTOP: ("space",),
@@ -88,99 +81,20 @@ DRIVE: Final[Mapping[Command, tuple[str, ...]]] = MappingProxyType(
 )
 """Where nothing is recorded."""
 
-NAMED_KEYS: Final = (
-    *("right", "left", "up", "down", "space", "return", "backspace", "tab"),
-    *("insert", "delete", "home", "end", "pageup", "pagedown"),
-    *(f"f{number}" for number in range(1, 16)),
-)
-PUNCTUATION: Final = "-=[];',./\\`"
-PAD: Final = "pad:"
-PAD_BUTTONS: Final = (
-    *("a", "b", "x", "y", "back", "guide", "start", "leftstick", "rightstick"),
-    *("leftshoulder", "rightshoulder", "dpad_up", "dpad_down", "dpad_left", "dpad_right"),
-)
-"""SDL's names: the same on every pad that SDL knows."""
 DIGITS: Final = "1234567890"
-"""These choose an answer by its number and can't be given to anything else."""
-
-
-def is_key(name: str) -> bool:
-    """Say whether a key or gamepad button has this name."""
-    if name.startswith(PAD):
-        return name.removeprefix(PAD) in PAD_BUTTONS
-    letter = len(name) == 1 and (name in PUNCTUATION or "a" <= name <= "z")
-    return letter or name in NAMED_KEYS
+"""These choose an answer by its number."""
 
 
 @dataclass(frozen=True)
 class KeyMap:
-    """Which key asks for what. A pedal is a key: most send a letter or a function key."""
+    """Which key asks for what. A pedal is a key: let it send one of these."""
 
     keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
 
     @classmethod
-    def of(
-        cls,
-        changes: Mapping[str, str | Sequence[str]],
-        taken: Mapping[str, str] | None = None,
-        defaults: Mapping[Command, tuple[str, ...]] = DEFAULTS,
-    ) -> KeyMap:
-        """Return the default keys with those of `--keys` in their place.
-
-        Args:
-            changes: command to a key, or several in a list or separated by spaces.
-            taken: keys that the leader needs for itself, to what they do there. A default key
-                among them is left out; asking for one is refused.
-            defaults: commands there are, and their usual keys.
-
-        Raises:
-            UnusableInputError: a command or key that doesn't exist, a key given twice, or a
-                command left without a key.
-        """
-        taken = taken or {}
-        for name in changes:
-            if name not in defaults:
-                raise unknown_choice("command", name, [c.value for c in defaults], "--keys")
-        asked: dict[Command, tuple[str, ...]] = {}
-        for name, value in changes.items():
-            names = value.split() if isinstance(value, str) else [str(key) for key in value]
-            given = asked[Command(name)] = tuple(dict.fromkeys(k.strip().lower() for k in names))
-            if not given:
-                raise UnusableInputError(
-                    f"--keys: {name} needs a key. Leave it out for the usual one."
-                )
-            for key in given:
-                if len(key) == 1 and key in DIGITS:
-                    raise UnusableInputError(
-                        f"--keys: {name} can't be {key}: digits choose an answer. Take another key."
-                    )
-                if not is_key(key):
-                    pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
-                    valid = ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
-                    raise unknown_choice("key", key, valid, f"--keys: {name}")
-                if key in taken:
-                    raise UnusableInputError(
-                        f"--keys: {name} can't be {key}: the leader needs it ({taken[key]}). "
-                        "Take another key."
-                    )
-        wanted = {key for keys in asked.values() for key in keys}
-        merged = {
-            command: asked.get(command, tuple(k for k in keys if k not in taken))
-            for command, keys in defaults.items()
-        }
-        owner: dict[str, Command] = {}
-        for command, keys in merged.items():
-            for key in keys:
-                other = owner.setdefault(key, command)
-                if other is not command:
-                    usual = next((c for c in (other, command) if c not in asked), None)
-                    more = (
-                        f" Give {usual.value} another key too." if usual and key in wanted else ""
-                    )
-                    raise UnusableInputError(
-                        f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
-                    )
-        return cls(MappingProxyType(merged))
+    def of(cls, keys: Mapping[Command, tuple[str, ...]], taken: Collection[str] = ()) -> KeyMap:
+        """Return a map without the keys that the leader needs for itself."""
+        return cls({c: tuple(k for k in names if k not in taken) for c, names in keys.items()})
 
     def command(self, key: str) -> Command | None:
         """Return what a key asks for."""
@@ -198,15 +112,11 @@ _SHOWN: Final = {
     "up": "↑",
     "down": "↓",
     "return": "Enter",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
 }
 
 
 def shown(key: str) -> str:
     """Return a key's name as a person reads it on the key."""
-    if key.startswith(PAD):
-        return f"pad {key.removeprefix(PAD).replace('dpad_', 'd-pad ').upper()}"
     return _SHOWN.get(key, key.capitalize())
 
 
@@ -376,17 +286,6 @@ _NAMED: Final = {
         f"\x1b{begin}{letter}": name
         for begin in "[O"
         for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
-    },
-    "\x1b[H": "home",
-    "\x1b[F": "end",
-    "\x1b[2~": "insert",
-    "\x1b[3~": "delete",
-    "\x1b[5~": "pageup",
-    "\x1b[6~": "pagedown",
-    **{f"\x1bO{letter}": f"f{number}" for number, letter in enumerate("PQRS", 1)},
-    **{
-        f"\x1b[{code}~": f"f{number}"
-        for number, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)
     },
 }
 """What a terminal sends for keys without a letter (xterm's control sequences)."""

@@ -11,7 +11,7 @@ question; left throws the take away and records it again; q ends the session.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -60,39 +60,18 @@ CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """What the machine thinks; a person's word counts."""
-
-    outcome: Outcome | None = None
-    mode: str = ""
-    dimension: str = ""
-
-    @classmethod
-    def of(cls, labels: Mapping[str, object]) -> Suggestion:
-        """Read what a `Suggest` returned; what isn't in the vocabulary is passed over."""
-        mode, dimensions = labels.get("failure_mode"), labels.get("dimensions")
-        known = CHOICES[Question.DIMENSION]
-        shares = dimensions if isinstance(dimensions, Mapping) else {}
-        shares = {d: s for d, s in shares.items() if d in known and isinstance(s, int | float)}
-        return cls(
-            mode=str(mode) if mode in CHOICES[Question.MODE] else "",
-            dimension=max(shares, key=lambda d: shares[d], default=""),
-        )
-
-
-@dataclass(frozen=True)
 class LabelPrompt:
     """A take about which the operator is asked.
 
     Attributes:
-        suggestion: what is marked unless the operator marks something else.
+        proposed: the outcome that is marked unless the operator marks another.
         marked: place of the answer that the operator has marked, or None.
         purpose: the take's dimensions where it doesn't fail.
     """
 
     uid: str
     question: Question = Question.OUTCOME
-    suggestion: Suggestion = Suggestion()
+    proposed: Outcome | None = None
     marked: int | None = None
     purpose: Mapping[str, float] = MappingProxyType({})
 
@@ -103,26 +82,16 @@ class LabelPrompt:
 
     @property
     def at(self) -> int | None:
-        """Place of the answer that is marked, by the operator or the suggestion."""
-        if self.marked is not None:
+        """Place of the answer that is marked, by the operator or as it is proposed."""
+        if self.marked is not None or self.question is not Question.OUTCOME:
             return self.marked
-        suggested = {
-            Question.OUTCOME: self.suggestion.outcome or "",
-            Question.MODE: self.suggestion.mode,
-            Question.DIMENSION: self.suggestion.dimension,
-        }.get(self.question, "")
-        return self.choices.index(suggested) if suggested in self.choices else None
+        return self.choices.index(self.proposed) if self.proposed in self.choices else None
 
     def mark(self, step: int) -> LabelPrompt:
         """Mark the answer `step` places further down, round and round."""
         here = self.at
         start = here if here is not None else (-1 if step > 0 else 0)
         return replace(self, marked=(start + step) % len(self.choices))
-
-    def suggest(self, suggestion: Suggestion) -> LabelPrompt:
-        """Take a suggestion in; the outcome that was proposed before stays unless it has one."""
-        outcome = suggestion.outcome or self.suggestion.outcome
-        return replace(self, suggestion=replace(suggestion, outcome=outcome))
 
     def answer(self, place: int) -> tuple[LabelPrompt | None, LabelUpdate]:
         """Give the answer at `place`; return what is asked next, if anything, and what was said."""
@@ -178,13 +147,11 @@ class SessionStage(StrEnum):
     """The take was told to end."""
     VERDICT = "verdict"
     RESET = "reset"
-    DONE = "done"
-    """Everything is recorded; labels can still be taken back."""
     ENDED = "ended"
 
 
-BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET, SessionStage.DONE)
-"""Stages in which nothing is recorded or asked, and earlier takes can be labelled anew."""
+BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET)
+"""Stages in which nothing is recorded or asked, and the newest take can be labelled anew."""
 RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
 
 
@@ -197,22 +164,17 @@ class ActionKind(StrEnum):
     """End the take that is being recorded."""
     LABEL = "label"
     """Write down what was said."""
-    UNDO = "undo"
     LEAVE = "leave"
     """End the session."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to be done, and about which take.
-
-    With `anew` a label is the first word about it: those that follow are taken back with it.
-    """
+    """One thing to be done, and about which take."""
 
     kind: ActionKind
     uid: str = ""
     update: LabelUpdate = MappingProxyType({})
-    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,39 +195,27 @@ class SessionState:
 
     Attributes:
         since_s: when the stage began [s].
-        stood_s: how long the stage's clock has stood still [s].
-        paused_s: when it was last paused [s], or None where it isn't.
-        prompt: what the operator is asked, of the take just ended or of an earlier one.
+        prompt: what the operator is asked of the newest take.
         verdict: what the operator has said of the take before it ended.
         leaving: the session ends after this take's verdict.
         blocked: why no take may start, such as a trip; "" where it may.
-        takes: uids of the takes that can be labelled anew, oldest first.
-        purposes: uid to the dimensions that the take has where it doesn't fail.
-        pointed: place in `takes` that the operator points at, or None for the newest.
+        newest: uid of the newest take, which can be labelled anew, or "".
+        purpose: the dimensions that it has where it doesn't fail.
     """
 
     timing: StageTiming
     stage: SessionStage = SessionStage.READY
     since_s: float = 0.0
-    stood_s: float = 0.0
-    paused_s: float | None = None
     prompt: LabelPrompt | None = None
     verdict: Command | None = None
     leaving: bool = False
     blocked: str = ""
-    takes: tuple[str, ...] = ()
-    purposes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    pointed: int | None = None
-
-    @property
-    def paused(self) -> bool:
-        """Whether the clock stands still."""
-        return self.paused_s is not None
+    newest: str = ""
+    purpose: Mapping[str, float] = MappingProxyType({})
 
     def elapsed_s(self, now_s: float) -> float:
-        """Return for how long the stage's clock has run [s]."""
-        until_s = now_s if self.paused_s is None or self.stage in RUNS_ON else self.paused_s
-        return max(0.0, until_s - self.since_s - self.stood_s)
+        """Return how long the stage has lasted [s]."""
+        return max(0.0, now_s - self.since_s)
 
     @property
     def limit_s(self) -> float | None:
@@ -278,13 +228,6 @@ class SessionState:
         """Return the time that the stage has left [s]; None where it has no end of its own."""
         limit_s = self.limit_s
         return None if limit_s is None else max(0.0, limit_s - self.elapsed_s(now_s))
-
-    @property
-    def at(self) -> str:
-        """Uid of the take that the operator points at; "" where there is none."""
-        if not self.takes:
-            return ""
-        return self.takes[-1 if self.pointed is None else self.pointed]
 
 
 SETTLE_S: Final = 0.4
@@ -300,8 +243,6 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
     """Take a command of the operator; one that means nothing here changes nothing."""
     if state.stage is SessionStage.ENDED:
         return state, ()
-    if command is Command.PAUSE:
-        return _pause(state, now_s), ()
     if state.prompt is not None:
         return _answered(state, command, now_s)
     if state.stage in (SessionStage.RECORDING, SessionStage.ENDING):
@@ -322,34 +263,20 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
     if state.stage not in BETWEEN:
         return state, ()
     if command is Command.NEXT:
-        settles = state.stage is SessionStage.RESET and not state.paused
-        if settles and state.elapsed_s(now_s) < SETTLE_S:
+        if state.stage is SessionStage.RESET and state.elapsed_s(now_s) < SETTLE_S:
             return state, ()
-        if state.stage is SessionStage.DONE:
-            return _leave(state, now_s)
         if state.stage is SessionStage.SET_UP:
             return _enter(state, SessionStage.READY, now_s), ()
-        if state.paused:
-            state = _pause(state, now_s)
         if state.stage is SessionStage.RESET:
             state = _enter(state, SessionStage.READY, now_s)
         return _start(state, now_s)
-    if command in (Command.UP, Command.DOWN):
-        if not state.takes:
-            return state, ()
-        last = len(state.takes) - 1
-        place = last if state.pointed is None else state.pointed
-        place += -1 if command is Command.UP else 1
-        return replace(state, pointed=min(last, max(0, place))), ()
-    if command is Command.UNDO:
-        return state, (Action(ActionKind.UNDO),)
-    if not state.at:
+    if not state.newest:
         return state, ()
-    purpose = state.purposes.get(state.at, {})
     if command is Command.RERECORD:
-        return state, (Action(ActionKind.LABEL, state.at, _rerecorded(purpose), anew=True),)
+        update = _rerecorded(state.purpose)
+        return state, (Action(ActionKind.LABEL, state.newest, update),)
     if command in _VERDICTS:
-        prompt = LabelPrompt(state.at, purpose=purpose)
+        prompt = LabelPrompt(state.newest, purpose=state.purpose)
         return _after_answer(state, prompt, prompt.answer(_VERDICTS[command]), now_s)
     return state, ()
 
@@ -365,7 +292,7 @@ def tick(state: SessionState, now_s: float) -> Step:
     """Let time pass: a reset ends by itself, and a take begins by itself with `auto_start`."""
     if state.prompt is not None:
         return state, ()
-    if state.stage is SessionStage.RESET and not state.paused and state.left_s(now_s) == 0.0:
+    if state.stage is SessionStage.RESET and state.left_s(now_s) == 0.0:
         state = _enter(state, SessionStage.READY, now_s)
     if state.timing.auto_start and state.stage is SessionStage.READY:
         return _start(state, now_s)
@@ -384,24 +311,23 @@ def ended(
     state: SessionState,
     uid: str,
     now_s: float,
-    suggestion: Suggestion | None = None,
+    proposed: Outcome | None = None,
     purpose: Mapping[str, float] = MappingProxyType({}),
 ) -> Step:
     """The take has ended ("" where it couldn't be recorded); ask how it went, unless that was said.
 
     Its `purpose` are its dimensions where it doesn't fail.
     """
-    takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
     if state.stage is SessionStage.ENDED and uid:  # stopped as it was about to begin, and it began
-        return replace(state, takes=takes, purposes=purposes), ()
+        return replace(state, newest=uid, purpose=purpose), ()
     if state.stage not in RUNS_ON:
         return state, ()
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
-    prompt = LabelPrompt(uid, suggestion=suggestion or Suggestion(), purpose=purpose)
+    prompt = LabelPrompt(uid, proposed=proposed, purpose=purpose)
     state = _enter(state, SessionStage.VERDICT, now_s)
-    state = replace(state, takes=takes, purposes=purposes, pointed=None, prompt=prompt)
+    state = replace(state, newest=uid, purpose=purpose, prompt=prompt)
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
@@ -412,27 +338,9 @@ def skipped(state: SessionState, now_s: float) -> Step:
     return _after_answer(state, state.prompt, state.prompt.skip(), now_s)
 
 
-def suggested(state: SessionState, uid: str, suggestion: Suggestion) -> SessionState:
-    """Take in what the machine thinks of a take, if it is being asked about."""
-    if state.prompt is None or state.prompt.uid != uid:
-        return state
-    return replace(state, prompt=state.prompt.suggest(suggestion))
-
-
 def set_up(state: SessionState, now_s: float) -> SessionState:
     """The next take needs other conditions: the operator says when they are set up."""
     return state if state.stage is SessionStage.ENDED else _enter(state, SessionStage.SET_UP, now_s)
-
-
-def filled(state: SessionState, now_s: float) -> SessionState:
-    """Everything is recorded."""
-    stays = (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
-    return state if state.stage in stays else _enter(state, SessionStage.DONE, now_s)
-
-
-def unfilled(state: SessionState, now_s: float) -> SessionState:
-    """A label was changed, so that something lacks again."""
-    return _enter(state, SessionStage.READY, now_s) if state.stage is SessionStage.DONE else state
 
 
 def block(state: SessionState, why: str) -> SessionState:
@@ -441,24 +349,13 @@ def block(state: SessionState, why: str) -> SessionState:
 
 
 def _enter(state: SessionState, stage: SessionStage, now_s: float) -> SessionState:
-    """Enter a stage; a pause asked for during the take or the verdict begins here."""
-    paused_s = None if state.paused_s is None else now_s
-    return replace(state, stage=stage, since_s=now_s, stood_s=0.0, paused_s=paused_s)
-
-
-def _pause(state: SessionState, now_s: float) -> SessionState:
-    if state.paused_s is None:
-        return replace(state, paused_s=now_s)
-    stood_s = 0.0 if state.stage in RUNS_ON else now_s - state.paused_s
-    return replace(state, paused_s=None, stood_s=state.stood_s + stood_s)
+    return replace(state, stage=stage, since_s=now_s)
 
 
 def _start(state: SessionState, now_s: float) -> Step:
-    if state.blocked or state.paused:
+    if state.blocked:
         return state, ()
-    return _enter(replace(state, pointed=None), SessionStage.STARTING, now_s), (
-        Action(ActionKind.START),
-    )
+    return _enter(state, SessionStage.STARTING, now_s), (Action(ActionKind.START),)
 
 
 def _leave(state: SessionState, now_s: float) -> Step:
@@ -478,21 +375,15 @@ def _answered(
     if command in (Command.UP, Command.DOWN):
         step = -1 if command is Command.UP else 1
         return replace(state, prompt=prompt.mark(step)), ()
-    if command in _VERDICTS and is_outcome:
-        return _after_answer(state, prompt, prompt.answer(_VERDICTS[command]), now_s)
+    if command in _VERDICTS:  # also while it is asked why: the answer before was a slip
+        outcome = replace(prompt, question=Question.OUTCOME, marked=None)
+        return _after_answer(state, outcome, outcome.answer(_VERDICTS[command]), now_s)
     if command is Command.ACCEPT and prompt.at is not None and settled:
         return _after_answer(state, prompt, prompt.answer(prompt.at), now_s)
     if command is Command.NEXT and settled:
         return _after_answer(state, prompt, prompt.skip(), now_s)
     if command is Command.RERECORD:
         return _after_answer(state, prompt, (None, _rerecorded(prompt.purpose)), now_s)
-    if command is Command.UNDO:
-        if is_outcome:
-            return state, ()  # nothing has been answered
-        asked = None
-        if state.stage is SessionStage.VERDICT:  # back to the first question
-            asked = replace(prompt, question=Question.OUTCOME, marked=None)
-        return replace(state, prompt=asked), (Action(ActionKind.UNDO),)
     if command is Command.STOP:
         return _leave(state, now_s)
     return state, ()
@@ -508,9 +399,7 @@ def _after_answer(
     then, said = answer
     actions: tuple[Action, ...] = ()
     if said:
-        actions = (
-            Action(ActionKind.LABEL, asked.uid, said, anew=asked.question is Question.OUTCOME),
-        )
+        actions = (Action(ActionKind.LABEL, asked.uid, said),)
     state = replace(state, prompt=then)
     if then is not None or state.stage is not SessionStage.VERDICT:
         return state, actions

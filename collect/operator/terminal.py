@@ -16,7 +16,6 @@ import numpy as np
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import SPACE, Command, keys
 from gaploop.collect.operator.view import Shown, Tone, clock, look
-from gaploop.collect.scene_setup import sketch_text
 from gaploop.core.messages import FollowerState, SafetyReason, Tick
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits
@@ -191,17 +190,14 @@ def _lines(shown: Shown) -> Iterator[tuple[str, str]]:
     for choice in shown.choices:
         mark = ">" if choice.marked else " "
         words = f" {mark} {choice.key:>6}  {choice.words}"
-        words += "  (suggested)" if choice.suggested else ""
         yield words, "reverse" if choice.marked else ""
-    if shown.setup.words:
-        yield f"set-up: {shown.setup.words}", ""
-        if sketch := sketch_text(shown.setup.conditions, shown.setup.grid):
-            yield sketch, "dim"
+    if shown.setup:
+        yield f"set-up: {shown.setup}", ""
     for bar in shown.bars:
         share = bar.have / bar.wanted if bar.wanted else 1.0
         yield f"{_bar(share)} {bar.have}/{bar.wanted} {bar.name}", "green" if share >= 1 else ""
     for row in shown.rows:
-        yield f"{'>' if row.pointed else ' '} {row.number:>3}  {row.words}", ""
+        yield f"  {row.number:>3}  {row.words}", ""
     if shown.note:
         yield shown.note, "bold yellow"
     yield " · ".join(f"{hint.key}: {hint.does}" for hint in shown.hints), "dim"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Final
 
 from gaploop.collect.intervention import Driver
@@ -14,7 +14,6 @@ from gaploop.collect.operator.machine import (
     ASKED,
     BETWEEN,
     RUNS_ON,
-    LabelPrompt,
     Question,
     SessionStage,
     SessionState,
@@ -25,7 +24,7 @@ from gaploop.core.vocabulary import Outcome
 
 @dataclass(frozen=True)
 class TakeSeen:
-    """One of the last takes: its number in this session, 0 where it is older, and its labels."""
+    """One of the last takes: its number in this session, and its labels."""
 
     number: int
     uid: str
@@ -49,7 +48,6 @@ class Loop:
         behind_s: the time whose pictures wait to be encoded [s], 0 where that isn't unusual.
         trips: how often the safety filter has tripped.
         trip: why it has tripped now and what to do, in words, or "".
-        limp: torque is off.
         doing: what the arm does on its way down, or while it is held, in words, or "".
         lost: which device is gone, in words, or "".
         found: what was lost answers again, and the operator says when the arm may move.
@@ -65,7 +63,6 @@ class Loop:
     dropped: Mapping[str, int] = field(default_factory=dict)
     trips: int = 0
     trip: str = ""
-    limp: bool = False
     doing: str = ""
     lost: str = ""
     found: bool = False
@@ -96,15 +93,6 @@ class Quotas:
 
 
 @dataclass(frozen=True)
-class SetUp:
-    """What is set up, or is to be: in words, and for the sketch on the placement grid."""
-
-    words: str = ""
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    grid: tuple[int, int] = (3, 3)
-
-
-@dataclass(frozen=True)
 class ScreenContent:
     """Everything that is shown.
 
@@ -123,7 +111,7 @@ class ScreenContent:
     quotas: Quotas = Quotas()
     takes: tuple[TakeSeen, ...] = ()
     loop: Loop = field(default_factory=Loop)
-    setup: SetUp = field(default_factory=SetUp)
+    setup: str = ""
     note: str = ""
     hand_held: str = ""
     driven: Driven | None = None
@@ -144,18 +132,6 @@ class Tone(StrEnum):
     IDLE = "idle"
 
 
-class Sound(Enum):
-    """What is heard: pitches [Hz], one after another, and how long each lasts [s]."""
-
-    START = ((660.0, 880.0), 0.09)
-    END = ((880.0, 660.0), 0.09)
-    GOOD = ((784.0, 988.0, 1175.0), 0.07)
-    BAD = ((392.0, 330.0), 0.12)
-    READY = ((523.0,), 0.15)
-    DONE = ((523.0, 659.0, 784.0, 1047.0), 0.12)
-    ALARM = ((988.0, 740.0, 988.0, 740.0, 988.0, 740.0), 0.14)
-
-
 @dataclass(frozen=True)
 class AnswerChoice:
     """One answer to a question, and the key that gives it; Enter gives the one that is marked."""
@@ -163,7 +139,6 @@ class AnswerChoice:
     key: str
     words: str
     marked: bool
-    suggested: bool
 
 
 @dataclass(frozen=True)
@@ -173,7 +148,6 @@ class TakeLine:
     number: str
     outcome: Outcome
     words: str
-    pointed: bool
 
 
 @dataclass(frozen=True)
@@ -205,7 +179,7 @@ class Shown:
     question: str = ""
     choices: tuple[AnswerChoice, ...] = ()
     bars: tuple[QuotaBar, ...] = ()
-    setup: SetUp = field(default_factory=SetUp)
+    setup: str = ""
     rows: tuple[TakeLine, ...] = ()
     hints: tuple[Hint, ...] = ()
     note: str = ""
@@ -258,21 +232,14 @@ def look(seen: ScreenContent) -> Shown:
             driving.append("hold the leader, it is coming")
     choices = []
     if asked is not None:
-        suggested = LabelPrompt(asked.uid, asked.question, asked.suggestion).at
         for place, value in enumerate(asked.choices):
             key = str((place + 1) % 10)
             if asked.question is Question.OUTCOME:
                 key = keys.name((Command.SUCCESS, Command.FAILURE, Command.DISCARD)[place]) or key
             words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
-            choices.append(AnswerChoice(key, words, place == asked.at, place == suggested))
-    points = state.stage in BETWEEN and asked is None
+            choices.append(AnswerChoice(key, words, place == asked.at))
     rows = [
-        TakeLine(
-            str(take.number or "·"),
-            take.outcome,
-            describe_take(take),
-            pointed=points and take.uid == state.at,
-        )
+        TakeLine(str(take.number), take.outcome, describe_take(take))
         for take in reversed(seen.takes[-SHOWN_TAKES:])
     ]
     return Shown(
@@ -304,7 +271,6 @@ _SIGNS: Final = {
     SessionStage.VERDICT: ("HOW WAS IT?", Tone.ASK),
     SessionStage.RESET: ("RESET", Tone.WAIT),
     SessionStage.SET_UP: ("SET UP", Tone.WAIT),
-    SessionStage.DONE: ("DONE", Tone.IDLE),
     SessionStage.ENDED: ("ENDED", Tone.IDLE),
 }
 _DRIVERS: Final = {
@@ -333,13 +299,10 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     if loop.trip:
         return "TRIPPED", Tone.ALARM, loop.trip
     if state.prompt is not None:
-        about = [take.number for take in seen.takes if take.uid == state.prompt.uid]
-        below = f"Take {about[0]}." if about and about[0] else "An earlier take."
-        return _QUESTIONS[state.prompt.question], Tone.ASK, below
+        about = [f"Take {take.number}." for take in seen.takes if take.uid == state.prompt.uid]
+        return _QUESTIONS[state.prompt.question], Tone.ASK, "".join(about)
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
-    if state.paused and state.stage in BETWEEN:
-        return "PAUSED", Tone.IDLE, f"{seen.keys.name(Command.PAUSE)} continues."
     if state.stage is SessionStage.RECORDING and seen.driven is not None:
         return *_DRIVERS[seen.driven.driver], _below(seen)
     word, tone = _SIGNS[state.stage]
@@ -364,8 +327,7 @@ def _below(seen: ScreenContent) -> str:
         SessionStage.RESET: f"Put everything back; {key} when that is done."
         if not state.timing.auto_start
         else f"Put everything back; the next take begins by itself, or with {key}.",
-        SessionStage.SET_UP: f"{seen.setup.words}. {key} when it is set up.",
-        SessionStage.DONE: f"Everything is recorded; {key} ends the session.",
+        SessionStage.SET_UP: f"{seen.setup}. {key} when it is set up.",
         SessionStage.ENDED: "Torque is off; takes are sealed, then published.",
     }.get(state.stage, "")
 
@@ -449,11 +411,9 @@ def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
     go = {
         SessionStage.RESET: "start the next take",
         SessionStage.SET_UP: "it is set up",
-        SessionStage.DONE: "end",
     }
     yield Command.NEXT, go.get(state.stage, "start the take")
-    if state.takes:
-        yield Command.UNDO, "take back the last label"
-        yield Command.UP, "earlier take; then label it"
-    yield Command.PAUSE, "go on" if state.paused else "pause"
+    if state.newest:
+        yield Command.SUCCESS, "label the last take anew: success"
+        yield Command.FAILURE, "… failure"
     yield Command.STOP, "end the session"

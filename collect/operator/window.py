@@ -11,24 +11,18 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import (
     DIGITS,
-    NAMED_KEYS,
-    PAD,
-    PAD_BUTTONS,
-    PUNCTUATION,
     Command,
     keys,
 )
 from gaploop.collect.operator.terminal import DRAW_S, TURN_S, Turn
-from gaploop.collect.operator.view import Shown, Sound, Tone, look
-from gaploop.collect.scene_setup import sketch_image
+from gaploop.collect.operator.view import Shown, Tone, look
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import Image
 from gaploop.core.vocabulary import Outcome
@@ -40,7 +34,6 @@ from gaploop.teleop.leaders.panel import (
     GROUND,
     INK,
     RED,
-    controller,
     letters,
     pygame,
 )
@@ -65,7 +58,6 @@ SIDE_PX: Final = 470
 ASKED_SHARE: Final = 0.55
 """Share of the left side that a question and its answers take."""
 HINTS_PX: Final = 104
-SKETCH_PX: Final = 124
 
 type Colour = tuple[int, int, int]
 type Box = tuple[float, float, float, float]
@@ -204,13 +196,7 @@ class OperatorWindow:
             drop = cell[1] + (cell[3] - 0.7 * size * self._scale) / 2
             key = self._text(choice.key, size, WARN, (left + 14, drop), 0.3 * cell[2])
             place = left + max(28 + key, 60 * self._scale)
-            note = 0.0
-            if choice.suggested:
-                edge = pygame.Rect(*map(round, cell))
-                pygame.draw.rect(self._surface, WARN, edge, 2, border_radius=6)
-                note = 110 * self._scale
-                self._text("suggested", SMALL_PX - 6, WARN, (right - note, drop + 4), note - 8)
-            self._text(choice.words, size, INK, (place, drop), right - place - note - 10)
+            self._text(choice.words, size, INK, (place, drop), right - place - 10)
 
     def _pictures(self, pictures: Mapping[str, Image], box: Box, columns: int) -> None:
         x, y, wide, high = box
@@ -241,18 +227,12 @@ class OperatorWindow:
             self._text(shown.driving, SMALL_PX, INK, (x, y + 72 * scale), wide)
             y += 32 * scale
         y += 76 * scale
-        if shown.setup.words:
-            size, free = round(SKETCH_PX * scale), wide
-            sketched = "grid_cell" in shown.setup.conditions
-            if sketched:
-                image = sketch_image(shown.setup.conditions, shown.setup.grid, max(32, size))
-                draw_picture(self._surface, image, (x + wide - size, y, size, size))
-                free -= size + 12
-            self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), free)
-            lines = broken_lines(shown.setup.words, SMALL_PX * scale, free, 3)
+        if shown.setup:
+            self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), wide)
+            lines = broken_lines(shown.setup, SMALL_PX * scale, wide, 3)
             for n, line in enumerate(lines):
-                self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), free)
-            y += max(size if sketched else 0, (22 + 30 * len(lines)) * scale) + 14 * scale
+                self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), wide)
+            y += (36 + 30 * len(lines)) * scale
         rows_high = 34 * scale * max(1, len(shown.rows)) + 34 * scale
         room = bottom - y - rows_high
         for bar in shown.bars[: max(0, int(room // (40 * scale)))]:
@@ -266,8 +246,6 @@ class OperatorWindow:
         self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
-            if row.pointed:
-                fill_panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), LINE, 5)
             self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
             ink, place = _OUTCOMES[row.outcome], x + 48 * scale
             self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
@@ -348,50 +326,17 @@ def _nowhere(why: str) -> str:
 
 _KEYS: Final = {
     **{getattr(pygame, f"K_{c}"): c for c in ascii_lowercase + DIGITS},
-    **{ord(c): c for c in PUNCTUATION},
     **{getattr(pygame, f"K_KP{c}"): c for c in DIGITS},
-    **{getattr(pygame, f"K_{n.upper()}"): n for n in NAMED_KEYS},
+    **{getattr(pygame, f"K_{n.upper()}"): n for n in ("right", "left", "up", "down", "space")},
+    pygame.K_RETURN: "return",
     pygame.K_KP_ENTER: "return",
 }
 """pygame's key to its name; the number pad counts as digits and Enter."""
-_BUTTONS: Final = {
-    getattr(pygame, f"CONTROLLER_BUTTON_{name.upper()}"): name for name in PAD_BUTTONS
-}
 
 
 def name_of(event: Any) -> str:
-    """Return the name of the key or button that an event says was pressed, or ""."""
-    if event.type == pygame.KEYDOWN:
-        return str(_KEYS.get(event.key, ""))
-    if event.type == pygame.CONTROLLERBUTTONDOWN and event.button in _BUTTONS:
-        return PAD + _BUTTONS[event.button]
-    return ""
-
-
-class Pads:
-    """Gamepads whose buttons are listened to; they may come and go."""
-
-    def __init__(self) -> None:
-        pygame.joystick.init()
-        controller.init()
-        self._pads: list[Any] = []
-        self.look()
-
-    def look(self) -> None:
-        """Open every gamepad that is there."""
-        known = (i for i in range(controller.get_count()) if controller.is_controller(i))
-        self._pads = [controller.Controller(i) for i in known]
-
-    def on_event(self, event: Any) -> None:
-        """Look again where one came or went."""
-        if event.type in (pygame.CONTROLLERDEVICEADDED, pygame.CONTROLLERDEVICEREMOVED):
-            self.look()
-
-    def close(self) -> None:
-        """Let go of them; safe to call twice."""
-        self._pads = []
-        controller.quit()
-        pygame.joystick.quit()
+    """Return the name of the key that an event says was pressed, or ""."""
+    return str(_KEYS.get(event.key, "")) if event.type == pygame.KEYDOWN else ""
 
 
 # -- who hears its events ------------------------------------------------------------------------
@@ -415,8 +360,6 @@ def window(console: OperatorConsole, devices: SessionDevices, title: str) -> Ite
             leader.host(guest)
         else:
             cleanup.callback(shown.close)
-            guest.pads = Pads()
-            cleanup.callback(guest.pads.close)
 
         def turn() -> None:
             if leader is not None:
@@ -438,7 +381,6 @@ class _Guest:
         shown: Any,
         shares: bool,
     ) -> None:
-        self.pads: Any = None
         self._console, self._devices, self._window, self._shares = console, devices, shown, shares
         self._drawn_s = 0.0
 
@@ -457,8 +399,6 @@ class _Guest:
         if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
             self._console.leave()
             return False
-        if self.pads is not None:
-            self.pads.on_event(event)
         name = name_of(event)
         if not name or held:
             return False
@@ -476,61 +416,3 @@ class _Guest:
         statistics = self._devices.statistics
         pictures: Mapping[str, Any] = {} if statistics is None else statistics.pictures
         self._window.draw(look(self._console.seen()), pictures, leader)
-
-
-# -- sounds: short tones, made here --------------------------------------------------------------
-
-RATE_HZ: Final = 44_100
-LOUDNESS: Final = 0.35
-FADE_S: Final = 0.008
-"""A tone begins and ends this softly [s]: without it, it clicks."""
-
-
-def samples(sound: Sound) -> NDArray[np.int16]:
-    """Return a sound as 16-bit mono samples at `RATE_HZ`, shape (n,)."""
-    pitches_hz, each_s = sound.value
-    t_s = np.arange(round(each_s * RATE_HZ)) / RATE_HZ
-    edge = np.minimum(1.0, np.minimum(t_s, each_s - t_s) / FADE_S).clip(0.0)
-    tones = [np.sin(2 * np.pi * pitch_hz * t_s) * edge for pitch_hz in pitches_hz]
-    return np.asarray(LOUDNESS * 32767 * np.concatenate(tones), dtype=np.int16)
-
-
-class SoundPlayer:
-    """Plays sounds without waiting for them. Without an audio device it plays nothing."""
-
-    def __init__(self) -> None:
-        self._sounds: dict[Sound, Any] = {}
-        self._mixer: Any = None
-        try:
-            pygame.mixer.init(RATE_HZ, -16, 1, 512)
-        except pygame.error as error:
-            log.info("No sounds: %s.", error)
-            return
-        self._mixer = pygame.mixer
-        channels = self._mixer.get_init()[2]
-        for sound in Sound:
-            wave = samples(sound)
-            data = wave if channels == 1 else np.repeat(wave[:, None], channels, axis=1)
-            self._sounds[sound] = self._mixer.Sound(buffer=np.ascontiguousarray(data).tobytes())
-
-    @property
-    def works(self) -> bool:
-        """Whether anything can be heard."""
-        return self._mixer is not None
-
-    def play(self, sound: Sound) -> None:
-        """Play a sound; from any thread."""
-        if self._mixer is not None:
-            self._sounds[sound].play()
-
-    def close(self) -> None:
-        """Let go of the audio device; safe to call twice."""
-        if self._mixer is not None:
-            self._mixer.quit()
-            self._mixer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -17,13 +17,14 @@ from gaploop.collect.campaign import (
     Quota,
     campaign,
     campaign_progress,
+    change_words,
     changed,
     in_blocks,
     plan_quotas,
     still_missing,
+    words,
 )
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.scene_setup import change_words, sketch_image, sketch_text, words
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
@@ -199,20 +200,6 @@ def test_only_what_changes_is_said() -> None:
     after = {"lighting": "dim", "distractors": 4}
     assert change_words(before, after, (3, 3)) == "4 distractors; object anywhere"
     assert change_words(before, dict(before), (3, 3)) == "nothing to change"
-
-
-@given(st.integers(1, 5), st.integers(1, 5), st.data())
-def test_both_sketches_mark_the_one_cell(rows: int, columns: int, data: st.DataObject) -> None:
-    cell = [data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))]
-    lines = sketch_text({"grid_cell": cell}, (rows, columns)).splitlines()
-    assert len(lines) == columns + 2
-    marks = [(n, line.index("X") // 3) for n, line in enumerate(lines) if "X" in line]
-    assert marks == [(columns - cell[1], rows - 1 - cell[0])]
-    drawn, plain = (sketch_image(c, (rows, columns)) for c in ({"grid_cell": cell}, {}))
-    assert drawn.shape == (160, 160, 3)
-    ys, xs = np.nonzero((drawn != plain).any(axis=2))
-    assert (xs.mean() < 80) == (cell[0] > (rows - 1) / 2) or cell[0] == (rows - 1) / 2
-    assert len(xs) == (xs.max() - xs.min() + 1) * (ys.max() - ys.min() + 1)  # one filled square
 
 
 def take(

@@ -11,22 +11,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gaploop.collect import encoder as encoder_module
-from gaploop.collect import encoder_main
-from gaploop.collect.encoder import Closed, Encoder
-from gaploop.collect.encoder_main import LEAST_SLOTS, MOST_BYTES, SLACK_S, EncodingPace, Ring
+from gaploop.collect import encoder_process
+from gaploop.collect.encoder import Encoder
+from gaploop.collect.encoder_process import (
+    LEAST_SLOTS,
+    MOST_BYTES,
+    SLACK_S,
+    Ring,
+    VideoStream,
+)
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
-from gaploop.collect.video_stream import VideoStream
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import (
@@ -155,13 +157,9 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
     end, take = read_end(folder), read_take(folder)
     assert end is not None
     assert end.dropped == dict.fromkeys(CAMERAS, hung - 2 - room)
-    assert min(end.coarse.values()) > 0, "those that waited were encoded coarsely"
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     told = [event for event in events if event["event"] == "dropped"]
     assert len(told) == sum(end.dropped.values())
-    warned = [event for event in events if event["event"] == "behind"]
-    assert [event["on"] for event in warned] == [True, False]
-    assert warned[0]["t_s"] <= told[0]["t_s"] - SLACK_S / 2
     ages = take.frames.camera_age_s["top"]
     shown = numbers(folder, "top")
     assert len(shown) == len(take.frames) == over
@@ -170,43 +168,6 @@ def test_an_encoder_that_hangs_says_so_then_drops_pictures_but_never_shifts_them
         assert age_s == pytest.approx(0.01 + (index - taken_at_row) / 50)
     assert shown[hung:] == [2 * index for index in range(hung, over)]
     assert (np.array(shown) != 2 * np.arange(over)).sum() == end.dropped["top"]
-
-
-@given(st.lists(st.integers(0, 100), max_size=300))
-def test_a_camera_is_coarse_from_falling_behind_until_it_has_kept_up_for_a_while(
-    waiting: list[int],
-) -> None:
-    pace, since = EncodingPace(25, 50.0), None
-    for count in waiting:
-        coarse = pace.is_coarse(count)
-        if count >= 25:
-            since = 0
-        elif since is not None and count <= 1:
-            since += 1
-        assert coarse == (since is not None and since < 100)
-
-
-def test_coarse_and_fine_pictures_are_one_stream(tmp_path: Path) -> None:
-    """Two encoders take turns in a file: what one wrote must not be read by the other's rules."""
-    path = tmp_path / "top.mkv"
-    stream = VideoStream(path, SIZE, SIZE, 50.0)
-    coarse = [index % 20 >= 13 or index < 3 for index in range(100)]
-    for index, is_coarse in enumerate(coarse):
-        stream.encode(picture(index), coarse=is_coarse)
-        if index % 7 == 0:
-            stream.repeat_picture()
-    fine, cheap = stream._stream.codec_context, stream._coarse
-    assert cheap is not None
-    assert fine.extradata == cheap.extradata
-    stream.close()
-    expected = [k for k in range(100) for _ in range(1 + (k % 7 == 0))]
-    assert stream.coarse >= sum(coarse) - 1, "all but the first, which opens the file"
-    with av.open(str(path)) as container:
-        shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    assert [number(image) for image in shown] == expected
-    assert stream.pictures == stream.packets == len(expected)
-    for index, image in zip(expected, shown, strict=True):
-        assert np.abs(image.astype(int) - picture(index)).mean() < 12
 
 
 @pytest.mark.parametrize("size", [(64, 48), (66, 50), (34, 2), (640, 480)])
@@ -220,7 +181,7 @@ def test_pictures_at_the_end_of_memory_are_encoded(tmp_path: Path, size: tuple[i
     stream = VideoStream(tmp_path / "top.mkv", width, height, 50.0)
     for index in range(40):
         image[:] = 6 * index
-        stream.encode(image, coarse=index % 8 > 3)
+        stream.encode(image)
         stream.forget_source()
     stream.close()
     with av.open(str(tmp_path / "top.mkv")) as container:
@@ -271,38 +232,23 @@ def test_the_encoders_death_costs_one_take_which_is_recovered_and_the_next_is_wh
     assert len(read_take(writer.folder).frames) == lost.frames
 
 
-def test_takes_are_sealed_behind_the_next_one(tmp_path: Path, encoder: Encoder) -> None:
-    pool, sealing = ThreadPoolExecutor(1), []
-    for frames in (30, 50, 20):
-        with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
-            write(writer, frames)
-            sealing.append(writer.seal_behind(pool, Outcome.SUCCESS))
-    folders = [seal.result(timeout=WITHIN_S) for seal in sealing]
-    pool.shutdown()
-    assert [len(numbers(folder, "top")) for folder in folders] == [30, 50, 20]
-    assert all(read_end(folder) for folder in folders)
-
-
-def test_other_cameras_get_another_process_and_the_take_before_is_still_sealed(
-    tmp_path: Path, encoder: Encoder
-) -> None:
+def test_other_cameras_get_another_process(tmp_path: Path, encoder: Encoder) -> None:
     one_camera = {"top": CAMERAS["top"]}
-    with ThreadPoolExecutor(1) as pool:
-        with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
-            write(writer, 80)
-            first = writer.seal_behind(pool, Outcome.SUCCESS)
-        with JournalWriter(tmp_path, header(one_camera), encoder=encoder, waits=True) as writer:
-            write(writer, 5)
-            second = writer.seal_behind(pool, Outcome.SUCCESS)
-    assert len(numbers(first.result(), "wrist")) == 80
-    assert len(numbers(second.result(), "top")) == 5
+    with JournalWriter(tmp_path, header(), encoder=encoder, waits=True) as writer:
+        write(writer, 80)
+        first = writer.seal(Outcome.SUCCESS)
+    with JournalWriter(tmp_path, header(one_camera), encoder=encoder, waits=True) as writer:
+        write(writer, 5)
+        second = writer.seal(Outcome.SUCCESS)
+    assert len(numbers(first, "wrist")) == 80
+    assert len(numbers(second, "top")) == 5
 
 
 class Closing:
     """An encoder's process that gets one thing done each time it is asked."""
 
     def __init__(self, things: int) -> None:
-        self.closed: dict[str, Closed] = {}
+        self.closed: dict[str, dict[str, int]] = {}
         self.faults: dict[str, str] = {}
         self.dead, self.heard_s = False, time.monotonic()
         self._left = things
@@ -315,7 +261,7 @@ class Closing:
             self._left -= 1
             self.heard_s = math.inf  # later than any clock says: it has just got something done
             return
-        self.closed["slow"] = Closed({"top": 5}, {"top": 5})
+        self.closed["slow"] = {"top": 5}
 
     def kill(self) -> None:
         self.dead = True
@@ -329,13 +275,13 @@ def test_an_encoder_that_is_slow_is_waited_for_and_one_that_hangs_is_not(
     monkeypatch.setattr(encoder_module, "FINISH_S", -1.0)  # no time at all
     slow = encoder_module.RemoteTake(Closing(100), Path(), "slow", False)  # type: ignore[arg-type]
     slow._process.heard_s = math.inf
-    assert slow.wait().pictures == {"top": 5}
+    assert slow.wait() == {"top": 5}
     hung = encoder_module.RemoteTake(Closing(0), Path(), "other", False)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="has died"):
         hung.wait()
 
 
-class Said(encoder_main._Server):
+class Said(encoder_process._Server):
     """A server whose answers are kept."""
 
     def __init__(self) -> None:
@@ -353,7 +299,7 @@ def test_whatever_keeps_the_videos_from_the_disk_is_said_once_and_ends_the_take(
 ) -> None:
     """On macOS the encoder's sync thread ended for want of `os.fdatasync`, and nobody heard."""
     server = Said()
-    server.obey({"open": "a", "folder": str(tmp_path), "coarse": True})
+    server.obey({"open": "a", "folder": str(tmp_path)})
 
     def unsynced() -> None:
         raise AttributeError("module 'os' has no attribute 'fdatasync'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +14,10 @@ import pytest
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.encoder import Encoder
-from gaploop.collect.journal import FrameRow, JournalWriter
-from gaploop.collect.recorder import Recorder, channels
-from gaploop.collect.recording import record_takes
+from gaploop.collect.journal import FrameRow, JournalWriter, Recorder, channels
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import embedded_rig
+from gaploop.collect.take import record_takes
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_take, take_folders
@@ -153,7 +151,7 @@ def _encoders() -> list[int]:
             words = (stat.parent / "cmdline").read_text()
         except OSError:
             continue
-        if parent == os.getpid() and "encoder_main" in words:
+        if parent == os.getpid() and "encoder_process" in words:
             found.append(int(stat.parent.name))
     return found
 
@@ -197,26 +195,6 @@ class _Still:
 
     def done(self) -> bool:
         return False
-
-
-def test_a_wall_clock_that_is_set_is_an_event_and_moves_no_row(tmp_path: Path) -> None:
-    offset_ns, looked = 0, threading.Semaphore(0)
-
-    def wall_ns() -> int:
-        looked.release()
-        return time.monotonic_ns() + offset_ns
-
-    with JournalWriter(tmp_path, header({}), wall_ns=wall_ns) as writer:
-        writer.telemetry(0, np.zeros(50))
-        assert all(looked.acquire(timeout=WITHIN_S) for _ in range(6))
-        offset_ns = -3_600_000_000_000
-        writer.telemetry(400_000_000, np.zeros(50))
-        assert all(looked.acquire(timeout=WITHIN_S) for _ in range(9))
-        folder = writer.seal(Outcome.SUCCESS)
-    (event,) = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    assert event["event"] == "clock_step"
-    assert event["step_s"] == pytest.approx(-3600, abs=0.05)
-    np.testing.assert_allclose(read_take(folder).telemetry.t_s, [0, 0.4])
 
 
 def test_dropped_pictures_are_found_by_check(tmp_path: Path) -> None:

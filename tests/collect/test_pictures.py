@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.recording import other_cameras
-from gaploop.collect.take import _Watch
+from gaploop.collect.take import _Watch, other_cameras
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.messages import CameraFrame, FollowerState, LeaderSample, SafeCommand, Tick

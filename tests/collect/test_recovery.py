@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gaploop.collect.encoder_process import camera_stream
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import _packets, recover
-from gaploop.collect.video_stream import camera_stream
 from gaploop.core import journal_format, labels
 from gaploop.core.files import sha256, uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, read_take
@@ -198,7 +198,7 @@ def test_the_command_says_what_was_saved_and_an_operators_word_publishes_it(
 def test_a_picture_whose_block_was_never_written_ends_the_take(tmp_path: Path) -> None:
     """After a power cut a row stood beside a picture of which a part was zeros."""
     spec = {"width": 64, "height": 64, "fps": 50.0}
-    stream = camera_stream(tmp_path, "top", spec, "libx264")
+    stream = camera_stream(tmp_path, "top", spec)
     draw = np.random.default_rng(0)
     for _ in range(20):
         stream.encode(draw.integers(0, 256, (64, 64, 3), dtype=np.uint8))

@@ -11,7 +11,6 @@ import pytest
 from gaploop.collect.campaign import Quota
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.rollout import (
     FILE,
@@ -20,7 +19,7 @@ from gaploop.collect.rollout import (
     RolloutNote,
     SpeedRamp,
 )
-from gaploop.collect.take import Operator
+from gaploop.collect.take import Operator, SessionEnd, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.messages import CameraFrame, FloatArray, Observation

@@ -13,9 +13,15 @@ import pytest
 from gaploop.collect.campaign import Quota
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import MakeLeader, SessionEnd, record_takes
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.collect.take import (
+    MakeLeader,
+    Operator,
+    SessionEnd,
+    TakeResult,
+    record_takes,
+    run_take,
+)
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
@@ -109,7 +115,6 @@ def idle(_rig: Rig, _seed: int) -> Leader:
 
 def test_two_scripted_takes_are_recorded_and_read_back(tmp_path: Path) -> None:
     takes: list[tuple[TakeResult, bool]] = []
-    published: list[int] = []
     end = record_takes(
         tmp_path,
         TakeInfo("", "Put the cube on the disc"),
@@ -117,11 +122,8 @@ def test_two_scripted_takes_are_recorded_and_read_back(tmp_path: Path) -> None:
         lambda _conditions: embedded_rig(),
         scripted_leader,
         on_take=lambda result, counts: takes.append((result, counts)),
-        publish=lambda: published.append(len(take_folders(tmp_path))),
-        publish_every=1,
     )
     assert (end.counted, end.wanted, end.interrupted, end.gave_up) == (2, 2, False, ())
-    assert published == [1, 2]
     read = list(read_journal(tmp_path))
     assert [t.info.uid for t in read] == [r.uid for r, _ in takes]
     for take, (result, counts) in zip(read, takes, strict=True):

@@ -16,16 +16,15 @@ import pytest
 
 from gaploop.collect import session
 from gaploop.collect.devices import ArmDevices, lost_after_trip, subscribers
-from gaploop.collect.lerobot_factory import ArmConnection, station_for
-from gaploop.collect.lerobot_registry import registries
+from gaploop.collect.lerobot_factory import ArmConnection, registries, station_for
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import DRIVE, HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.terminal import arm_details, render
 from gaploop.collect.operator.view import Shown, look
-from gaploop.collect.recording import SessionEnd
 from gaploop.collect.session import Session
 from gaploop.collect.session_options import DriveOptions
+from gaploop.collect.take import SessionEnd
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
 from gaploop.core.messages import SafetyReason
@@ -357,9 +356,7 @@ class Window:
 
 def test_the_keys_of_a_leaders_window_do_what_those_of_the_terminal_do() -> None:
     stops: list[str] = []
-    console = OperatorConsole(
-        StageTiming(1.0, 1.0), KeyMap.of({}, {}, DRIVE), stage=SessionStage.DRIVING
-    )
+    console = OperatorConsole(StageTiming(1.0, 1.0), KeyMap.of(DRIVE), stage=SessionStage.DRIVING)
     console.safety = SimpleNamespace(estop=lambda: stops.append("e-stop"))  # type: ignore[assignment]
     window = Window()
     listen_to(window, console)

@@ -12,8 +12,8 @@ import pytest
 from failure_analysis_makers import make_plan
 
 from gaploop.collect.campaign import campaign
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.take import record_takes
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import LeaderSample
 from gaploop.core.plan import load_plan, save_plan

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.take import record_takes
 from gaploop.core import labels
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import LABELS, read_journal

@@ -350,7 +350,7 @@ def test_from_takes_and_a_twin_to_a_verdict(
 
 
 def test_modes_are_told_by_no_more_than_the_station_has() -> None:
-    from gaploop.collect.recorder import Recorder
+    from gaploop.collect.journal import Recorder
     from gaploop.finetune.evaluate import MemoryTake
 
     rig = embedded_rig()

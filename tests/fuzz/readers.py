@@ -212,7 +212,7 @@ def _faults(path: Path) -> object:
 
 
 def _run(folder: Path) -> object:
-    from gaploop.collect.take_copies import runs_of
+    from gaploop.collect.withdrawal import runs_of
     from gaploop.finetune.gate.folder import _run_of
     from gaploop.finetune.hub_policy import _lineage
 

@@ -491,7 +491,7 @@ def test_help_of_any_command_loads_nothing_heavy() -> None:
 
 def test_help_names_the_device_types_that_there_are() -> None:
     """The help reads names off LeRobot's files; they are those that importing it registers."""
-    from gaploop.collect.lerobot_registry import named_registries, registries
+    from gaploop.collect.lerobot_factory import named_registries, registries
 
     for named, real in zip(named_registries(), registries(), strict=True):
         known = set(real.get_known_choices())

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.journal import JournalWriter
-from gaploop.collect.recorder import Recorder
+from gaploop.collect.journal import JournalWriter, Recorder
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
 from gaploop.core.take import Take, TakeInfo

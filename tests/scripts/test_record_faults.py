@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +19,14 @@ from gaploop.collect.campaign import Quota
 from gaploop.collect.devices import ArmDevices
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.lerobot_factory import ArmConnection
-from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
 from gaploop.collect.operator.keys import HELD_S, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
-from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
-from gaploop.collect.publisher import Publisher
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import Rig
+from gaploop.collect.session import publishing_at_the_end
 from gaploop.collect.session_options import DriveOptions
+from gaploop.collect.take import record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
@@ -76,7 +73,7 @@ class Pair:
 
     def configs(self) -> tuple[Any, Any]:
         """Return LeRobot's configs of both arms."""
-        from gaploop.collect.lerobot_registry import registries
+        from gaploop.collect.lerobot_factory import registries
 
         made = []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):
@@ -213,61 +210,27 @@ def _sealed(journal: Path) -> Path:
     return writer.folder
 
 
-def test_a_publication_that_breaks_off_is_said_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An exception in the publishing process exits 1, as a refused take does, and says nothing."""
-    journal = tmp_path / "journal"
-    folder = _sealed(journal)
-    publisher = Publisher(journal, tmp_path / "data", "me/x")
-    with (journal / "publish.json").open("wb") as out, (journal / "publish.log").open("wb") as log:
-        command = [sys.executable, "-c", "raise MemoryError('no memory')"]
-        publisher._child = subprocess.Popen(command, stdout=out, stderr=log)
-    publisher._child.wait()
-    publisher.behind()
-    assert "Publishing failed (MemoryError: no memory); it is tried again." in caplog.text
-    publisher.finish()
-    assert publisher.reports
-    assert [path.name for path in journal.iterdir()] == [folder.name]
-
-
-def test_a_publication_that_can_not_begin_is_said_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A full disk ended the recording: the publication's answer couldn't be opened."""
-    journal = tmp_path / "journal"
-    _sealed(journal)
-    (journal / "publish.json").mkdir()
-    with Publisher(journal, tmp_path / "data", "me/x") as publisher:
-        publisher.behind()
-        assert "Publishing can't begin (" in caplog.text
-    assert publisher.reports
-
-
 def test_what_ended_the_session_is_told_before_what_publishing_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal, root = tmp_path / "journal", tmp_path / "data"
     _sealed(journal)
     root.write_text("not a dataset")
-    with pytest.raises(DeviceError, match="the arm"), Publisher(journal, root, "me/x"):
+    with pytest.raises(DeviceError, match="the arm"), publishing_at_the_end(journal, root, "me/x"):
         raise DeviceError("the arm")
     assert "gaploop publish --journal=" in caplog.text
 
 
-def test_a_publication_that_fails_is_said_and_loses_no_take(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A dataset that was in the way was found out hours later, when nothing had been published."""
+def test_a_publication_that_fails_is_said_and_loses_no_take(tmp_path: Path) -> None:
     journal, root = tmp_path / "journal", tmp_path / "data"
     folder = _sealed(journal)
     root.write_text("not a dataset")
-    publisher = Publisher(journal, root, "me/x")
-    publisher.behind()
-    with pytest.raises(UnusableInputError, match=r"safe in .*journal.* gaploop publish --journal="):
-        publisher.finish()
-    assert "Publishing failed (" in caplog.text
-    assert str(root) in caplog.text
+    with (
+        pytest.raises(UnusableInputError, match=r"safe in .*journal.* gaploop publish --journal="),
+        publishing_at_the_end(journal, root, "me/x") as published,
+    ):
+        pass
+    assert published == []
     assert sorted(path.name for path in journal.iterdir()) == [folder.name]
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rig import embedded_rig
+from gaploop.collect.take import record_takes
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Twin, TwinParameter, save_twin
@@ -45,9 +45,8 @@ def spans(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
     [
         (["--policy.path=missing"], "not found"),
         (["--display=mirror"], "One of: auto, none, terminal"),
-        (["--take_over=shout"], "One of: auto, key, motion, never"),
+        (["--take_over=shout"], "One of: auto, key, never"),
         (["--speed_scale=0"], "above 0 and up to 1"),
-        (["--smoothing.exponential_s=0"], "above 0"),
         (["--hand_back_s=-1"], "--hand_back_s must be above 0"),
         (["--dataset.num_episodes=0"], "above 0"),
         (["--dataset.fps=25"], "trained at 50 fps"),

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.devices import ArmDevices, SessionDevices
-from gaploop.collect.intervention import Driver, TakeOver
+from gaploop.collect.intervention import Driver
 from gaploop.collect.lerobot_factory import ArmConnection
-from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
 from gaploop.collect.operator.keys import HELD_S, ROLLOUT, Command, KeyMap
 from gaploop.collect.operator.machine import SessionStage, StageTiming
-from gaploop.collect.operator.session_labels import SessionLabels
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recording import record_takes
 from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
 from gaploop.collect.session import drive_on
 from gaploop.collect.session_options import DriveOptions
+from gaploop.collect.take import record_takes
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.messages import FloatArray, Observation
@@ -65,7 +64,7 @@ class Bench:
     """An emulated follower and leader, and a policy that drives."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        from gaploop.collect.lerobot_registry import registries
+        from gaploop.collect.lerobot_factory import registries
 
         self.journal, self.buses, made = folder / "journal", dict[str, EmulatedBus](), []
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):
@@ -82,7 +81,7 @@ class Bench:
             self.policy,
             PolicyLeader,
             self.attempts,
-            lambda _follower, _fps: TakeOver(),
+            lambda _follower, _fps: None,
             has_person=True,
             drives_between=True,
         )

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from gaploop.collect.journal import FrameRow, JournalWriter
-from gaploop.collect.take_copies import REVIEWS, clear_reviews, review_folder
 from gaploop.collect.withdrawal import noted_policies, withdraw
 from gaploop.core import consent
 from gaploop.core.consent import Place, Use, new_id, today
@@ -206,15 +205,3 @@ def test_a_cache_in_use_is_named_and_left(home: Path) -> None:
     del cache
     assert withdraw(register, ana, remove=True).unreached == ()
     assert not cache_path(home / "set").exists()
-
-
-def test_what_a_killed_review_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    killed = tmp_path / f"{REVIEWS}killed"
-    killed.mkdir()
-    (killed / "a.mp4").write_bytes(b"video")
-    with review_folder() as folder:
-        (folder / "b.mp4").write_bytes(b"video")
-        assert clear_reviews() == [folder]
-    assert clear_reviews() == []
-    assert list(tmp_path.iterdir()) == []

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gaploop.collect.campaign import Quota, held
-from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, Safety
+from gaploop.collect.campaign import Quota
+from gaploop.collect.operator.console import (
+    ConsoleOperator,
+    OperatorConsole,
+    Safety,
+    SessionLabels,
+)
 from gaploop.collect.operator.keys import HELD_S, Command, KeyMap
-from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
-from gaploop.collect.operator.session_labels import LabelSuggester, SessionLabels, known_takes
-from gaploop.collect.operator.view import Loop, Quotas, SetUp
-from gaploop.collect.recording import SessionEnd, record_takes
+from gaploop.collect.operator.machine import CHOICES, Question, SessionStage, StageTiming
+from gaploop.collect.operator.view import Loop, Quotas
 from gaploop.collect.rig import Rig, embedded_rig
+from gaploop.collect.take import SessionEnd, record_takes
 from gaploop.core import labels
 from gaploop.core.journal_format import LABELS, read_end, read_journal, take_folders
 from gaploop.core.messages import LeaderSample
 from gaploop.core.protocols import Leader
-from gaploop.core.take import Take, TakeInfo
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome
 
 C = Command
+MODES, DIMENSIONS = CHOICES[Question.MODE], CHOICES[Question.DIMENSION]
 WITHIN_S = 60.0
 
 
@@ -46,7 +50,7 @@ class Idle:
 class Desk:
     """A session in a thread, and the operator's hands on its console."""
 
-    def __init__(self, journal: Path, takes: int, suggest: Callable[[Take], Mapping[str, object]]):
+    def __init__(self, journal: Path, takes: int):
         self.journal = journal
         self.book = SessionLabels(journal, "ana")
         self._ahead_s = 0.0
@@ -55,12 +59,9 @@ class Desk:
             task="t",
             now_s=lambda: time.monotonic() + self._ahead_s,
         )
-        self.suggester = LabelSuggester(suggest, self.console.suggested)
         self.end: SessionEnd | None = None
         self.told: list[int] = []
-        operator = ConsoleOperator(
-            self.console, suggester=self.suggester, told=lambda: self.told.append(1)
-        )
+        operator = ConsoleOperator(self.console, told=lambda: self.told.append(1))
 
         def record() -> None:
             self.end = record_takes(
@@ -83,7 +84,6 @@ class Desk:
     def __exit__(self, *_: object) -> None:
         self.console.leave()
         self.thread.join(WITHIN_S)
-        self.suggester.close()
         self.book.close()
 
     def until(self, stage: SessionStage, *, is_so: Callable[[], bool] = lambda: True) -> None:
@@ -114,10 +114,6 @@ def idle() -> Leader:
     return Idle()
 
 
-def slipped(_take: Take) -> Mapping[str, object]:
-    return {"failure_mode": "slip", "dimensions": {"contact_dynamics": 0.7, "sensor_noise": 0.2}}
-
-
 def said(journal: Path) -> list[tuple[str, object]]:
     return [(e.field, e.value) for e in labels.read(journal / LABELS) if e.source == "operator"]
 
@@ -130,15 +126,10 @@ def rig() -> Iterator[Rig]:
 
 
 def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> None:
-    with Desk(tmp_path, 1, slipped) as desk:
+    with Desk(tmp_path, 1) as desk:
         desk.take(C.FAILURE)
-        prompt = desk.console.seen
-        desk.until(
-            SessionStage.VERDICT,
-            is_so=lambda: (i := prompt().state.prompt) is not None and i.suggestion.mode == "slip",
-        )
-        desk.console.command(C.ACCEPT)
-        desk.console.command(C.ACCEPT)
+        desk.console.choose(MODES.index("slip"))
+        desk.console.choose(DIMENSIONS.index("contact_dynamics"))
         desk.take(C.DISCARD)
         desk.console.choose(1)
         desk.take(C.SUCCESS)
@@ -156,7 +147,7 @@ def test_what_the_operator_says_is_what_the_journal_holds(tmp_path: Path) -> Non
 
 
 def test_a_take_is_sealed_while_the_operator_still_thinks(tmp_path: Path) -> None:
-    with Desk(tmp_path, 1, slipped) as desk:
+    with Desk(tmp_path, 1) as desk:
         desk.take()
         desk.until(
             SessionStage.VERDICT, is_so=lambda: read_end(take_folders(tmp_path)[0]) is not None
@@ -164,26 +155,23 @@ def test_a_take_is_sealed_while_the_operator_still_thinks(tmp_path: Path) -> Non
         assert said(tmp_path) == []
 
 
-def test_passing_over_leaves_it_unlabelled_and_it_can_be_said_later_and_taken_back(
+def test_passing_over_leaves_it_unlabelled_and_it_can_be_said_later_and_otherwise(
     tmp_path: Path,
 ) -> None:
-    with Desk(tmp_path, 3, slipped) as desk:
+    with Desk(tmp_path, 3) as desk:
         desk.take(C.NEXT)
         desk.until(SessionStage.READY)
         uid = desk.console.seen().takes[-1].uid
         for command, outcome in ((C.SUCCESS, "success"), (C.DISCARD, "discarded")):
             desk.console.command(command)
             assert desk.console.outcome(uid, Outcome.UNLABELLED) == outcome
-        desk.console.command(C.NEXT)  # the reason is passed over
-        desk.console.command(C.UNDO)
+        desk.console.command(C.SUCCESS)  # instead of a reason
         assert desk.console.outcome(uid, Outcome.UNLABELLED) == "success"
-        desk.console.command(C.UNDO)
-        assert desk.console.outcome(uid, Outcome.UNLABELLED) == "unlabelled"
-    assert next(read_journal(tmp_path)).outcome is Outcome.UNLABELLED
+    assert next(read_journal(tmp_path)).outcome is Outcome.SUCCESS
 
 
 def test_a_take_relabelled_as_failed_is_recorded_once_more(tmp_path: Path) -> None:
-    with Desk(tmp_path, 2, slipped) as desk:
+    with Desk(tmp_path, 2) as desk:
         desk.take(C.SUCCESS)
         desk.until(SessionStage.READY)
         time.sleep(0.2)  # the session waits for the next take by now
@@ -200,44 +188,12 @@ def test_a_take_relabelled_as_failed_is_recorded_once_more(tmp_path: Path) -> No
     assert len(take_folders(tmp_path)) == 3
 
 
-def test_a_suggestion_that_never_comes_keeps_nobody_waiting(tmp_path: Path) -> None:
-    came, go = threading.Event(), threading.Event()
-
-    def stuck(_take: Take) -> Mapping[str, object]:
-        came.set()
-        go.wait(WITHIN_S)
-        return {}
-
-    with Desk(tmp_path, 1, stuck) as desk:
-        desk.take(C.FAILURE, C.NEXT, C.NEXT)
-        desk.take(C.SUCCESS)
-        assert desk.finished().counted == 1
-        assert came.is_set()
-        go.set()
-
-
 def test_closing_the_window_interrupts_the_open_take_and_keeps_the_rest(tmp_path: Path) -> None:
-    with Desk(tmp_path, 5, slipped) as desk:
+    with Desk(tmp_path, 5) as desk:
         desk.take(C.SUCCESS)
         desk.until(SessionStage.READY)
         desk.console.leave()
         assert desk.finished().counted == 1
-
-
-def test_the_journals_last_takes_are_known_again(tmp_path: Path) -> None:
-    with Desk(tmp_path, 2, slipped) as desk:
-        desk.take(C.SUCCESS)
-        desk.take(C.FAILURE, C.NEXT, C.NEXT)
-        desk.until(SessionStage.READY)
-    found = known_takes(tmp_path, 1)
-    assert [(outcome, now["outcome"]) for _, outcome, now in found] == [("unlabelled", "failure")]
-    book = SessionLabels(tmp_path, "eve")
-    console = OperatorConsole(StageTiming(1.0, 1.0), KeyMap(), book)
-    for uid, outcome, now in found:
-        console.remember(uid, outcome, now)
-    console.command(C.SUCCESS)
-    book.close()
-    assert [take.outcome for take in read_journal(tmp_path)][-1] is Outcome.SUCCESS
 
 
 def console_with(safety: Safety, **more: object) -> OperatorConsole:
@@ -284,14 +240,12 @@ def test_a_trip_is_cleared_by_two_presses_and_the_e_stop_works_at_any_time() -> 
 def test_the_operator_says_when_a_set_up_stands() -> None:
     console = console_with(Safety())
     answers: list[bool] = []
-    thread = threading.Thread(
-        target=lambda: answers.append(console.await_set_up(SetUp("lighting: dim")))
-    )
+    thread = threading.Thread(target=lambda: answers.append(console.await_set_up("lighting: dim")))
     thread.start()
     give_up_s = time.monotonic() + WITHIN_S
     while (seen := console.seen()).state.stage is not SessionStage.SET_UP:
         assert time.monotonic() < give_up_s
-    assert seen.setup.words == "lighting: dim"
+    assert seen.setup == "lighting: dim"
     console.key("right")
     thread.join(WITHIN_S)
     assert answers == [True]
@@ -300,77 +254,21 @@ def test_the_operator_says_when_a_set_up_stands() -> None:
 def test_nobody_is_asked_where_nobody_is() -> None:
     console = console_with(Safety(loop=lambda: Loop(trip="too hot")), attended=False)
     console.seen()
-    assert console.await_set_up(SetUp("x"))
+    assert console.await_set_up("x")
     console.command(C.NEXT)
     assert console.await_start()
     assert console.await_verdict("a", Outcome.UNLABELLED) is Outcome.UNLABELLED
     console.tell(Quotas(1, 1))
-    assert not console.finish(lambda: False)
 
 
 def test_a_label_that_cannot_be_written_is_said_and_still_stands(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file where the folder should be")
     book = SessionLabels(tmp_path / "journal", "ana")
     book.add("a", Outcome.UNLABELLED)
-    book.say("a", {"outcome": "success"}, anew=True)
+    book.say("a", {"outcome": "success"})
     book.close()
     assert "wasn't written" in book.fault
     assert book.outcome("a") is Outcome.SUCCESS
-
-
-def test_a_failure_that_is_taken_back_fills_no_quota_until_it_is_labelled(tmp_path: Path) -> None:
-    """Undoing a failure left the take without a label, which counted: the session was over."""
-    with Desk(tmp_path, 1, slipped) as desk:
-        desk.take(C.FAILURE, C.NEXT, C.NEXT)
-        # A take counts once it is sealed, which goes on behind the operator's back.
-        desk.until(SessionStage.READY, is_so=lambda: all(map(read_end, take_folders(tmp_path))))
-        told = len(desk.told)
-        desk.console.command(C.UNDO)
-        desk.until(SessionStage.READY, is_so=lambda: len(desk.told) > told)
-        assert "counts once it has one" in desk.console.seen().note
-        desk.book.flush()
-        quotas = [Quota(1)]
-        assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 0
-        told = len(desk.told)
-        desk.console.command(C.SUCCESS)
-        desk.until(SessionStage.READY, is_so=lambda: len(desk.told) > told)
-        desk.book.flush()
-        assert held(tmp_path, TakeKind.DEMONSTRATION, quotas).total() == 1
-        desk.console.command(C.NEXT)  # the take that it waited for isn't needed any more
-        assert desk.finished().counted == 1
-    assert len(take_folders(tmp_path)) == 1
-
-
-def test_a_take_that_was_ended_by_a_key_is_not_suggested_to_have_run_out_of_time(
-    tmp_path: Path,
-) -> None:
-    """F ended a take, and what was seen was suggested to be a time-out."""
-    asked = threading.Event()
-
-    def late(_take: Take) -> Mapping[str, object]:
-        asked.set()
-        return {"failure_mode": "timeout", "dimensions": {"contact_dynamics": 1.0}}
-
-    with Desk(tmp_path, 1, late) as desk:
-        desk.console._state = replace(desk.console._state, timing=StageTiming(9.0, 0.0))
-        desk.until(SessionStage.READY)
-        desk.console.command(C.NEXT)
-        desk.until(SessionStage.RECORDING)
-        desk.console.command(C.FAILURE)
-        desk.until(
-            SessionStage.VERDICT, is_so=lambda: suggested(desk).dimension == "contact_dynamics"
-        )
-        assert suggested(desk).mode == ""
-        desk.console.command(C.NEXT)
-        desk.console.command(C.NEXT)
-        desk.take(C.FAILURE)  # this one lasts its time
-        desk.until(SessionStage.VERDICT, is_so=lambda: suggested(desk).mode == "timeout")
-    assert asked.is_set()
-
-
-def suggested(desk: Desk) -> Suggestion:
-    prompt = desk.console.seen().state.prompt
-    return Suggestion() if prompt is None else prompt.suggestion
 
 
 def test_what_was_said_of_a_lost_servo_goes_when_it_answers_again() -> None:

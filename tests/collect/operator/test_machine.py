@@ -22,7 +22,6 @@ from gaploop.collect.operator.machine import (
     SessionStage,
     SessionState,
     StageTiming,
-    Suggestion,
 )
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
@@ -36,8 +35,8 @@ def recording(timing: StageTiming = TIMING, **more: object) -> SessionState:
     return replace(machine.begun(state, 0.0, timing.episode_s), **more)  # type: ignore[arg-type]
 
 
-def verdict(suggestion: Suggestion | None = None) -> SessionState:
-    return machine.ended(recording(), "a", 3.0, suggestion)[0]
+def verdict(proposed: Outcome | None = None) -> SessionState:
+    return machine.ended(recording(), "a", 3.0, proposed)[0]
 
 
 def play(
@@ -78,7 +77,7 @@ class Session(RuleBasedStateMachine):
             if action.kind is ActionKind.END:
                 assert self.running
             if action.kind is ActionKind.LABEL:
-                assert action.uid in self.state.takes
+                assert action.uid == self.state.newest
                 for name, value in action.update.items():
                     LabelEvent(action.uid, name, value, "a", "operator")  # in the vocabulary
 
@@ -107,17 +106,16 @@ class Session(RuleBasedStateMachine):
         self.takes += is_recorded
         uid = f"take{self.takes}" if is_recorded else ""
         self.state = machine.begun(self.state, self.now_s, TIMING.episode_s)
-        suggestion = Suggestion(outcome, "slip", "contact_dynamics")
-        self.take(machine.ended(self.state, uid, self.now_s, suggestion))
+        self.take(machine.ended(self.state, uid, self.now_s, outcome))
 
     @invariant()
-    def every_take_is_known_once(self) -> None:
-        assert len(set(self.state.takes)) == len(self.state.takes) == self.takes
+    def the_newest_take_is_known(self) -> None:
+        assert self.state.newest == (f"take{self.takes}" if self.takes else "")
 
     @invariant()
     def a_question_is_about_a_known_take(self) -> None:
         if self.state.prompt is not None:
-            assert self.state.prompt.uid in self.state.takes
+            assert self.state.prompt.uid == self.state.newest
         if self.state.stage is SessionStage.VERDICT:
             assert self.state.prompt is not None
 
@@ -145,7 +143,6 @@ def test_a_take_goes_from_ready_through_verdict_and_reset_to_the_next() -> None:
         {"failure_mode": "slip"},
         {"dimensions": {"contact_dynamics": 1.0}},
     ]
-    assert [action.anew for action in actions] == [True, False, False]
     assert state.stage is SessionStage.RESET
     assert machine.tick(state, 11.9)[0].stage is SessionStage.RESET
     state, acts2 = machine.tick(state, 12.1)
@@ -174,12 +171,10 @@ def test_a_verdict_pressed_while_recording_ends_the_take_and_is_not_asked_again(
         assert (state.stage, label.update["discard_reason"]) == (SessionStage.RESET, "re-recorded")
 
 
-def test_enter_takes_the_suggestion_and_right_passes_over() -> None:
-    marked = Suggestion(Outcome.FAILURE, "slip", "contact_dynamics")
-    _, actions = play(verdict(marked), 5.0, C.ACCEPT, C.ACCEPT, C.ACCEPT)
-    assert [action.update.get("failure_mode") for action in actions][1] == "slip"
-    assert actions[2].update == {"dimensions": {"contact_dynamics": 1.0}}
-    state, actions = play(verdict(marked), 5.0, C.FAILURE, C.NEXT, C.NEXT)
+def test_enter_takes_what_is_proposed_and_right_passes_over() -> None:
+    _, actions = play(verdict(Outcome.FAILURE), 5.0, C.ACCEPT, C.DOWN, C.ACCEPT)
+    assert [action.update.get("outcome") for action in actions] == ["failure", None]
+    state, actions = play(verdict(Outcome.FAILURE), 5.0, C.FAILURE, C.NEXT, C.NEXT)
     assert len(actions) == 1
     assert state.stage is SessionStage.RESET
     state, actions = play(verdict(), 5.0, C.NEXT)
@@ -198,23 +193,9 @@ def test_a_press_meant_for_the_take_does_not_answer_the_question_that_has_just_c
     assert (state.stage, actions) == (SessionStage.VERDICT, ())
 
 
-def test_a_suggestion_that_comes_late_is_marked_and_one_for_another_take_is_not() -> None:
-    state, _ = play(verdict(), 5.0, C.FAILURE)
-    slip = Suggestion(None, "slip", "")
-    assert machine.suggested(state, "b", slip) is state
-    state = machine.suggested(state, "a", slip)
-    assert state.prompt is not None
-    assert state.prompt.choices[state.prompt.at or 0] == "slip"
-
-
-def test_a_trip_lets_no_take_start_and_a_pause_stops_the_clock() -> None:
+def test_a_trip_lets_no_take_start() -> None:
     state = machine.block(SessionState(TIMING), "tripped")
     assert play(state, 0.0, C.NEXT)[1] == []
-    state, _ = play(verdict(), 4.0, C.SUCCESS)
-    state, _ = machine.press(state, C.PAUSE, 6.0)
-    assert machine.tick(state, 100.0)[0].stage is SessionStage.RESET
-    state, _ = machine.press(state, C.PAUSE, 100.0)
-    assert state.left_s(100.0) == pytest.approx(3.0)
 
 
 def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
@@ -227,9 +208,9 @@ def test_escape_while_recording_keeps_the_take_asks_and_then_leaves() -> None:
     assert [action.kind for action in actions] == [ActionKind.LABEL, ActionKind.LEAVE]
 
 
-def test_an_earlier_take_is_pointed_at_and_labelled_anew() -> None:
-    state = replace(SessionState(TIMING), takes=("a", "b", "c"))
-    state, actions = play(state, 0.0, C.UP, C.UP, C.UP, C.DOWN, C.SUCCESS)
+def test_the_newest_take_is_labelled_anew() -> None:
+    state = replace(SessionState(TIMING), newest="b")
+    state, actions = play(state, 0.0, C.SUCCESS)
     assert [(action.uid, action.update["outcome"]) for action in actions] == [("b", "success")]
     assert state.stage is SessionStage.READY
 
@@ -241,15 +222,3 @@ def test_marking_goes_round_and_stays_among_the_answers(question: Question, step
     assert 0 <= marked.at < len(CHOICES[question])
     again = marked.mark(len(CHOICES[question]))
     assert again.at == marked.at
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["failure_mode", "dimensions", "phase", "x"]),
-        st.one_of(st.none(), st.text(), st.dictionaries(st.text(), st.floats()), st.integers()),
-    )
-)
-def test_a_strange_suggestion_marks_nothing_strange(labels: dict[str, object]) -> None:
-    made = Suggestion.of(labels)
-    assert made.mode in ("", *CHOICES[Question.MODE])
-    assert made.dimension in ("", *CHOICES[Question.DIMENSION])

@@ -1,15 +1,14 @@
-"""The process that encodes: reads orders as JSON lines, pictures from shared memory.
+"""The process that encodes: from pictures in shared memory to videos that a kill leaves readable.
 
-    {"open": uid, "folder": …, "coarse": true}   a take begins, whose pictures may be coarse
+It reads orders as JSON lines:
+
+    {"open": uid, "folder": …}        a take begins
     {"show": uid, "slots": [3, -1]}   one row: a slot per camera, -1 for the picture before
     {"close": uid}                    no more rows
 
 It answers `{"free": [[camera, slot]]}` after every picture, `{"closed": uid, "pictures": {camera:
-n}, "coarse": {camera: n}}` and `{"fault": uid, "why": …}`. When the orders end, because the
-recorder was killed, it finishes the open files: pictures that were handed over are not lost.
-
-Each camera has a thread of its own. One that falls behind encodes coarsely, at half the time for a
-picture, until it has kept up for a while.
+n}}` and `{"fault": uid, "why": …}`. When the orders end, because the recorder was killed, it
+finishes the open files: pictures that were handed over are not lost. Each camera has a thread.
 """
 
 from __future__ import annotations
@@ -23,16 +22,190 @@ import queue
 import sys
 import threading
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+import av
 import numpy as np
+from av.video.reformatter import VideoReformatter
 
-from gaploop.collect.video_stream import SOFTWARE, VideoStream, camera_stream
 from gaploop.core import platform_calls
-from gaploop.core.errors import DeviceError
-from gaploop.core.messages import Image, is_depth
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import DEPTH_CODEC, Image, is_depth
 from gaploop.teleop.stopping import CleanupStep, one_line
+
+# -- a camera's video ----------------------------------------------------------------------------
+#
+# Which options survive a kill was measured: flushed packet by packet, a Matroska file loses a tenth
+# of a second; without the flush most files could not be opened at all. Without B-frames
+# (zerolatency) packets stand in the order of the rows, so that publishing can copy them.
+
+CODEC: Final = "h264"
+SOFTWARE: Final = "libx264"
+LOSSLESS: Final = DEPTH_CODEC
+_ENCODERS: Final = {
+    SOFTWARE: (
+        "yuv420p",
+        {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"},
+    ),
+    LOSSLESS: ("gray16le", {"level": "3", "threads": "1"}),
+}
+MATROSKA: Final = {"live": "1", "cluster_time_limit": "100", "flush_packets": "1"}
+"""A file that only grows. Else FFmpeg writes its header anew as it closes the file, and where the
+power goes just then, the whole video can be gone. The price is an index: a player that seeks reads
+from the start."""
+
+
+def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UnusableInputError where a camera's pictures have an odd width or height."""
+    for camera, spec in cameras.items():
+        if spec["width"] % 2 or spec["height"] % 2:
+            raise UnusableInputError(
+                f"{camera}: pictures of {spec['width']}×{spec['height']} can't be encoded; width "
+                "and height must be even. Change the camera's size."
+            )
+
+
+_PIXEL_BYTES: Final = {"rgb24": 3, "gray16le": 2}
+
+
+class _Frame:
+    """A frame in FFmpeg's own memory, used again and again: its routines read beyond a row's end,
+    which in memory that isn't theirs may be no memory at all."""
+
+    def __init__(self, width: int, height: int, kind: str) -> None:
+        self.frame = av.VideoFrame(width, height, kind)
+        self._planes = []
+        for plane in self.frame.planes:
+            rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+            self._planes.append(rows[:, : plane.width * _PIXEL_BYTES.get(kind, 1)])
+
+    def fill(self, values: Image) -> None:
+        """Copy all planes, one after another, shape (bytes,)."""
+        start = 0
+        for rows in self._planes:
+            rows[:] = values[start : start + rows.size].reshape(rows.shape)
+            start += rows.size
+
+
+class VideoStream:
+    """One camera's pictures, encoded as they come; picture k is shown at k/fps.
+
+    The file must not exist; width and height are even [pixels].
+
+    Raises:
+        DeviceError: the file can't be written, or the encoder doesn't open.
+    """
+
+    def __init__(
+        self, path: Path, width: int, height: int, fps: float, encoder: str = SOFTWARE
+    ) -> None:
+        self.pictures = 0
+        self._path = path
+        self._is_lossless = encoder == LOSSLESS
+        self._last: tuple[Image, av.VideoFrame] | None = None
+        self._closing, self._is_named = threading.Lock(), False
+        rate = Fraction(fps).limit_denominator(1000)
+        self._time_base = 1 / rate
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            platform_calls.lock(self._handle)  # repair leaves a file alone that is written
+            self._container = av.open(str(path), "w", format="matroska", options=MATROSKA)
+        except (OSError, av.FFmpegError) as error:
+            raise self._fault(error) from None
+        self._format, self._options = _ENCODERS[encoder]
+        self._reformatter = VideoReformatter()
+        self._rgb: _Frame | None = None
+        self._stream: av.VideoStream = self._container.add_stream(
+            encoder, rate=rate, options=self._options
+        )
+        self._stream.width, self._stream.height = width, height
+        self._stream.pix_fmt = self._format
+        self._stream.codec_context.time_base = self._time_base
+
+    def encode(self, picture: Image) -> None:
+        """Write the next picture; its memory isn't needed any more afterwards. Raises DeviceError.
+
+        It is RGB, uint8, shape (height, width, 3); of depth uint16, shape (height, width).
+        """
+        if self._last is None or self._last[0] is not picture:
+            self._last = (picture, self._converted(picture))
+        self._write(self._last[1])
+
+    def _converted(self, picture: Image) -> av.VideoFrame:
+        """Return the picture as the encoder wants it; it is overwritten by the next one."""
+        height, width = picture.shape[:2]
+        if self._rgb is None:
+            self._rgb = _Frame(width, height, "gray16le" if self._is_lossless else "rgb24")
+        self._rgb.fill(picture.reshape(-1).view(np.uint8))
+        if self._is_lossless:
+            return self._rgb.frame
+        return self._reformatter.reformat(self._rgb.frame, format=self._format)
+
+    def repeat_picture(self) -> None:
+        """Write the picture before once more, so that the count keeps step with the rows.
+
+        Raises DeviceError where there is none before, or the file can't be written.
+        """
+        if self._last is None:
+            raise DeviceError(f"{self._path}: no picture to repeat. Record the take again.")
+        self._write(self._last[1])
+
+    def forget_source(self) -> None:
+        """Let go of the last picture's memory, which somebody else is about to use."""
+        if self._last is not None:
+            self._last = (np.empty(0, np.uint8), self._last[1])
+
+    def _write(self, frame: av.VideoFrame) -> None:
+        frame.pts, frame.time_base = self.pictures, self._time_base
+        try:
+            self._container.mux(self._stream.encode(frame))
+        except av.FFmpegError as error:
+            raise self._fault(error) from None
+        self.pictures += 1
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk, the file's name too; raises OSError.
+
+        Any thread may ask.
+        """
+        with self._closing:
+            if self._handle >= 0:
+                platform_calls.sync(self._handle, data_only=True)
+                if not self._is_named:
+                    platform_calls.sync_path(self._path.parent)
+                    self._is_named = True
+
+    def close(self) -> None:
+        """Finish and close the file; safe to call twice.
+
+        Raises DeviceError where the end can't be written; the file is readable up to there.
+        """
+        with self._closing:
+            if self._handle < 0:
+                return
+            try:
+                if self.pictures:
+                    self._container.mux(self._stream.encode(None))
+                self._container.close()
+            except av.FFmpegError as error:
+                raise self._fault(error) from None
+            finally:
+                os.close(self._handle)
+                self._handle = -1
+
+    def _fault(self, error: Exception) -> DeviceError:
+        why = getattr(error, "strerror", None) or error
+        return DeviceError(f"{self._path} can't be written ({why}). Fix that and record again.")
+
+
+def camera_stream(folder: Path, camera: str, spec: Mapping[str, Any]) -> VideoStream:
+    """Open a camera's video in a take's folder; lossless where it is depth."""
+    encoder = LOSSLESS if is_depth(spec) else SOFTWARE
+    path, size = folder / f"{camera}.mkv", (spec["width"], spec["height"])
+    return VideoStream(path, *size, spec["fps"], encoder)
+
 
 # -- pictures in memory that recorder and encoder share ------------------------------------------
 #
@@ -103,8 +276,6 @@ class Ring:
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
-KEPT_UP_S: Final = 2.0
-"""Coarse pictures end once a camera has kept up for this long [s]."""
 PRIORITY: Final = 1
 """Real-time, but the lowest: far below the control loop."""
 NICE: Final = -10
@@ -115,26 +286,6 @@ type _Order = tuple[str, int | None]
 """A take, and a slot: -1 for the picture before, None at the take's end."""
 
 
-class EncodingPace:
-    """Says whether a camera's next picture is to be encoded coarsely.
-
-    It is behind where so many pictures wait; they come at `fps` [Hz].
-    """
-
-    def __init__(self, behind: int, fps: float) -> None:
-        self._behind = behind
-        self._enough = round(KEPT_UP_S * fps)
-        self._kept_up = self._enough
-
-    def is_coarse(self, waiting: int) -> bool:
-        """Return it, given how many pictures wait behind this one."""
-        if waiting >= self._behind:
-            self._kept_up = 0
-        elif waiting <= 1 and self._kept_up < self._enough:
-            self._kept_up += 1
-        return self._kept_up < self._enough
-
-
 class _Server:
     """The open takes, a thread for each camera, and who may speak to the recorder."""
 
@@ -142,7 +293,7 @@ class _Server:
         self._ring, self._specs = ring, cameras
         self._takes: dict[str, dict[str, VideoStream]] = {}
         self._closed: dict[str, dict[str, VideoStream]] = {}
-        self._faulty, self._unhurried = set[str](), set[str]()
+        self._faulty = set[str]()
         self._speaking, self._closing = threading.Lock(), threading.Lock()
         self._turns = threading.Semaphore(at_once)
         self._orders = {camera: queue.SimpleQueue[_Order | None]() for camera in cameras}
@@ -156,13 +307,10 @@ class _Server:
     def obey(self, order: Mapping[str, Any]) -> None:
         if "open" in order:
             uid, folder = order["open"], Path(order["folder"])
-            if not order["coarse"]:
-                self._unhurried.add(uid)
             streams = self._takes[uid] = {}
             try:
                 for camera, spec in self._specs.items():
-                    chosen = spec.get("encoder", SOFTWARE)
-                    streams[camera] = camera_stream(folder, camera, spec, chosen)
+                    streams[camera] = camera_stream(folder, camera, spec)
             except DeviceError as error:
                 self._fault(uid, str(error))
             return
@@ -174,7 +322,6 @@ class _Server:
     def _work(self, camera: str) -> None:
         """Encode one camera's pictures in their order until nothing more comes."""
         orders = self._orders[camera]
-        pace = EncodingPace(self._ring.behind[camera], self._specs[camera]["fps"])
         while (order := orders.get()) is not None:
             uid, slot = order
             with CleanupStep() as attempt:
@@ -182,12 +329,11 @@ class _Server:
                     self._close(uid, camera)
                 else:
                     with self._turns:
-                        coarse = pace.is_coarse(orders.qsize()) and uid not in self._unhurried
-                        self._show(uid, camera, slot, coarse)
+                        self._show(uid, camera, slot)
             if attempt.error is not None:
                 self._fault(uid, one_line(attempt.error))
 
-    def _show(self, uid: str, camera: str, slot: int, coarse: bool) -> None:
+    def _show(self, uid: str, camera: str, slot: int) -> None:
         stream = self._takes[uid].get(camera)
         try:
             if stream is None or uid in self._faulty:
@@ -195,7 +341,7 @@ class _Server:
             if slot < 0:
                 stream.repeat_picture()
             else:
-                stream.encode(self._ring.slots[camera][slot], coarse=coarse)
+                stream.encode(self._ring.slots[camera][slot])
                 stream.forget_source()
         finally:
             self.say({"free": [[camera, slot]] if slot >= 0 else []})
@@ -212,8 +358,7 @@ class _Server:
                 return
             del self._takes[uid], self._closed[uid]
         pictures = {c: closed[c].pictures for c in self._specs}
-        coarse = {c: closed[c].coarse for c in self._specs}
-        self.say({"closed": uid, "pictures": pictures, "coarse": coarse})
+        self.say({"closed": uid, "pictures": pictures})
 
     def _fault(self, uid: str, why: str) -> None:
         self._faulty.add(uid)
