@@ -24,6 +24,29 @@ from gaploop.core.protocols import Follower, Policy
 from gaploop.teleop.stopping import CleanupStep
 
 
+def lag_share(time_constant_s: float | None, fps: float) -> float:
+    """Return by which share of the way a first-order lag comes nearer in a frame; 1 without lag.
+
+    A constant target is approached to 63 % within `time_constant_s`, above 0; a moving one is
+    followed that much later.
+    """
+    if time_constant_s is None:
+        return 1.0
+    if not 0 < time_constant_s < math.inf:
+        raise UnusableInputError(
+            f"--smoothing_s must be above 0 s, got {time_constant_s:g}. Leave it out "
+            "for no smoothing."
+        )
+    return -math.expm1(-1.0 / (fps * time_constant_s))
+
+
+def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
+    """Return what lies by `share` on the way from what was asked for `before` to a target."""
+    if share == 1.0 or not np.isfinite(before).all():
+        return target
+    return before + share * (target - before)
+
+
 def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
     """Return `new`, come to gradually from `old` over the steps that both have; (n_joints,) each.
 
@@ -78,9 +101,10 @@ class PolicyLeader:
         policy: answers in the follower's LeRobot units.
         fps: policy frames per second of the loop [Hz].
         control_hz: turns of the loop per second [Hz].
+        lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
 
     Raises:
-        UnusableInputError: the policy was trained at another rate.
+        UnusableInputError: the policy was trained at another rate, or a lag that isn't above 0.
     """
 
     def __init__(
@@ -89,6 +113,7 @@ class PolicyLeader:
         follower: Follower,
         fps: float,
         control_hz: float,
+        lag_s: float | None = None,
     ) -> None:
         if abs(policy.fps - fps) > 1e-6:
             raise UnusableInputError(
@@ -96,6 +121,7 @@ class PolicyLeader:
                 f"Set --dataset.fps={policy.fps:g}."
             )
         self._policy, self._follower = policy, follower
+        self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
         late = round(float(getattr(policy, "delay_s", 0.0)) * fps)
@@ -145,7 +171,7 @@ class PolicyLeader:
             asked = np.asarray(self._policy.act(observation), dtype=np.float64)
             self.pace.took(time.perf_counter() - start_s)
             target = self._follower.from_units(asked)
-            self._path.append(target)
+            self._path.append(lagged(self._path[-1], target, self._share))
 
     def _on_arrival(self, observation: Observation) -> Observation:
         """Return an observation with the joints where they will be when a command arrives."""
@@ -316,6 +342,7 @@ class AsyncPolicyDriver(PolicyLeader):
         follower: Follower,
         fps: float,
         control_hz: float,
+        lag_s: float | None = None,
         takes_s: float | None = None,
     ) -> None:
         self._number = 0
@@ -332,7 +359,7 @@ class AsyncPolicyDriver(PolicyLeader):
         """The step that the last plan's first target is for; None before the first plan."""
         self._worker = _Thread(policy) if takes_s is None else _Timed(policy, takes_s)
         self._now_s = 0.0
-        super().__init__(policy, follower, fps, control_hz)
+        super().__init__(policy, follower, fps, control_hz, lag_s)
         self._period_s, self._fps = 1.0 / control_hz, fps
 
     def reset(self) -> None:
@@ -384,6 +411,7 @@ class AsyncPolicyDriver(PolicyLeader):
         while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at, self._step = max(self._at - 1.0, 0.0), self._step + 1
+            self._aim()
         if len(self._path) == 1:
             return LeaderSample(t_s, self._path[0])
         start, target = self._path[0], self._path[1]
@@ -412,6 +440,11 @@ class AsyncPolicyDriver(PolicyLeader):
         ahead = min(self._delay + round(OVERLAP_S * self._fps), self._spare)
         return (self._first or 0) + min(self._execute, self._long - ahead) + ROUNDING
 
+    def _aim(self) -> None:
+        """Let the step that begins lead towards its target as far as the lag allows."""
+        if len(self._path) > 1:
+            self._path[1] = lagged(self._path[0], self._path[1], self._share)
+
     def _poll(self) -> None:
         for result in self._worker.results(self._now_s):
             if result.request.number != self._number:
@@ -434,6 +467,8 @@ class AsyncPolicyDriver(PolicyLeader):
         gone = min(self._step + is_on_its_way - self._first, len(plan) - 1)
         old, new = self._path[len(kept) :], plan[max(gone, 0) :]
         self._path = [*kept, *self._joined(old, new)]
+        if not is_on_its_way:
+            self._aim()
 
     def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
         """Return what the arm follows: a new plan, beside what is left of the old one."""

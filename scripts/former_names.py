@@ -49,7 +49,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.episodes": "--episodes",
     },
     "record": {"--seed": "--robot.seed"},
-    "rollout": {"--seed": "--robot.seed"},
+    "rollout": {"--seed": "--robot.seed", "--smoothing.exponential_s": "--smoothing_s"},
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
     "repair": {"--yes": "--dry_run=false"},
@@ -82,7 +82,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "plan curves": "Name it among --results='[…]'.",
     "plan runs": "Name them among --results='[…]'.",
     "vision": "From a clone: python -m benchmarks base_vision.",
-    "smoothing.temporal_ensemble_coeff": "Where the arm shakes, lower --speed_scale.",
+    "smoothing.temporal_ensemble_coeff": "Where the arm shakes: --smoothing_s=0.1.",
     "simulated": "Pairs of attempts are judged by themselves.",
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
@@ -110,7 +110,6 @@ DROPPED: Final[Mapping[str, str]] = {
     ),
     "record keys": "Let a pedal send one of the keys that the screen shows.",
     "rollout keys": "Let a pedal send one of the keys that the screen shows.",
-    "smoothing.exponential_s": "Where the arm shakes, lower --speed_scale.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }
 """Option that is gone, after its command where others may have one, → what does it now."""

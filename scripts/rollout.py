@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RARE = (
-    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s",
+    "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
     "factors", "watch", "policy.fps", "dataset.episode_time_s",
@@ -111,6 +112,8 @@ class RolloutConfig(SessionOptions):
     passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
     arm 0.1 for a policy that is new to this journal, rising to 1 over 20 successes without
     help."""
+    smoothing_s: float | None = None
+    """Follow the policy's targets with a lag of this time constant [s]; 0.1 is gentle."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
     attempts with the station as usual, and as many at each level that the station defines, in
@@ -123,7 +126,7 @@ def run(config: Any) -> int:
         return 0
     from gaploop.collect.campaign import Quota, in_blocks
     from gaploop.collect.intervention import OnStall
-    from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader
+    from gaploop.collect.policy_leader import AsyncPolicyDriver, PolicyLeader, lag_share
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
@@ -132,6 +135,7 @@ def run(config: Any) -> int:
 
     config.policy.required()
     check_session(config, "hand_back_s")
+    lag_share(config.smoothing_s, 1.0)
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
     go_on_with(config, root, journal)
@@ -151,7 +155,7 @@ def run(config: Any) -> int:
 
     driver = RolloutDriver(
         policy,
-        drives,
+        functools.partial(drives, lag_s=config.smoothing_s),
         Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         stall,
         has_person=bool(leads),

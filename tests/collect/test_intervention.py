@@ -277,7 +277,7 @@ def test_a_stall_is_taken_over_later_where_the_policy_drives_slowly(
     assert wishes.index(True) + 1 == after
 
 
-# -- how fast -----------------------------------------------------------------------------------
+# -- how fast, how smooth -----------------------------------------------------------------------
 
 
 @given(
@@ -311,3 +311,24 @@ def test_a_speed_that_is_none_is_refused(scale: float) -> None:
     leader = PolicyLeader(Script([np.zeros(3)]), Arm(), FPS, HZ)
     with pytest.raises(UnusableInputError, match="speed_scale must be above 0"):
         leader.speed_scale = scale
+
+
+def test_smoothing_starts_where_the_arm_stands_and_arrives() -> None:
+    leader = PolicyLeader(Script([np.ones(3)]), Arm(), FPS, HZ, lag_s=0.1)
+    here = Observation(np.zeros(3), None, {})
+
+    def way() -> list[float]:
+        found = []
+        for _ in range(round(0.1 * FPS)):
+            leader.observe(here)
+            found += [leader.read(0.0).q_rad[0] for _ in range(EVERY)]
+        return found[EVERY - 1 :: EVERY]
+
+    first = way()
+    assert first == sorted(first)
+    assert 0 < first[0] < 0.25
+    assert first[-1] == pytest.approx(1 - math.exp(-1), abs=1e-9)
+    leader.reset()
+    assert way() == first
+    with pytest.raises(UnusableInputError, match="above 0"):
+        PolicyLeader(Script([]), Arm(), FPS, HZ, lag_s=0.0)

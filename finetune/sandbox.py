@@ -1,7 +1,7 @@
 """A program that nobody trusts, in a process of its own: no network, bounded memory and time.
 
 On Linux, where user namespaces are permitted, the program sees no network, no other process, and
-no file but Python, gaploop and what it is given to read (`confined.confine`). Elsewhere
+no file but Python, gaploop and what it is given to read (`core.platform_calls.confine`). Elsewhere
 only limits of memory and file size hold, and what Python itself can refuse (`guard`): that stops
 accidents, not malice, so it does for policies, whose files were looked at, and not for programs.
 """
@@ -26,13 +26,10 @@ from typing import Any, Final
 import psutil
 
 import gaploop
-from benchmarks.board import confined
-from benchmarks.board.confined import MB, REFUSED
+from gaploop.core.confined import MB, REFUSED
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import printable
 
-HERE: Final = Path(__file__).resolve().parent.parent
-"""The benchmarks: what runs inside may be a part of them."""
 NAMESPACES: Final = "namespaces"
 GUARD: Final = "guard"
 SYSTEM: Final = (
@@ -123,7 +120,7 @@ class Sandbox:
             "file_mb": limits.file_mb,
             "processes": limits.processes,
         }
-        command = [sys.executable, "-P", confined.__file__, json.dumps(spec), *argv]
+        command = [sys.executable, "-P", "-m", "gaploop.core.confined", json.dumps(spec), *argv]
         here = "/tmp" if how == NAMESPACES else self._root
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -131,9 +128,7 @@ class Sandbox:
             "TMPDIR": here,
             "USER": "nobody",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": os.pathsep.join(
-                (str(Path(gaploop.__file__).parent.parent), str(HERE.parent))
-            ),
+            "PYTHONPATH": str(Path(gaploop.__file__).parent.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "MUJOCO_GL": "disable",
@@ -267,16 +262,7 @@ def _runtime() -> tuple[Path, ...]:
         executable = executable.parent / executable.readlink()
     home = Path(sys.base_prefix)
     venv = Path(sys.prefix)
-    places = (
-        *map(Path, SYSTEM),
-        venv,
-        venv.resolve(),
-        home,
-        home.resolve(),
-        executable,
-        package,
-        HERE,
-    )
+    places = (*map(Path, SYSTEM), venv, venv.resolve(), home, home.resolve(), executable, package)
     return (*places, *linked, *links)
 
 
