@@ -13,8 +13,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.live.score import SignalTrack
-from gaploop.failure_analysis.live.watch import PlannedChunk, SignalTracker
+from gaploop.failure_analysis.live import SignalTrack, SignalTracker
 
 if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
@@ -152,23 +151,21 @@ def _roll(name: str, policy: Any, rigs: _Rigs, trial: DetectionTrial, seed: int)
 
     rig, scene = rigs.of(trial), SCENES + 10_000 * seed + trial.scene
     rig.reset(scene)
-    leader, planned = _leader(name, policy, rig, scene)
-    tracker = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps, planned)
+    leader = _leader(name, policy, rig, scene)
+    tracker = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps)
     eyes = _Eyes(rig)
     take = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(tracker, eyes))
     track = tracker.track(take.outcome is not Outcome.SUCCESS)
     return Rolled(trial, track, np.array(eyes.rows, dtype=np.float32))
 
 
-def _leader(
-    name: str, policy: Any, rig: EmbeddedRig, scene: int
-) -> tuple[Leader, PlannedChunk | None]:
+def _leader(name: str, policy: Any, rig: EmbeddedRig, scene: int) -> Leader:
     from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.sim.expert import ScriptedLeader
 
     if name == "scripted":
-        return ScriptedLeader(rig.cell, scene, sees="tracker"), None
-    return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz), lambda: policy.chunk
+        return ScriptedLeader(rig.cell, scene, sees="tracker")
+    return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
 
 
 class _Eyes:

@@ -12,12 +12,15 @@ from gaploop.core.messages import Image
 from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import DIMENSIONS
-from gaploop.failure_analysis.report import figures
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    PALE,
+    SOFT,
     Section,
     facts,
     figure,
     figure_png,
+    new_figure,
     notice,
     page,
     section,
@@ -172,14 +175,14 @@ def success_figure(result: DemoResult) -> Any:
     for name, loop in _named(result):
         what = injected_words(loop).replace(": ", ":\n")  # beside each other they would touch
         groups.append((f"cell {name}\n{what}", loop.before, loop.after))
-    with figures.new_figure(7.6, 3.1) as (drawn, axes):
+    with new_figure(7.6, 3.1) as (drawn, axes):
         for x, (_, base, adapted) in enumerate(groups):
-            both = [(base, figures.PALE)] + ([(adapted, figures.ACCENT)] if adapted else [])
+            both = [(base, PALE)] + ([(adapted, ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):
                 place, (low, high) = x + (n - (len(both) - 1) / 2) * 0.36, rate.interval
                 error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
                 axes.bar(place, rate.rate, 0.32, color=colour)
-                axes.errorbar(place, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
+                axes.errorbar(place, rate.rate, yerr=error, color=SOFT, capsize=3, lw=1)
                 axes.text(place, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
         axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
         axes.set_ylim(0, 1.28)
@@ -187,7 +190,7 @@ def success_figure(result: DemoResult) -> Any:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_ylabel("success")
         axes.tick_params(length=0)
-        for label, colour in (("before", figures.PALE), ("after the remedy", figures.ACCENT)):
+        for label, colour in (("before", PALE), ("after the remedy", ACCENT)):
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn

@@ -41,7 +41,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--discard_reason": "--note",
         "--dataset.root": "--roots",
     },
-    "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
         "--vision": "--policy.type=keypoint",
         "--takes": "--sim_takes",
@@ -73,8 +72,10 @@ DROPPED: Final[Mapping[str, str]] = {
     "precision": "The preset says it; --method=help lists them.",
     "show_others": "Others' labels show once you have labelled the take.",
     "label source": "A CSV file has a column for it: --import=labels.csv.",
-    "plan curves": "Name it among --results='[…]'.",
-    "plan runs": "Name them among --results='[…]'.",
+    **dict.fromkeys(
+        ("plan curves", "plan results", "plan runs"),
+        "A plan starts from what was tried so far: compare what came with what it expected.",
+    ),
     "label dry_run": "See which takes there are without a label to set; --undo takes one back.",
     "label uid": "Name it among --episodes='[…]'.",
     "cache.dir": "Caches lie in $XDG_CACHE_HOME/gaploop.",

@@ -213,10 +213,10 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
-failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
-failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
-failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
-failure_analysis/planning/offers.py:commands.train | about.folder / out | ours
+failure_analysis/planning/remedies.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
+failure_analysis/planning/remedies.py:commands.record | about.folder / name | ours
+failure_analysis/planning/remedies.py:commands.train | about.folder / name | ours
+failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours

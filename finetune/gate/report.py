@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    INK,
+    PALE,
+    SOFT,
     Section,
     facts,
     figure,
     figure_png,
+    new_figure,
     notice,
     page,
     section,

@@ -153,7 +153,7 @@ def test_diagnose_and_plan_are_functions_too(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who imports them gets what the commands write, and nothing is printed."""
-    from gaploop.failure_analysis.planning.allocation import Budget
+    from gaploop.failure_analysis.planning.gains import Budget
     from gaploop.scripts.diagnose import DiagnoseConfig, _text
     from gaploop.scripts.diagnose import diagnose as diagnose_folder
     from gaploop.scripts.options import DatasetEpisodes
