@@ -13,6 +13,7 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 python -m benchmarks absolute --data=FOLDER_WITH_DATASETS --output_dir=outputs/absolute
+python -m benchmarks base_vision --n=600 --output_dir=outputs/base_vision
 python -m benchmarks cell
 python -m benchmarks checkpoint --output_dir=outputs/checkpoint
 python -m benchmarks bus --json
@@ -27,7 +28,6 @@ python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
-python -m benchmarks gate_simulated --json
 python -m benchmarks sim_predicts --trials=trials.csv --json
 python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
@@ -37,7 +37,6 @@ python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagno
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
-python -m benchmarks metadata --json
 python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
@@ -68,6 +67,7 @@ BENCHES: Final = {
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
     "checkpoint": "deployment mistakes between a policy and a dataset: which check names",
     "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
+    "base_vision": "makes the base policy that sees again, or one for another task",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
@@ -75,7 +75,6 @@ BENCHES: Final = {
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "looking": "changes of the camera and of what it sees that a diagnosis names; false alarms",
-    "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
@@ -93,7 +92,6 @@ BENCHES: Final = {
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
-    "gate_simulated": "the gate with simulated outcomes beside it: errors, power, pairs saved",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",
@@ -152,7 +150,7 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
+    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
@@ -165,11 +163,12 @@ class BenchConfig:
     """reinforcement, seeing_remedies, transfer: begin no row later than this [s]; the same command
     goes on."""
     quick: bool = False
-    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures.
+    """base_vision, closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no
+    figures.
     libero: a seventh of the training steps."""
     tasks: list[str] = field(default_factory=list)
-    """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers,
-    such as libero_object/6."""
+    """base_vision, closed_loop, reference: which tasks; pick_place unless given. libero: suites and
+    numbers, such as libero_object/6."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop, reinforcement, seeing_remedies, transfer: which gaps; the six single dimensions,
     of seeing_remedies four, of transfer all nine and a pair, of reinforcement three mechanisms,
@@ -180,7 +179,7 @@ class BenchConfig:
     """closed_loop, reinforcement, seeing_remedies, transfer: which arms; targeted, uniform and
     oracle, of the others all, unless given."""
     robot: str = ""
-    """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
+    """base_vision, closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100
     """faults: how many runs with random faults."""
     retrains: int = 0

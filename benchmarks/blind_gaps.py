@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 
 from gaploop.core.vocabulary import GapDimension as G
-from gaploop.sim import look
+from gaploop.sim import conditions
 from gaploop.sim.gaps.hand import (
     FINGER_REACH_M,
     HOVER_HEIGHT_M,
@@ -43,7 +43,7 @@ from gaploop.sim.gaps.mechanisms import PERSON_SIDE, Picture
 LYING_HEIGHT_M = 0.004
 ARM_HEIGHT_M = 0.075  # of the gripper's body while it grasps or carries
 POST_RADIUS_M = 0.010
-POST_RGBA: look.Rgba = (0.30, 0.31, 0.33, 1.0)
+POST_RGBA: conditions.Rgba = (0.30, 0.31, 0.33, 1.0)
 DEAD_LEVEL = 12.0  # of a row that is not read out: black level and a little noise
 SPIKE_S = (0.03, 0.09)  # from a few wrong readings to one that a servo acts upon
 
@@ -228,7 +228,7 @@ class _LShaped(BlindMechanism):
             spec.body("object").add_geom(
                 type=mujoco.mjtGeom.mjGEOM_BOX, size=[long_m, 0.5 * y_m, z_m],
                 pos=[x_m + long_m, p["leg_side"] * 0.5 * y_m, 0.0],
-                rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001],
+                rgba=conditions.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001],
                 mass=0.0,
             )  # fmt: skip
 

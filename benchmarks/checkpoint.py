@@ -386,14 +386,14 @@ def _changes(one: MadeEpisode) -> MadeEpisode:
 
 def said_of(root: Path, policy: Path) -> tuple[list[str], dict[str, Any]]:
     """Run `gaploop check ROOT --policy.path=POLICY --json`; return kinds about the policy."""
-    from gaploop.datasets.absolute.findings import KINDS
+    from gaploop.datasets.absolute.findings import BELONGS
     from gaploop.scripts.cli import main
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         main(["check", str(root), f"--policy.path={policy}", "--json"])
     answer = json.loads(out.getvalue())
-    about_policy = tuple(KINDS)[list(KINDS).index("wrong_features") :]  # the others need none
+    about_policy = list(BELONGS)[list(BELONGS).index("wrong_features") :]  # the others need none
     return [s["kind"] for s in answer["sentences"] if s["kind"] in about_policy], answer
 
 

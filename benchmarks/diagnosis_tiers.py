@@ -59,9 +59,9 @@ PAIRED: Final = ("actuator_response", "spatial_geometry", "visual_domain", "obje
 """Two of these act at once, by mechanisms that a twin can hold."""
 MEASURABLE: Final = frozenset({
     *(f"actuator_response.{m}" for m in ("latency", "backlash", "weak", "slow", "torque_limit")),
-    *(f"spatial_geometry.{m}" for m in ("camera_pose", "zero_offset", "table_height")),
+    *(f"spatial_geometry.{m}" for m in ("camera_pose", "zero_offset")),
     *(f"visual_domain.{m}" for m in ("exposure", "colour_cast", "blur")),
-    *(f"sensor_noise.{m}" for m in ("coarse_encoder", "encoder_drift", "torn_frames")),
+    *(f"sensor_noise.{m}" for m in ("coarse_encoder", "encoder_drift")),
     "object_property.size",
 })  # fmt: skip
 """Mechanisms that identification has a parameter for: a twin can hold them."""

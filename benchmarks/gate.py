@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.gate_tests import Flags, Numbers
     from gaploop.core.suite import Rules
-    from gaploop.finetune.gate.design import GateDesign
+    from gaploop.finetune.gate.evidence import GateDesign
 
 PICTURE: Final = "gate_retrains.png"
 DRAWS: Final = 2000
@@ -37,7 +37,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from benchmarks.gate_picture import picture
     from benchmarks.gate_retrains import make_retrains, stored_outcomes
     from gaploop.core.suite import Rules
-    from gaploop.finetune.gate.design import make_design
+    from gaploop.finetune.gate.evidence import make_design
 
     if config.retrains:
         make_retrains(folder, config.retrains, config.n or 500, config.workers)
@@ -63,7 +63,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _tests(rules: Rules, design: GateDesign) -> dict[str, tests.Test]:
-    from gaploop.finetune.gate.design import LONGEST, fixed_pairs
+    from gaploop.finetune.gate.evidence import LONGEST, fixed_pairs
 
     plain = fixed_pairs(rules, 0.0)
     none = replace(rules, retrain_sd=0.0)
@@ -141,7 +141,7 @@ def _drawn(
 
 
 def _fixed_of_power(rules: Rules, margin: float, power: float) -> int:
-    from gaploop.finetune.gate.design import fixed_pairs
+    from gaploop.finetune.gate.evidence import fixed_pairs
 
     return fixed_pairs(replace(rules, power=min(max(power, 0.5), 0.999)), margin)
 
@@ -150,7 +150,7 @@ def _retrains(stored: Flags, rules: Rules, seed: int) -> dict[str, Any]:
     """Return what the gate does with real retrains; scenes are drawn anew, pairs kept together."""
     import numpy as np
 
-    from gaploop.finetune.gate.design import make_design
+    from gaploop.finetune.gate.evidence import make_design
 
     rng = np.random.default_rng([seed, 4])
     success = stored.mean(1)

@@ -34,22 +34,18 @@ type Test = Callable[[Flags, Flags], ComparisonsEnded]
 """From outcomes of baseline and candidate, shape (draws, pairs), to how each comparison ended."""
 
 
-def gate(
-    old: Flags, new: Flags, rules: Rules, margin: float, most: int, control: Numbers | None = None
-) -> ComparisonsEnded:
+def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> ComparisonsEnded:
     """The gate's comparison of one task."""
     import numpy as np
 
     x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
-    better, futile = stops(x, rules, margin, None if control is None else control[..., None])
+    better, futile = stops(x, rules, margin)
     return ComparisonsEnded(
         (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
     )
 
 
-def stops(
-    x: Numbers, rules: Rules, margin: float, control: Numbers | None = None
-) -> tuple[Numbers, Numbers]:
+def stops(x: Numbers, rules: Rules, margin: float) -> tuple[Numbers, Numbers]:
     """Return the round, from 1, at which each comparison promotes, and at which it gives up.
 
     Infinite where it never does; the smaller of the two is what happens.
@@ -58,7 +54,6 @@ def stops(
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         rules: error rates and margins.
         margin: of `GateDesign`.
-        control: of `Outcomes`.
     """
     import numpy as np
 
@@ -68,7 +63,7 @@ def stops(
         at: Numbers = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
         return at
 
-    better, futile = comparison(x, rules, margin, control)
+    better, futile = comparison(x, rules, margin)
     bounds = math.log(1 / rules.alpha), math.log(1 / (1 - rules.power))
     return first(better >= bounds[0]), first(futile >= bounds[1])
 

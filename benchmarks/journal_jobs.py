@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-import gaploop.datasets.lerobot_writer  # noqa: F401  # imported once, before the processes fork
 from benchmarks.cameras import CAMERAS, HEIGHT, WIDTH, barcode, texture
 from gaploop.collect.encoder import Encoder
 from gaploop.collect.journal import FrameRow, JournalWriter, warm_up

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.teleop.emulator import EmulatedBus
-from gaploop.teleop.emulator.chain import Chain
+from gaploop.teleop.emulator.servo import Chain
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import TABLES, Protocol

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
 
 MECHANISMS: Final = (
-    "spatial_geometry.camera_pose", "spatial_geometry.table_height", "spatial_geometry.zero_offset",
+    "spatial_geometry.camera_pose", "spatial_geometry.zero_offset",
     "visual_domain.exposure", "visual_domain.colour_cast", "visual_domain.blur",
-    "sensor_noise.torn_frames", "object_property.size",
+    "object_property.size",
 )  # fmt: skip
 UNSEEN: Final = (
     "spatial_geometry.base_moved", "visual_domain.glare", "visual_domain.banding",

@@ -17,8 +17,8 @@ from gaploop.core.errors import unknown_choice
 from gaploop.core.messages import FloatArray, LeaderSample
 from gaploop.core.protocols import Leader
 from gaploop.sim.cell import SimCell
-from gaploop.sim.gaps.mechanism import DISTRACTOR_PREFIX
 from gaploop.sim.kinematics import TCP_SITE, from_polar, polar
+from gaploop.sim.scene import DISTRACTOR_PREFIX
 
 SHUT_RAD: Final = 0.30
 WALL_HALF_M: Final = (0.050, 0.012, 0.090)

@@ -147,8 +147,8 @@ class _Station:
     def _learned(self, arm: str, run: Path) -> Path:
         """Return the policy of an arm, trained now or before."""
         from gaploop.collect.campaign import Quota
-        from gaploop.core.randomisation import around_twin
         from gaploop.core.run_record import RUN
+        from gaploop.core.twin import around_twin
         from gaploop.finetune.adapt import ADAPTER, MERGED
         from gaploop.finetune.closed_loop import TargetCell, collected, learn_from, silent
         from gaploop.finetune.config import FinetuneConfig, StartPolicy

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.proof.site import SiteJob
     from gaploop.core.plan import Plan
-    from gaploop.core.randomisation import Randomisation
-    from gaploop.core.twin import Twin
+    from gaploop.core.twin import Randomisation, Twin
 
 ROWS: Final = "transfer.parquet"
 PICTURE: Final = "transfer.png"
@@ -246,7 +245,7 @@ class _Station:
         """Do one remedy with the twin; a station without one keeps the base."""
         from gaploop.collect.campaign import Quota
         from gaploop.core.plan import Plan, PlanItem
-        from gaploop.core.randomisation import around_twin
+        from gaploop.core.twin import around_twin
         from gaploop.failure_analysis.planning import remedies
         from gaploop.finetune.closed_loop import TargetCell
 

@@ -33,14 +33,13 @@ from gaploop.core.protocols import (
 )
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim.follower import CellFollower, PacedCellClock
-from gaploop.teleop.advice import GONE, say_reasons, say_to_do, say_trip
+from gaploop.sim.cell import CellFollower, PacedCellClock
 from gaploop.teleop.checks.cameras import MORE_PICTURES, too_slow
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
-from gaploop.teleop.loop import LoopEnd, Rates, Turns
+from gaploop.teleop.loop import LoopEnd, LoopStatistics, Rates, Turns
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S, Realtime
-from gaploop.teleop.statistics import LoopStatistics
 from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
+from gaploop.teleop.trips import GONE, say_reasons, say_to_do, say_trip
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ embedded cell, tools that an input device moves and scripted motions are gaploop
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.realtime import PacedClock
 from gaploop.teleop.sensors import connect_sensors
 from gaploop.teleop.stopping import disconnect
@@ -41,8 +39,7 @@ KEYBOARD: Final = "keyboard"
 GAMEPAD: Final = "gamepad"
 MOTION: Final = "motion"
 BROWSER: Final = "browser"
-PHONE: Final = "phone"
-TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER, PHONE)
+TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER)
 """Those that move the arm's tool, by an input device."""
 OWN: Final = (EXPERT, MOTION, *TOOL)
 """Those that need the arm that they lead."""
@@ -181,7 +178,7 @@ class ArmConnection(contextlib.ExitStack):
             return self._panel  # type: ignore[no-any-return]
         expert: Leader | None = None
         if cell is not None:
-            from gaploop.sim.relay import scripted
+            from gaploop.sim.expert import scripted
 
             expert = scripted(cell, config.robot.seed)
         leader = leader_of(
@@ -193,7 +190,7 @@ class ArmConnection(contextlib.ExitStack):
             return leader
         if self._driver is None:
             return leader
-        from gaploop.teleop.lerobot_devices.aligning import aligning
+        from gaploop.teleop.lerobot_devices.servo_arm import aligning
 
         return aligning(leader) or leader  # a leader arm comes to the arm's pose first
 
@@ -214,7 +211,7 @@ def follower_of(
         UnusableInputError: options or calibration that can't be used.
     """
     if robot.type == EMBEDDED:
-        from gaploop.sim.follower import CellFollower, PacedCellClock
+        from gaploop.sim.cell import CellFollower, PacedCellClock
 
         cell = cell or cell_of(robot)
         return CellFollower(cell), PacedCellClock(cell)
@@ -255,9 +252,8 @@ def leader_of(
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            opened = {BROWSER: _browser, PHONE: _phone}.get(chosen)
-            source = opened and functools.partial(opened, teleop, config.cartesian.speed_step)
-            leader = make.make_tool_leader(chosen, follower, station, config.cartesian, source)
+            page = (teleop.host, teleop.port) if chosen == BROWSER else None
+            leader = make.make_tool_leader(chosen, follower, station, config.cartesian, page)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -269,35 +265,7 @@ def leader_of(
             f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
             f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
         )
-    if not config.force.enabled:
-        return leader
-    from gaploop.teleop.lerobot_devices.force import ForceLeader
-    from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
-
-    with contextlib.ExitStack() as undo:
-        if callable(close := getattr(leader, "close", None)):
-            undo.callback(close)
-        if not isinstance(leader, ServoLeader):
-            raise UnusableInputError(
-                f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
-                "Leave it out."
-            )
-        pushing = ForceLeader(leader, config.force)
-        undo.pop_all()
-    return pushing
-
-
-def _browser(teleop: Any, _step: int, title: str) -> IntentSource:
-    from gaploop.teleop.leaders.browser import Browser
-
-    return Browser(title, teleop.host, teleop.port)
-
-
-def _phone(teleop: Any, step: int, _title: str) -> IntentSource:
-    from gaploop.teleop.lerobot_devices.make import connected_teleoperator
-    from gaploop.teleop.lerobot_devices.phone import LerobotPhone
-
-    return LerobotPhone(connected_teleoperator(teleop), step)
+    return leader
 
 
 def evidence_of(robot: Any, station: Station, *, as_of_plan: bool = False) -> str:

@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 OWN_PACKAGES: Final = (
     "gaploop.sim.lerobot_devices",
     "gaploop.teleop.lerobot_devices",
-    "gaploop.teleop.lerobot_motion",
-    "gaploop.teleop.lerobot_remote",
+    "gaploop.teleop.lerobot_leaders",
     "gaploop.teleop.lerobot_ros2",
 )
 
@@ -125,7 +124,8 @@ def named_registries() -> tuple[Any, Any, Any]:
     own = Path(__file__).parent.parent
     sources = [path for place in places for path in place.rglob("*.py")]
     for name in OWN_PACKAGES:
-        sources += own.joinpath(*name.split(".")[1:]).glob("*.py")
+        place = own.joinpath(*name.split(".")[1:])
+        sources += place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
     for path in sources:
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))

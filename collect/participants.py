@@ -19,11 +19,10 @@ from gaploop.collect.campaign import (
     still_missing,
 )
 from gaploop.collect.scene_setup import words
-from gaploop.core import consent_store
+from gaploop.core import consent as consents
 from gaploop.core.consent import Use, consent_ids, refused
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.participants import ParticipantQuotas
-from gaploop.core.plan import Plan
+from gaploop.core.plan import ParticipantQuotas, Plan
 from gaploop.core.station import Costs, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
@@ -177,7 +176,7 @@ class Campaign:
         if asked is None:
             return None
         now = self.progress()
-        bands = consent_store.read_bands(consent_store.default_register())
+        bands = consents.read_bands(consents.default_register())
         return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
 
     def costs(self) -> tuple[ProgrammeCost, ...]:
@@ -264,7 +263,7 @@ def require_consents(quotas: Sequence[Quota], station: Station, consent: str) ->
     """
     if not consent_ids(consent) and station.domain is not Domain.REAL:
         return
-    register = consent_store.load_register()
+    register = consents.load_register()
     for quota in quotas:
         info = TakeInfo(
             "",

@@ -78,7 +78,7 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
     still = MotionOptions("rest", seconds=2.0)
     poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8)
     parts = [
-        ProbePart("still", still, "exposure, colour, sharpness and noise of the pictures"),
+        ProbePart("still", still, "exposure, colour and sharpness of the pictures"),
         ProbePart("poses", poses, "the cameras' poses"),
     ]
     for joint in joints:
@@ -100,7 +100,7 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
         ProbePart("grip nothing", grip, "the gripper's travel"),
         ProbePart(GRASP, around, "the object's width and weight", needs_object=True),
     ]
-    tells = "the object's size, and whether the table's or the camera's height differs"
+    tells = "the object's size"
     for row, column in ((0, grid[1] - 1), (grid[0] - 1, 0)):
         where = {"grid_cell": [row, column]}
         parts.append(ProbePart(f"cell {row} {column}", still, tells, where, needs_object=True))

@@ -22,8 +22,7 @@ from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import Operator, TakeResult
 from gaploop.core import journal_format
-from gaploop.core.consent import Place, Use, refused
-from gaploop.core.consent_store import refusal_at
+from gaploop.core.consent import Place, Use, refusal_at, refused
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.protocols import Leader

@@ -1,7 +1,7 @@
 """What is left of takes that were never sealed: made whole up to their last intact instant.
 
 A kill tears the last batch of a stream and the last cluster of a video, each at another row. The
-longest prefix that all of them hold is written anew, with equal counts and an index, and sealed
+longest prefix that all of them hold is written anew, with equal counts, and sealed
 as `interrupted`: nothing is published unless a person says how the take went. Running it again
 changes nothing, killing it neither, and sealed takes are never opened for writing.
 """
@@ -64,10 +64,6 @@ class Recovered:
     telemetry_rows: int
     duration_s: float
     cut_s: float
-
-
-UNWRITTEN: Final = bytes(32)
-"""What is found in blocks that the power was gone for."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,8 @@ def _recover_take(folder: Path) -> Recovered:
     header = read_header(folder)
     frames = read_stream(folder / journal_format.FRAMES)
     record = read_stream(folder / journal_format.TELEMETRY)
-    videos = {camera: _packets(camera_path(folder, camera)) for camera in header.cameras}
+    rates_hz = {camera: float(spec["fps"]) for camera, spec in header.cameras.items()}
+    videos = {c: _packets(camera_path(folder, c), fps) for c, fps in rates_hz.items()}
     rows = min((frames.num_rows, *videos.values()))
     held_s = max(_last_s(frames, record), 0.0)
     frames = frames.slice(0, rows)
@@ -189,8 +186,8 @@ def _recover_take(folder: Path) -> Recovered:
                 stream.flush()
                 platform_calls.sync(stream.fileno())
             os.replace(new, folder / name)
-    for camera in header.cameras:
-        _rewrite_video(camera_path(folder, camera), rows)
+    for camera, fps in rates_hz.items():
+        _rewrite_video(camera_path(folder, camera), rows, fps)
     kept_s = max(_last_s(frames, record), 0.0)
     events = _repair_events(folder / journal_format.EVENTS)
     dropped = Counter(
@@ -222,25 +219,41 @@ def _last_s(frames: pa.Table, record: pa.Table) -> float:
     return max(ends, default=0.0)
 
 
-def _packets(path: Path) -> int:
-    """Return how many whole pictures a video's readable part holds, in order."""
-    count, last = 0, None
+def _packets(path: Path, fps: float) -> int:
+    """Return how many whole pictures a video holds from its start, none left out; at `fps` [Hz]."""
+    count = 0
     unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, *DAMAGE)
     with unreadable, open_video_file(path) as container:
-        # H.264 never holds three zero bytes in a row, other coders hardly ever so many; lossless
-        # pictures of nothing do.
-        has_zeros = container.streams.video[0].codec_context.name == "ffv1"
+        is_h264 = container.streams.video[0].codec_context.name == "h264"
         for packet in container.demux(video=0):
-            if not packet.size or packet.is_corrupt or (last is not None and packet.pts <= last):
+            # A block of zeros may hold whole pictures; the demuxer goes on behind it.
+            if not packet.size or packet.is_corrupt or packet.pts is None:
                 break
-            if not has_zeros and UNWRITTEN in bytes(packet):  # a power cut left a block of zeros
+            if round(packet.pts * packet.time_base * fps) != count:
                 break
-            count, last = count + 1, packet.pts
+            if is_h264 and not _is_whole(bytes(packet)):
+                break
+            count += 1
     return count
 
 
-def _rewrite_video(path: Path, pictures: int) -> None:
-    """Copy the first packets into a file with an index; remove one that holds no picture."""
+def _is_whole(packet: bytes) -> bool:
+    """Whether no part of an H.264 packet, units behind their lengths, is a block of zeros.
+
+    A unit neither holds three zeros in a row nor ends in one (ITU-T H.264, 7.4.1).
+    """
+    start = 0
+    while start < len(packet):
+        begin = start + 4
+        start = begin + int.from_bytes(packet[start:begin], "big")
+        unit = packet[begin:start]
+        if not unit or start > len(packet) or not unit[-1] or bytes(3) in unit:
+            return False
+    return True
+
+
+def _rewrite_video(path: Path, pictures: int, fps: float) -> None:
+    """Copy the first packets into a new file; remove one that holds no picture."""
     if not pictures:
         path.unlink(missing_ok=True)
         return
@@ -255,7 +268,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
                 break
             packet.stream = stream
             target.mux(packet)
-    if _packets(new) != pictures:
+    if _packets(new, fps) != pictures:
         new.unlink()
         raise UnusableInputError(f"{path} can't be copied. Keep the folder and inspect it.")
     platform_calls.sync_path(new)

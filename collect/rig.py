@@ -17,15 +17,14 @@ from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.messages import DEPTH_CODEC
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
-from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
+from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellCamera, CellClock, CellFollower
+from gaploop.sim.cell import CellCamera, CellClock, CellFollower, SimCell
+from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety

@@ -66,7 +66,6 @@ TAKEN: Final = {
     lerobot_factory.KEYBOARD: {
         "space": "hold to move",
         "tab": "frame",
-        "x": "clutch",
         "-": "slower",
         "=": "faster",
     },
@@ -74,7 +73,6 @@ TAKEN: Final = {
         "pad:rightshoulder": "hold to move",
         "pad:b": "emergency stop",
         "pad:start": "clear a trip",
-        "pad:leftshoulder": "clutch",
         "pad:back": "frame",
     },
 }
@@ -210,16 +208,12 @@ class Session:
     def drive(
         self,
         max_s: float = math.inf,
-        on_connect: Callable[[ArmDevices], object] | None = None,
         title: str = "gaploop teleoperate",
     ) -> SessionEnd:
         """Drive until somebody ends it, the leader is done or `max_s` [s] have passed.
 
         Where nobody watches, a trip or a lost device ends it, too. Torque is off and everything
         disconnected afterwards; `devices` says what happened.
-
-        Args:
-            on_connect: called with the devices of every connection; cameras are connected, too.
         """
         is_watched = self.interface != "none"
         rates = self._rates or Rates.near(FPS)
@@ -242,7 +236,7 @@ class Session:
         with contextlib.ExitStack() as cleanup:
             self._stopped = cleanup.enter_context(stoppable())
             connection = lerobot_factory.ArmConnection(
-                self._config, self._station, rates, records=on_connect is not None
+                self._config, self._station, rates, records=False
             )
             self.title = connection.title
             devices = self.devices = self.arms = ArmDevices(
@@ -250,7 +244,6 @@ class Session:
                 is_watched=is_watched,
                 clear_hint=_clear_hint(keys),
                 max_s=max_s,
-                on_connect=on_connect or (lambda _devices: None),
             )
             cleanup.callback(devices.close)
             self._stopped.again = devices.leave

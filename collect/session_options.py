@@ -24,7 +24,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.check.tasks import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
-from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.leaders.options import CartesianOptions
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class DriveOptions:
     station: Path | None = None
     """station.yaml with the cell's limits and conditions; conservative ones unless given."""
     cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-    force: ForceOptions = field(default_factory=ForceOptions)
     display: str = "auto"
     """window, terminal or none; auto: a window if there is a display and a person is needed."""
     json: bool = False

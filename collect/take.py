@@ -23,10 +23,10 @@ from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.messages import FloatArray, Observation, SafetyReason, Tick
 from gaploop.core.protocols import CountedCamera, Leader, TakeSink
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.checks.cameras import FROZEN_RAD, FROZEN_S, MEASURE_S, too_slow
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Turns
 from gaploop.teleop.stopping import CleanupStep, one_line
+from gaploop.teleop.trips import GONE, say_reasons, say_to_do
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import Attempts

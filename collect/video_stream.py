@@ -1,8 +1,8 @@
 """One camera's pictures as a Matroska file that a kill leaves readable.
 
-Which options survive was measured: clusters of 100 ms, flushed packet by packet, lose a tenth of
-a second; without the flush most files could not be opened at all. Without B-frames (zerolatency)
-packets stand in the order of the rows, so that publishing can copy them.
+Which options survive was measured: flushed packet by packet a file loses a tenth of a second;
+without the flush most files could not be opened at all. Without B-frames (zerolatency) packets
+stand in the order of the rows, so that publishing can copy them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _COARSE: Final = {"qmin": "38"}
 """What libx264 does where it is behind: a coarser quantiser, 28 dB instead of 33 on a grainy scene,
 which with a simpler conversion takes half the time. The quantiser's bounds aren't written into the
 parameter sets, so that both encoders' pictures are one stream."""
-MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
+MATROSKA: Final = {"live": "1", "cluster_time_limit": "100", "flush_packets": "1"}
+"""A file that only grows. Else FFmpeg writes its header anew as it closes the file, and where the
+power goes just then, the whole video can be gone. The price is an index: a player that seeks reads
+from the start."""
 
 
 def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from gaploop.collect import take_copies
 from gaploop.collect.recovery import held_take, without_header
 from gaploop.collect.take_copies import RunOfTakes, clear_pages, runs_of
-from gaploop.core import consent_store, journal_format, labels, platform_calls
+from gaploop.core import consent, journal_format, labels, platform_calls
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
@@ -111,7 +111,7 @@ def withdraw(
     Raises:
         UnusableInputError: no such consent, or a named place is neither journal nor dataset.
     """
-    known: Consent = consent_store.get(consent_store.load_register(register), id_)
+    known: Consent = consent.get(consent.load_register(register), id_)
     for place in places:
         folder = Path(place.where)
         fits = layout.is_dataset if place.what == "dataset" else journal_format.is_journal
@@ -120,10 +120,10 @@ def withdraw(
                 f"{folder} is no {place.what}. Name {place.what}s with --{place.what}s='[DIR, …]'."
             )
     if remove:
-        known = consent_store.withdraw(register, id_)
-        consent_store.set_name(register, id_, None)
-        consent_store.set_bands(register, id_, None)
-    where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
+        known = consent.withdraw(register, id_)
+        consent.set_name(register, id_, None)
+        consent.set_bands(register, id_, None)
+    where = dict.fromkeys((*consent.load_register(register).places.get(id_, ()), *places))
     uids = noted_uids(register, id_)
     for place in where:
         with contextlib.suppress(GaploopError):  # below it is named as not cleared
@@ -222,7 +222,7 @@ def noted_uids(register: Path, id_: str) -> frozenset[str]:
 
 def noted_policies(register: Path, id_: str) -> frozenset[str]:
     """Return the ids of the policies that learned from them: noted then, or trained on since."""
-    known = consent_store.load_register(register).places.get(id_, ())
+    known = consent.load_register(register).places.get(id_, ())
     folders = [Path(place.where) for place in known if place.what == "run"]
     later = (run.policies for run in runs_of(noted_uids(register, id_), (), (), folders))
     return _noted(register, id_, "policies").union(*later)

@@ -14,11 +14,9 @@ from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Leader
 from gaploop.core.protocols import Leader
 from gaploop.core.station import SIM_STATION
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellClock
-from gaploop.sim.gym_world import GymWorld, WorldSpec
-from gaploop.sim.scene_file import SceneWorld, load_scene
-from gaploop.sim.waypoints import Demonstrator
+from gaploop.sim.cell import CellClock, SimCell
+from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 

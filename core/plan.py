@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.consent import BANDS, check_bands
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.core.participants import ParticipantQuotas, parse_participants
-from gaploop.core.schema import check_keys, load_yaml, number, numbers, ranged, texts, whole_number
+from gaploop.core.schema import (
+    check_keys,
+    load_yaml,
+    mapping,
+    one_of,
+    ranged,
+    read_as,
+    read_with,
+    whole_number,
+    word,
+)
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.statistics import Estimate
-from gaploop.core.vocabulary import GapDimension, dimension
+from gaploop.core.vocabulary import GapDimension
 
 SCHEMA: Final = "gaploop.plan.v1"
 REMEDIES: Final = (
@@ -25,14 +35,6 @@ REMEDIES: Final = (
 )  # fmt: skip
 """What fixes a gap. Only the first asks for takes of a person; the next four are commands, and the
 last two words: what no command can do."""
-RENAMED: Final = {
-    "demonstrate": "collect",
-    "identify": "change_scene",
-    "perception": "change_scene",
-    "control": "change_scene",
-    "restate": "change_task",
-}
-"""Remedies of plans from before 2026-11-24; read for one release more."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Alternative:
         machine_hours: of one core, with nobody there [h].
     """
 
-    remedy: str
+    remedy: str = field(metadata={"read": one_of(REMEDIES, "remedy")})
     gain_points: Estimate
     hours: Estimate
     machine_hours: float = ranged(0.0, 0, 1e6)
@@ -78,11 +80,11 @@ class PlanItem:
         alternatives: the other remedies that were weighed.
     """
 
-    id: str
+    id: str = field(metadata={"read": word})
     dimension: GapDimension
-    takes: int
-    remedy: str
-    why: str
+    takes: int = field(metadata={"read": whole_number})
+    remedy: str = field(metadata={"read": one_of(REMEDIES, "remedy")})
+    why: str = ""
     protocol: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     share: float = ranged(0.0, 0, 1)
@@ -102,6 +104,35 @@ class PlanItem:
             {**self.conditions, **dict(zip(self.vary, values, strict=True))}
             for values in combinations
         )
+
+
+@dataclass(frozen=True)
+class ParticipantQuotas:
+    """What a plan asks of the people who take part.
+
+    Attributes:
+        bands: kind to band to the takes that are wanted of it at least.
+        most_each: takes of one person at most; 0 for any number.
+    """
+
+    bands: Mapping[str, Mapping[str, int]]
+    most_each: int = 0
+
+
+def _participants(value: Any, place: str) -> ParticipantQuotas | None:
+    if value is None:
+        return None
+    given = mapping(value, place, "kind: {band: takes}")
+    check_keys(given, (*BANDS, "most_each"), place)
+    most_each = whole_number(given.get("most_each", 0), f"{place}: most_each")
+    bands: dict[str, dict[str, int]] = {}
+    for kind in (k for k in BANDS if k in given):
+        wanted = mapping(given[kind], f"{place}: {kind}", "band: takes")
+        for band, count in wanted.items():
+            check_bands({kind: band}, place)
+            whole_number(count, f"{place}: {kind}: {band}")
+        bands[kind] = {band: wanted[band] for band in BANDS[kind] if band in wanted}
+    return ParticipantQuotas(bands, most_each)
 
 
 @dataclass(frozen=True)
@@ -126,9 +157,9 @@ class Plan:
         participants: who is to take part, where the plan asks.
     """
 
-    id: str
-    diagnosis: str
-    items: tuple[PlanItem, ...]
+    id: str = field(metadata={"read": word})
+    diagnosis: str = ""
+    items: tuple[PlanItem, ...] = ()
     minutes: float = ranged(0.0, 0, 1e6)
     gain_points: Estimate | None = None
     gain_of: str = ""
@@ -142,7 +173,7 @@ class Plan:
     stop: str = ""
     notes: tuple[str, ...] = ()
     measure: tuple[str, ...] = ()
-    participants: ParticipantQuotas | None = None
+    participants: ParticipantQuotas | None = read_with(_participants, None)
 
     @property
     def takes(self) -> int:
@@ -189,105 +220,31 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
     value, where = load_yaml(path, "Plan"), str(path)
-    if value.get("schema") != SCHEMA:
-        raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {value.get('schema')!r}.")
-    check_keys(value, ("schema", *Plan.__dataclass_fields__), where, ("id", "items"))
-    items = value["items"]
-    if not isinstance(items, list):
-        raise UnusableInputError(f"{where}: items must be a list.")
-    read = tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1))
-    takes = sum(item.takes for item in read)
-    numbered = numbers(Plan, value, where, "key: value", further=value)
-    numbered |= {k: _estimate(value.get(k), f"{where}: {k}") for k in _PLAN_ESTIMATES}
-    return Plan(
-        str(value["id"]),
-        str(value.get("diagnosis", "")),
-        read,
-        gain_of=str(value.get("gain_of", "")),
-        currency=str(value.get("currency", "")),
-        stop=str(value.get("stop", "")),
-        notes=texts(value.get("notes"), f"{where}: notes"),
-        measure=texts(value.get("measure"), f"{where}: measure"),
-        participants=parse_participants(value.get("participants"), takes, where),
-        **numbered,
-    )
-
-
-_PLAN_ESTIMATES: Final = ("gain_points", "success_now", "success_then", "hours", "cost")
-
-
-def _item(value: Any, where: str, station: Station | None) -> PlanItem:
-    if not isinstance(value, dict):
-        raise UnusableInputError(f"{where} must be a mapping, got {value!r}.")
-    keys = PlanItem.__dataclass_fields__
-    check_keys(value, keys, where, ("id", "dimension", "takes", "remedy"))
-    remedy = _remedy(value["remedy"], where)
-    conditions = value.get("conditions") or {}
-    if not isinstance(conditions, dict):
-        raise UnusableInputError(f"{where}: conditions must be a mapping, got {conditions!r}.")
-    if station is not None:
-        station.check_conditions(conditions, where)
-    return PlanItem(
-        id=str(value["id"]),
-        dimension=dimension(value["dimension"], where),
-        takes=whole_number(value["takes"], f"{where}: takes"),
-        remedy=remedy,
-        why=str(value.get("why", "")),
-        protocol=str(value.get("protocol", "")),
-        conditions=conditions,
-        vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
-        sensors=texts(value.get("sensors"), f"{where}: sensors"),
-        test=str(value.get("test", "")),
-        gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
-        hours=_estimate(value.get("hours"), f"{where}: hours"),
-        commands=texts(value.get("commands"), f"{where}: commands"),
-        alternatives=_alternatives(value.get("alternatives") or [], where),
-        **numbers(PlanItem, value, where, "key: value", further=value),
-    )
-
-
-def _remedy(value: Any, where: str) -> str:
-    remedy = RENAMED.get(value, value) if isinstance(value, str) else value
-    if remedy not in REMEDIES:
-        raise unknown_choice("remedy", remedy, REMEDIES, where)
-    return str(remedy)
-
-
-def _alternatives(value: Any, where: str) -> tuple[Alternative, ...]:
-    place = f"{where}: alternatives"
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise UnusableInputError(f"{place} must be a list of mappings, got {value!r}.")
-    found = []
-    for entry in value:
-        needed = ("remedy", "gain_points", "hours")
-        check_keys(entry, Alternative.__dataclass_fields__, place, needed)
-        gain, hours = (_estimate(entry[k], f"{place}: {k}") for k in ("gain_points", "hours"))
-        if gain is None or hours is None:
-            raise UnusableInputError(f"{place}: give gain_points and hours as mean, low and high.")
-        machine = numbers(Alternative, entry, place, "key: value", further=entry)
-        found.append(Alternative(_remedy(entry["remedy"], place), gain, hours, **machine))
-    return tuple(found)
-
-
-def _estimate(value: Any, where: str) -> Estimate | None:
-    if value is None:
-        return None
-    keys = tuple(Estimate.__dataclass_fields__)
-    if not isinstance(value, dict):
-        raise UnusableInputError(f"{where} must be a mapping of {', '.join(keys)}, got {value!r}.")
-    if "mean" in value:  # as plans of 0.1 have it
-        value = {**value, "value": value["mean"]}
-        del value["mean"]
-    check_keys(value, keys, where, keys)
-    return Estimate(**{key: number(value[key], f"{where}: {key}", -1e9, 1e9) for key in keys})
+    schema = value.pop("schema", None)
+    if schema != SCHEMA:
+        raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {schema!r}.")
+    check_keys(value, Plan.__dataclass_fields__, where, ("id", "items"))
+    plan, items = read_as(Plan, value, where), []
+    for kind, wanted in (plan.participants or ParticipantQuotas({})).bands.items():
+        if sum(wanted.values()) > plan.takes:
+            raise UnusableInputError(
+                f"{where}: participants: {kind} asks for {sum(wanted.values())} takes, the plan "
+                f"for {plan.takes}. Raise the takes of its items, or ask for fewer."
+            )
+    for n, item in enumerate(plan.items, 1):
+        vary = {}
+        if station is not None:
+            place = f"{where}: item {n}"
+            station.check_conditions(item.conditions, place)
+            vary = _vary(item.vary, item.conditions, place, station)
+        items.append(replace(item, vary=vary))
+    return replace(plan, items=tuple(items))
 
 
 def _vary(
-    value: Any, conditions: Mapping[str, Any], where: str, station: Station
+    value: Mapping[str, Any], conditions: Mapping[str, Any], where: str, station: Station
 ) -> dict[str, tuple[Any, ...]]:
     """Return condition to its values; `all` names every grid cell, or every name of the station."""
-    if not isinstance(value, dict):
-        raise UnusableInputError(f"{where}: vary must map conditions to lists, got {value!r}.")
     found: dict[str, tuple[Any, ...]] = {}
     for name, values in value.items():
         place = f"{where}: vary: {name}"

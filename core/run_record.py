@@ -6,6 +6,7 @@ register, so that a withdrawal finds what was trained on them or shows them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import platform
@@ -15,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_made_from
+from gaploop.core.consent import Place, note_made_from
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, uuid7, write_json
 from gaploop.core.take import Take
@@ -113,6 +113,7 @@ def write_record(
     )
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide a result."""
     found = {"python": platform.python_version()}

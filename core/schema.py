@@ -1,11 +1,12 @@
-"""Shared checks for the YAML files that people write: plan, station, suite."""
+"""YAML files that people write, such as plan, station and suite: read into dataclasses, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -133,42 +134,26 @@ def number(value: Any, where: str, low: float, high: float) -> float:
     return float(value)
 
 
-def ranged[T](default: T, low: float, high: float) -> T:
-    """Return the default of a dataclass's field that `numbers` reads, from `low` to `high`."""
-    made: T = field(default=default, metadata={"range": (low, high)})
-    return made
-
-
-def numbers(
-    kind: type, value: object, where: str, form: str, further: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Return the `ranged` fields of a dataclass that a mapping gives; none where it is None.
-
-    What is a whole number by default must be one; what is None by default may be. Keys of
-    `further` may stand there as well and aren't read; `form` is as of `mapping`.
-
-    Raises:
-        UnusableInputError: an unknown key, no number, or one out of range.
-    """
-    known = {f.name: f for f in fields(kind) if "range" in f.metadata}
-    given = mapping(value, where, form)
-    check_keys(given, (*known, *further), where)
-    found: dict[str, Any] = {}
-    for key in (k for k in given if k in known):
-        entry, usual = given[key], known[key].default
-        if entry is None and usual is None:
-            continue
-        parsed = number(entry, f"{where}: {key}", *known[key].metadata["range"])
-        if isinstance(usual, int) and parsed != int(parsed):
-            raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
-        found[key] = int(parsed) if isinstance(usual, int) else parsed
-    return found
-
-
 def whole_number(value: object, where: str) -> int:
     """Return `value` if it is a whole number, 0 or more, or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
+    return value
+
+
+def pair(
+    value: object, where: str, low: float, high: float, form: str = "[low, high]"
+) -> tuple[float, float]:
+    """Return `value` if it is a list of two numbers in [low, high], or raise UnusableInputError."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise UnusableInputError(f"{where} must be {form}, got {value!r}.")
+    return number(value[0], where, low, high), number(value[1], where, low, high)
+
+
+def text(value: object, where: str) -> str:
+    """Return `value` if it is text, or raise UnusableInputError."""
+    if not isinstance(value, str):
+        raise UnusableInputError(f"{where} must be text, got {value!r}.")
     return value
 
 
@@ -183,3 +168,104 @@ def texts(value: object, where: str, what: str = "texts") -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise UnusableInputError(f"{where} must be a list of {what}, got {value!r}.")
     return tuple(value)
+
+
+def word(value: object, where: str) -> str:
+    """Return a name as text, also one that YAML reads as a number."""
+    return str(value) if isinstance(value, int | float) else text(value, where)
+
+
+# -- dataclasses as files have them ---------------------------------------------------------
+
+_FINITE: Final = (-1e9, 1e9)
+
+
+def ranged[T](default: T, low: float, high: float) -> T:
+    """Return the default of a number in a dataclass that `read_as` reads, from `low` to `high`."""
+    made: T = field(default=default, metadata={"range": (low, high)})
+    return made
+
+
+def read_with(read: Callable[[Any, str], Any], default: Any = MISSING, **how: Any) -> Any:
+    """Return a field that `read_as` reads with a function of its value and its place in words.
+
+    Without a default: `field(metadata={"read": function})`.
+    """
+    return field(default=default, metadata={"read": read}, **how)
+
+
+def not_in_file(default: Any) -> Any:
+    """Return a field that no file gives."""
+    return field(default=default, metadata={"read": None})
+
+
+def read_as[T](kind: type[T], value: object, where: str) -> T:
+    """Return a dataclass as a mapping gives it; each field is read by its type, or `read_with`.
+
+    Numbers must be in their range (`ranged`); what is None by default may be empty; tuples of
+    dataclasses are lists of mappings.
+
+    Raises:
+        UnusableInputError: an unknown key, one that is missing, or a value that doesn't fit.
+    """
+    known = {f.name: f for f in fields(cast(Any, kind)) if f.metadata.get("read", f) is not None}
+    given = mapping(value, where, "key: value")
+    needed = [
+        f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING
+    ]
+    check_keys(given, known, where, needed)
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            name: known[name].metadata["read"](entry, f"{where}: {name}")
+            if "read" in known[name].metadata
+            else _read(hints[name], known[name], entry, where)
+            for name, entry in given.items()
+        }
+    )
+
+
+def _read(hint: Any, spec: Field[Any], value: Any, where: str) -> Any:
+    """Return a field's value by its type."""
+    place, of = f"{where}: {spec.name}", get_args(hint)
+    if type(None) in of:
+        if value is None:
+            return None
+        hint, of = of[0], get_args(of[0])
+    if get_origin(hint) is tuple and is_dataclass(of[0]):
+        if not isinstance(value, list):
+            raise UnusableInputError(f"{place} must be a list of mappings, got {value!r}.")
+        what = f"{where}: {spec.name.removesuffix('s')}"
+        return tuple(
+            read_as(cast(type, of[0]), entry, f"{what} {n}") for n, entry in enumerate(value, 1)
+        )
+    if get_origin(hint) is tuple:
+        return texts(value, place)
+    if get_origin(hint) is Mapping:
+        return mapping(value, place, "name: value")
+    if is_dataclass(hint):
+        return read_as(cast(type, hint), value, place)
+    if issubclass(hint, StrEnum):
+        return one_of(hint, spec.name)(value, where)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise UnusableInputError(f"{place} must be true or false, got {value!r}.")
+        return value
+    if hint is str:
+        return text(value, place)
+    found = number(value, place, *spec.metadata.get("range", _FINITE))
+    if hint is int and found != int(found):
+        raise UnusableInputError(f"{place}: {value!r} must be a whole number.")
+    return hint(found)
+
+
+def one_of[T](words: Iterable[T], kind: str) -> Callable[[Any, str], T]:
+    """Return a function that returns that of some words which it is given, `kind` in messages."""
+
+    def read(value: Any, where: str) -> T:
+        for known in words:
+            if known == value:
+                return known
+        raise unknown_choice(kind.replace("_", " "), value, map(str, words), where)
+
+    return read

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,20 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
-from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged
+from gaploop.core.schema import (
+    check_keys,
+    load_yaml,
+    mapping,
+    not_in_file,
+    number,
+    pair,
+    ranged,
+    read_as,
+    read_with,
+    text,
+    texts,
+    word,
+)
 from gaploop.core.vocabulary import Domain
 
 
@@ -70,6 +84,22 @@ WORKSPACE_MIN_M: Final = 0.05
 _JOINT_RANGE_RAD: Final = 2.0 * math.pi
 
 
+def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
+    low, high = pair(value, place, -limit, limit, f"[lower, upper] in {unit}")
+    if low >= high:
+        raise UnusableInputError(f"{place}: the lower bound {low:g} must be below {high:g} {unit}.")
+    return low, high
+
+
+def _side(value: Any, place: str) -> Interval:
+    low, high = _interval(value, place, WORKSPACE_REACH_M, "m")
+    if high - low < WORKSPACE_MIN_M:
+        raise UnusableInputError(
+            f"{place}: [{low:g}, {high:g}] must be at least {WORKSPACE_MIN_M:g} m long."
+        )
+    return low, high
+
+
 @dataclass(frozen=True)
 class Workspace:
     """The box that an arm's guarded points stay in: lower and upper bound per axis [m].
@@ -77,22 +107,19 @@ class Workspace:
     In the arm's base frame: x forward, y left, z up from the surface that the arm stands on.
     """
 
-    x: Interval
-    y: Interval
-    z: Interval
+    x: Interval = field(metadata={"read": _side})
+    y: Interval = field(metadata={"read": _side})
+    z: Interval = field(metadata={"read": _side})
 
     def bounds_m(self) -> FloatArray:
         """Return lower and upper corner [m], shape (2, 3)."""
         return np.array([self.x, self.y, self.z]).T
 
 
-def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
-    if not isinstance(value, list) or len(value) != 2:
-        raise UnusableInputError(f"{place} must be [lower, upper] in {unit}, got {value!r}.")
-    low, high = (number(entry, place, -limit, limit) for entry in value)
-    if low >= high:
-        raise UnusableInputError(f"{place}: the lower bound {low:g} must be below {high:g} {unit}.")
-    return low, high
+def _currency(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UnusableInputError(f"{place} must be a name such as EUR, got {value!r}.")
+    return value
 
 
 @dataclass(frozen=True)
@@ -113,17 +140,7 @@ class Costs:
     rate_per_hour: float | None = ranged(None, 0.0, 1e6)
     welcome_s: float | None = ranged(None, 0.0, 36_000.0)
     fee_per_person: float | None = ranged(None, 0.0, 1e6)
-    currency: str = "EUR"
-
-
-def parse_costs(value: object, where: str) -> Costs:
-    """Read and check a mapping of costs, or raise UnusableInputError."""
-    place, form = f"{where}: costs", "cost: number"
-    checked = numbers(Costs, value, place, form, further=("currency",))
-    currency = mapping(value, place, form).get("currency", Costs.currency)
-    if not isinstance(currency, str) or not currency.strip():
-        raise UnusableInputError(f"{place}: currency must be a name such as EUR, got {currency!r}.")
-    return Costs(**checked, currency=currency)
+    currency: str = read_with(_currency, "EUR")
 
 
 NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
@@ -135,6 +152,30 @@ COLOURS: Final[Mapping[str, Interval]] = {
     "cyan": (165.0, 195.0), "blue": (200.0, 244.0), "magenta": (270.0, 330.0),
 }  # fmt: skip
 """Hues from and to on the colour circle [degree]."""
+
+
+def _hues(value: Any, place: str) -> Interval:
+    if isinstance(value, list) and len(value) == 2:
+        return pair(value, place, 0.0, 360.0)
+    if isinstance(value, str) and value in COLOURS:
+        return COLOURS[value]
+    raise unknown_choice("colour", value, (*COLOURS, "[from, to] of its hue in degrees"), place)
+
+
+def _scene(value: Any, place: str) -> StationScene:
+    given = mapping(value, place, "camera: name, object: colour, target: colour")
+    check_keys(given, ("camera", "object", "target"), place)
+    scene = StationScene(
+        text(given.get("camera", ""), f"{place}: camera"),
+        _hues(given.get("object", "red"), f"{place}: object"),
+        _hues(given.get("target", "blue"), f"{place}: target"),
+    )
+    if list(scene.hues_deg()) != sorted(scene.hues_deg()):
+        raise UnusableInputError(
+            f"{place}: object and target have hues in common ({scene.object_hue_deg} and "
+            f"{scene.target_hue_deg} degrees). Give them different colours, or narrower ranges."
+        )
+    return scene
 
 
 @dataclass(frozen=True)
@@ -165,6 +206,59 @@ class StationScene:
         return self.camera or names[0]
 
 
+def _safety(value: Any, place: str) -> SafetyLimits:
+    limits = read_as(SafetyLimits, value, place)
+    if "align_velocity_rad_s" not in (value or ()):  # an arm doesn't align faster than it may move
+        slowest = min(limits.align_velocity_rad_s, limits.velocity_rad_s)
+        return replace(limits, align_velocity_rad_s=slowest)
+    if limits.align_velocity_rad_s > limits.velocity_rad_s:
+        raise UnusableInputError(
+            f"{place}: align_velocity_rad_s ({limits.align_velocity_rad_s:g}) must not be above "
+            f"velocity_rad_s ({limits.velocity_rad_s:g})."
+        )
+    return limits
+
+
+def _model(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UnusableInputError(
+            f"{place} must be the name of an arm model or the path of an MJCF file, got {value!r}."
+        )
+    return value
+
+
+def _conditions(value: Any, place: str) -> dict[str, tuple[str, ...]]:
+    given = mapping(value, place, "condition: [name, …]")
+    check_keys(given, NAMED_CONDITIONS, place)
+    for name, names in given.items():
+        if not isinstance(names, list):  # nothing is no list, either
+            raise UnusableInputError(f"{place}: {name} must be a list of names.")
+    return {name: texts(names, f"{place}: {name}", "names") for name, names in given.items()}
+
+
+def _grid(value: Any, place: str) -> tuple[int, int]:
+    is_pair = isinstance(value, list) and len(value) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in value):
+        raise UnusableInputError(f"{place} must be [rows, columns], got {value!r}.")
+    return value[0], value[1]
+
+
+def _joint_limits(value: Any, place: str) -> dict[str, Interval]:
+    given = mapping(value, place, "joint: [lower, upper] in rad")
+    return {
+        str(j): _interval(limits, f"{place}: {j}", _JOINT_RANGE_RAD, "rad")
+        for j, limits in given.items()
+    }
+
+
+def _angles(value: Any, place: str) -> dict[str, float]:
+    given = mapping(value, place, "joint: angle in rad")
+    return {
+        str(j): number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
+        for j, q in given.items()
+    }
+
+
 @dataclass(frozen=True)
 class Station:
     """One cell: its name, its domain, the values its conditions may take, its limits.
@@ -180,18 +274,18 @@ class Station:
         scene: where pictures show object and target, and in what colours.
     """
 
-    name: str
+    name: str = field(metadata={"read": word})
     domain: Domain = Domain.REAL
-    conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    grid: tuple[int, int] = (3, 3)
-    safety: SafetyLimits = field(default_factory=SafetyLimits)
-    robot_model: str = ""
-    workspace: Workspace | None = None
-    joint_limits_rad: Mapping[str, Interval] = field(default_factory=dict)
-    where: str = "the station"
-    costs: Costs = field(default_factory=Costs)
-    scene: StationScene = field(default_factory=StationScene)
-    park_rad: Mapping[str, float] = field(default_factory=dict)
+    conditions: Mapping[str, tuple[str, ...]] = read_with(_conditions, default_factory=dict)
+    grid: tuple[int, int] = read_with(_grid, (3, 3))
+    safety: SafetyLimits = read_with(_safety, SafetyLimits())
+    robot_model: str = read_with(_model, "")
+    workspace: Workspace | None = read_with(partial(read_as, Workspace), None)
+    joint_limits_rad: Mapping[str, Interval] = read_with(_joint_limits, default_factory=dict)
+    where: str = not_in_file("the station")
+    costs: Costs = Costs()
+    scene: StationScene = read_with(_scene, StationScene())
+    park_rad: Mapping[str, float] = read_with(_angles, default_factory=dict)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits [rad], narrowed where the station says so.
@@ -286,96 +380,10 @@ def load_station(path: Path) -> Station:
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
-    value, where = load_yaml(path, "Station file"), str(path)
-    check_keys(value, (k for k in Station.__dataclass_fields__ if k != "where"), where, ("name",))
-    domain = value.get("domain", "real")
-    if domain not in list(Domain):
-        raise unknown_choice("domain", domain, [d.value for d in Domain], where)
-    model = value.get("robot_model", "")
-    if not isinstance(model, str) or ("robot_model" in value and not model.strip()):
-        raise UnusableInputError(
-            f"{where}: robot_model must be the name of an arm model or the path of an MJCF file, "
-            f"got {model!r}."
-        )
-    beside = path.parent / model
-    conditions = mapping(value.get("conditions"), f"{where}: conditions", "condition: [name, …]")
-    check_keys(conditions, NAMED_CONDITIONS, f"{where}: conditions")
-    for name, names in conditions.items():
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
-    grid = value.get("grid", [3, 3])
-    is_pair = isinstance(grid, list) and len(grid) == 2
-    if not is_pair or not all(isinstance(n, int) and n > 0 for n in grid):
-        raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
-    limits = numbers(SafetyLimits, value.get("safety"), f"{where}: safety", "limit: number")
-    if "velocity_rad_s" in limits:  # an arm doesn't align faster than it may move
-        default_rad_s = SafetyLimits.align_velocity_rad_s
-        limits.setdefault("align_velocity_rad_s", min(default_rad_s, limits["velocity_rad_s"]))
-    safety = SafetyLimits(**limits)
-    if safety.align_velocity_rad_s > safety.velocity_rad_s:
-        raise UnusableInputError(
-            f"{where}: safety: align_velocity_rad_s ({safety.align_velocity_rad_s:g}) must not be "
-            f"above velocity_rad_s ({safety.velocity_rad_s:g})."
-        )
-    workspace = None
-    if "workspace" in value:
-        place = f"{where}: workspace"
-        box = mapping(value["workspace"], place, "axis: [lower, upper] in m")
-        check_keys(box, ("x", "y", "z"), place, ("x", "y", "z"))
-        sides = [_interval(box[k], f"{place}: {k}", WORKSPACE_REACH_M, "m") for k in "xyz"]
-        for axis, (low, high) in zip("xyz", sides, strict=True):
-            if high - low < WORKSPACE_MIN_M:
-                raise UnusableInputError(
-                    f"{place}: {axis}: [{low:g}, {high:g}] must be at least "
-                    f"{WORKSPACE_MIN_M:g} m long."
-                )
-        workspace = Workspace(*sides)
-    place = f"{where}: joint_limits_rad"
-    joints = mapping(value.get("joint_limits_rad"), place, "joint: [lower, upper] in rad")
-    joint_limits_rad = {
-        str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()
-    }
-    place = f"{where}: park_rad"
-    park = mapping(value.get("park_rad"), place, "joint: angle in rad")
-    park_rad = {
-        str(j): number(q, f"{place}: {j}", -_JOINT_RANGE_RAD, _JOINT_RANGE_RAD)
-        for j, q in park.items()
-    }
-    costs = parse_costs(value.get("costs"), where)
-    place = f"{where}: scene"
-    seen = mapping(value.get("scene"), place, "camera: name, object: colour, target: colour")
-    check_keys(seen, ("camera", "object", "target"), place)
-    camera = seen.get("camera", "")
-    if not isinstance(camera, str):
-        raise UnusableInputError(f"{place}: camera must be a camera's name, got {camera!r}.")
-    hues: list[Interval] = []
-    for name, usual in (("object", "red"), ("target", "blue")):
-        colour = seen.get(name, usual)
-        if isinstance(colour, list) and len(colour) == 2:
-            low, high = (number(end, f"{place}: {name}", 0.0, 360.0) for end in colour)
-            hues.append((low, high))
-        elif isinstance(colour, str) and colour in COLOURS:
-            hues.append(COLOURS[colour])
-        else:
-            valid = (*COLOURS, "[from, to] of its hue in degrees")
-            raise unknown_choice("colour", colour, valid, f"{place}: {name}")
-    scene = StationScene(camera, *hues)
-    if list(scene.hues_deg()) != sorted(scene.hues_deg()):
-        raise UnusableInputError(
-            f"{place}: object and target have hues in common ({hues[0]} and {hues[1]} degrees). "
-            "Give them different colours, or narrower ranges."
-        )
-    return Station(
-        str(value["name"]),
-        Domain(domain),
-        {name: tuple(names) for name, names in conditions.items()},
-        (grid[0], grid[1]),
-        safety,
-        str(beside) if model and os.path.isfile(beside) else model,
-        workspace,
-        joint_limits_rad,
-        where,
-        costs,
-        scene,
-        park_rad,
+    where = str(path)
+    station = read_as(Station, load_yaml(path, "Station file"), where)
+    beside = path.parent / station.robot_model
+    is_file = station.robot_model and os.path.isfile(beside)
+    return replace(
+        station, where=where, robot_model=str(beside) if is_file else station.robot_model
     )

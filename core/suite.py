@@ -6,15 +6,25 @@ The file names tasks; everything else has a default. `docs/train/gate.md` says w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import check_dimensions
-from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged, texts
+from gaploop.core.schema import (
+    load_yaml,
+    not_in_file,
+    one_of,
+    ranged,
+    read_as,
+    read_with,
+    texts,
+    word,
+)
 from gaploop.core.station import SIM_STATION, Station
-from gaploop.core.vocabulary import dimension
+from gaploop.core.vocabulary import GapDimension
 
 SUCCESS_CHECKS: Final = ("operator", "script", "reward_model")
 FUNCTION_FORM: Final = "module:function, such as my_cell.checks:cube_on_disc"
@@ -45,14 +55,14 @@ class SuiteTask:
     instruction: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
-    gap_seed: int = 0
-    dimension: str = ""
+    gap_seed: int = ranged(0, 0, 2**31)
+    dimension: str = read_with(one_of(GapDimension, "dimension"), "")
     reset: str = ""
-    success_check: str = "operator"
+    success_check: str = read_with(one_of(SUCCESS_CHECKS, "success check"), "operator")
     check: str = ""
     threshold: float = 0.5
-    timeout_s: float = 60.0
-    min_pass_rate: float = 0.85
+    timeout_s: float = ranged(60.0, 0.1, 3600)
+    min_pass_rate: float = ranged(0.85, 0, 1)
 
     @property
     def name(self) -> str:
@@ -61,9 +71,15 @@ class SuiteTask:
         return ", ".join([self.task, *(f"{key}={value}" for key, value in settings.items())])
 
     @property
+    def severities(self) -> dict[str, float]:
+        """Severity of each dimension; a mechanism may follow it, as in object_property.size."""
+        return {str(gap).partition(".")[0]: severity for gap, severity in self.gaps.items()}
+
+    @property
     def group(self) -> str:
         """What the task is judged together with: its dimension, else itself."""
-        return self.dimension or self.name
+        only = tuple(self.severities)
+        return self.dimension or (only[0] if len(only) == 1 else self.name)
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,9 @@ class CanaryRules:
     max_safety_rate: float = ranged(0.01, 0.0001, 0.5)
     alpha: float = ranged(0.05, 0.001, 0.5)
     lease_s: float = ranged(900.0, 1, 1e6)
-    fleet: tuple[str, ...] = ()
+    fleet: tuple[str, ...] = read_with(
+        partial(texts, what="robots, such as [arm_1, arm_2]"), default=()
+    )
 
 
 @dataclass(frozen=True)
@@ -130,12 +148,14 @@ class Suite:
         where: the file it was read from, for messages.
     """
 
-    name: str
+    name: str = field(metadata={"read": word})
     tasks: tuple[SuiteTask, ...]
     rules: Rules = Rules()
     canary: CanaryRules = CanaryRules()
-    sim_tasks: tuple[str, ...] = ()
-    where: str = "the suite"
+    sim_tasks: tuple[str, ...] = read_with(
+        partial(texts, what="tasks, such as [pick_place]"), default=()
+    )
+    where: str = not_in_file("the suite")
 
     @property
     def needs_person(self) -> bool:
@@ -150,63 +170,37 @@ class Suite:
 
 def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
     """Read and check a suite file, or raise UnusableInputError with what is valid."""
-    value, where = load_yaml(path, "Suite"), str(path)
-    check_keys(value, ("name", "tasks", "rules", "canary", "sim_tasks"), where, ("name", "tasks"))
-    if not isinstance(value["tasks"], list) or not value["tasks"]:
+    where = str(path)
+    suite = replace(read_as(Suite, load_yaml(path, "Suite"), where), where=where)
+    if not suite.tasks:
         raise UnusableInputError(f"{where}: tasks must be a list of at least one task.")
-    entries = enumerate(value["tasks"], 1)
-    tasks = tuple(_task(entry, f"{where}: task {n}", station) for n, entry in entries)
-    names = [task.name for task in tasks]
-    for name in names:
-        if names.count(name) > 1:
+    for n, task in enumerate(suite.tasks, 1):
+        _check_task(task, f"{where}: task {n}", station)
+        if task.name in [other.name for other in suite.tasks[: n - 1]]:
             raise UnusableInputError(
-                f"{where}: task '{name}' is given twice. Change its conditions, or remove one."
+                f"{where}: task '{task.name}' is given twice. Change its conditions, or remove one."
             )
-    rules = Rules(**numbers(Rules, value.get("rules"), f"{where}: rules", "rule: number"))
+    rules, canary = suite.rules, suite.canary
     if rules.baseline_rate + rules.gain > 1:
         raise UnusableInputError(
             f"{where}: rules: a gain of {rules.gain:g} over baseline_rate {rules.baseline_rate:g} "
             f"is more than certain success. Lower gain to {1 - rules.baseline_rate:.2g} or less."
         )
-    place, given = f"{where}: canary", value.get("canary")
-    fleet = texts(
-        mapping(given, place, "rule: number").get("fleet"),
-        f"{place}: fleet",
-        "robots, such as [arm_1, arm_2]",
-    )
-    for name in fleet:
-        if fleet.count(name) > 1:
-            raise UnusableInputError(f"{place}: fleet names '{name}' twice. Name each once.")
-    canary = CanaryRules(
-        **numbers(CanaryRules, given, place, "rule: number", ("fleet",)), fleet=fleet
-    )
+    for name in canary.fleet:
+        if canary.fleet.count(name) > 1:
+            raise UnusableInputError(f"{where}: canary: fleet names '{name}' twice. Name it once.")
     parts = 1 / canary.share
     if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3
         raise UnusableInputError(
-            f"{place}: share: {canary.share:g} must be one of 1/2, 1/3, 1/4 and so on: of so many "
-            f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
+            f"{where}: canary: share: {canary.share:g} must be one of 1/2, 1/3, 1/4 and so on: of "
+            f"so many episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
         )
-    return Suite(
-        str(value["name"]),
-        tasks,
-        rules,
-        canary,
-        texts(value.get("sim_tasks"), f"{where}: sim_tasks", "tasks, such as [pick_place]"),
-        where,
-    )
+    return suite
 
 
-def _task(value: Any, where: str, station: Station) -> SuiteTask:
-    if not isinstance(value, dict):
-        raise UnusableInputError(f"{where} must be a mapping, got {value!r}.")
-    check_keys(value, SuiteTask.__dataclass_fields__, where, ("task",))
-    check = value.get("success_check", "operator")
-    if check not in SUCCESS_CHECKS:
-        raise unknown_choice("success check", check, SUCCESS_CHECKS, where)
-    conditions = mapping(value.get("conditions"), f"{where}: conditions", "condition: value")
-    station.check_conditions(conditions, where)
-    gaps = mapping(value.get("gaps"), f"{where}: gaps", "dimension: severity")
-    function = _text(value, "check", where)
+def _check_task(task: SuiteTask, where: str, station: Station) -> None:
+    station.check_conditions(task.conditions, where)
+    check, function = task.success_check, task.check
     if function and check == "operator":
         raise UnusableInputError(
             f"{where}: check={function!r} is never called where success_check is operator. "
@@ -216,30 +210,4 @@ def _task(value: Any, where: str, station: Station) -> SuiteTask:
         raise UnusableInputError(f"{where}: reward_model needs check: {FUNCTION_FORM}.")
     if function and (function.count(":") != 1 or not all(function.split(":"))):
         raise UnusableInputError(f"{where}: check must be {FUNCTION_FORM}, got {function!r}.")
-    # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
-    severities = {str(gap).partition(".")[0]: severity for gap, severity in gaps.items()}
-    check_dimensions(severities, f"{where}: gaps")
-    stands_for = next(iter(severities)) if len(severities) == 1 else ""
-    if "dimension" in value:
-        stands_for = dimension(value["dimension"], where).value
-    return SuiteTask(
-        task=_text(value, "task", where),
-        instruction=_text(value, "instruction", where),
-        conditions=conditions,
-        gaps=gaps,
-        gap_seed=int(number(value.get("gap_seed", 0), f"{where}: gap_seed", 0, 2**31)),
-        dimension=stands_for,
-        reset=_text(value, "reset", where),
-        success_check=check,
-        check=function,
-        threshold=number(value.get("threshold", 0.5), f"{where}: threshold", -1e9, 1e9),
-        timeout_s=number(value.get("timeout_s", 60.0), f"{where}: timeout_s", 0.1, 3600),
-        min_pass_rate=number(value.get("min_pass_rate", 0.85), f"{where}: min_pass_rate", 0, 1),
-    )
-
-
-def _text(value: Mapping[str, Any], key: str, where: str) -> str:
-    text = value.get(key, "")
-    if not isinstance(text, str):
-        raise UnusableInputError(f"{where}: {key} must be text, got {text!r}.")
-    return text
+    check_dimensions(task.severities, f"{where}: gaps")

@@ -1,4 +1,5 @@
 """`station_twin.yaml`: what was measured of a station, as changes of the nominal simulated cell.
+And ranges that a cell is drawn from anew for every take.
 
 Each parameter is one of a gap mechanism (`sim.gaps`), named "dimension.mechanism.parameter", of the
 whole cell or of one joint. What the takes couldn't tell is listed too, with `excited: false`: the
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +19,21 @@ import yaml
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import (
+    check_keys,
+    load_yaml,
+    mapping,
+    number,
+    one_of,
+    pair,
+    ranged,
+    read_as,
+    read_with,
+)
 from gaploop.core.vocabulary import dimension
 
 SCHEMA: Final = "gaploop.twin.v1"
+ANY_NUMBER: Final = {"range": (-math.inf, math.inf)}
 
 
 @dataclass(frozen=True)
@@ -40,11 +53,13 @@ class TwinParameter:
 
     name: str
     unit: str
-    nominal: float
-    estimate: float
-    interval: tuple[float, float]
-    excited: bool
-    source: str
+    nominal: float = field(metadata=ANY_NUMBER)
+    estimate: float = field(metadata=ANY_NUMBER)
+    interval: tuple[float, float] = field(
+        metadata={"read": partial(pair, low=-math.inf, high=math.inf)}
+    )
+    excited: bool = True
+    source: str = "by hand"
     joint: str = ""
 
     @property
@@ -65,6 +80,12 @@ class TwinParameter:
         return self.excited and not low <= self.nominal <= high
 
 
+def _sources(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value or [], list):
+        raise UnusableInputError(f"{where} must be a list of mappings.")
+    return tuple(mapping(entry, where, "name: value") for entry in value or [])
+
+
 @dataclass(frozen=True)
 class Twin:
     """A station as it was measured.
@@ -80,7 +101,7 @@ class Twin:
     station: str
     arm: str
     parameters: tuple[TwinParameter, ...]
-    made_from: tuple[Mapping[str, Any], ...] = ()
+    made_from: tuple[Mapping[str, Any], ...] = read_with(_sources, ())
     fit: Mapping[str, Any] = field(default_factory=dict)
 
     def values(self, mechanisms: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
@@ -134,62 +155,152 @@ def load_twin(path: Path) -> Twin:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
     value, where = load_yaml(path, "Twin"), str(path)
-    if value.get("schema") != SCHEMA:
-        raise UnusableInputError(
-            f"{where} is no station twin (schema {value.get('schema')!r}, expected {SCHEMA}). "
-            "Make one with gaploop identify."
-        )
-    keys = ("schema", *Twin.__dataclass_fields__)
-    check_keys(value, keys, where, ("station", "arm", "parameters"))
-    rows, sources = value["parameters"], value.get("made_from") or []
-    for name, found in (("parameters", rows), ("made_from", sources)):
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            raise UnusableInputError(f"{where}: {name} must be a list of mappings.")
-    station, arm = (_text(value[key], f"{where}: {key}") for key in ("station", "arm"))
-    parameters = []
-    for k, row in enumerate(rows, 1):
+    if value.pop("schema", None) != SCHEMA:
+        raise UnusableInputError(f"{where} is no {SCHEMA}. Make one with gaploop identify.")
+    twin = read_as(Twin, value, where)
+    for k, parameter in enumerate(twin.parameters, 1):
         place = f"{where}: parameter {k}"
-        needed = ("name", "unit", "nominal", "estimate", "interval")
-        check_keys(row, TwinParameter.__dataclass_fields__, place, needed)
-        name = _text(row["name"], f"{place}: name")
-        if name.count(".") != 2:
+        _check_name(parameter.name, place, 2)
+        low, high = parameter.interval
+        if not low <= parameter.estimate <= high:
             raise UnusableInputError(
-                f"{place}: name must be dimension.mechanism.parameter, such as "
-                f"actuator_response.latency.latency_s; got {name!r}."
+                f"{place}: estimate {parameter.estimate:g} lies outside its interval "
+                f"[{low:g}, {high:g}]."
             )
-        dimension(name.partition(".")[0], place)
-        ends = row["interval"]
-        if not isinstance(ends, list) or len(ends) != 2:
-            raise UnusableInputError(f"{place}: interval must be [low, high], got {ends!r}.")
-        low, high = (number(end, f"{place}: interval", -math.inf, math.inf) for end in ends)
-        nominal, estimate = (
-            number(row[key], f"{place}: {key}", -math.inf, math.inf)
-            for key in ("nominal", "estimate")
-        )
-        excited = row.get("excited", True)
-        if not isinstance(excited, bool):
-            raise UnusableInputError(f"{place}: excited must be true or false, got {excited!r}.")
-        if not low <= estimate <= high:
-            raise UnusableInputError(
-                f"{place}: estimate {estimate:g} lies outside its interval [{low:g}, {high:g}]."
-            )
-        parameters.append(
-            TwinParameter(
-                name,
-                _text(row["unit"], f"{place}: unit"),
-                nominal,
-                estimate,
-                (low, high),
-                excited,
-                _text(row.get("source", "by hand"), f"{place}: source"),
-                _text(row["joint"], f"{place}: joint") if "joint" in row else "",
-            )
-        )
-    fit = mapping(value.get("fit"), f"{where}: fit", "name: number")
-    return Twin(station, arm, tuple(parameters), tuple(sources), fit)
+    return twin
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableInputError(f"{where} must be text, got {value!r}.")
-    return value
+def _check_name(name: str, where: str, *dots: int) -> None:
+    if name.count(".") not in dots:
+        raise UnusableInputError(
+            f"{where}: name must be dimension.mechanism.parameter, such as "
+            f"actuator_response.latency.latency_s; got {name!r}."
+        )
+    dimension(name.partition(".")[0], where)
+
+
+# -- ranges to draw from ---------------------------------------------------------------------
+
+RANGES: Final = "gaploop.randomisation.v1"
+DISTRIBUTIONS: Final = ("uniform", "log_uniform", "normal", "integer")
+"""normal: low and high are its 5th and 95th percentile; nothing is drawn twice as far out."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What one parameter is drawn from.
+
+    Attributes:
+        name: "dimension.mechanism.parameter", or with a joint before the parameter.
+        unit: the parameter's own, such as "m"; "1" for a factor, a fraction or a count.
+        distribution: one of `DISTRIBUTIONS`.
+        centre: value at strength 0; the nominal one if None.
+    """
+
+    name: str
+    low: float = field(metadata=ANY_NUMBER)
+    high: float = field(metadata=ANY_NUMBER)
+    unit: str
+    distribution: str = read_with(one_of(DISTRIBUTIONS, "distribution"), "uniform")
+    centre: float | None = ranged(None, -math.inf, math.inf)
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's key, "dimension.mechanism"."""
+        return ".".join(self.name.split(".")[:2])
+
+    @property
+    def key(self) -> str:
+        """Its name among the mechanism's values."""
+        return self.name.split(".", 2)[2]
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """What every take's cell is drawn from.
+
+    Attributes:
+        name: what it is called in a take's conditions, such as "all" or the file's name.
+        ranges: each is drawn by its own name, so that a further one moves no other.
+        strength: 1 draws from the ranges as they are, 0.5 from half of them about the centre.
+    """
+
+    name: str
+    ranges: tuple[Range, ...]
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.strength <= 2.0:
+            raise UnusableInputError(f"randomise: a strength of {self.strength:g}; give 0 to 2.")
+
+
+def as_yaml(randomisation: Randomisation) -> str:
+    """Return the file that `load_randomisation` reads, for a person to edit."""
+    rows: dict[str, dict[str, Any]] = {}
+    for r in randomisation.ranges:
+        rows[r.name] = {"low": _short(r.low), "high": _short(r.high), "unit": r.unit}
+        if r.distribution != "uniform":
+            rows[r.name]["distribution"] = r.distribution
+        if r.centre is not None:
+            rows[r.name]["centre"] = _short(r.centre)
+    head = {"schema": RANGES}
+    if randomisation.strength != 1.0:
+        head["strength"] = randomisation.strength  # type: ignore[assignment]
+    lines = [yaml.safe_dump(head, sort_keys=False), "ranges:\n"]
+    lines += [
+        f"  {name}: {yaml.safe_dump(row, default_flow_style=True, sort_keys=False, width=200)}"
+        for name, row in rows.items()
+    ]
+    return "".join(lines)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def load_randomisation(path: Path) -> Randomisation:
+    """Read and check the YAML of `--robot.randomise=FILE`, or raise UnusableInputError.
+
+    What isn't named stays as it is. Whether the cell has such a parameter is checked where values
+    are drawn (`sim.randomise`).
+    """
+    value, where = load_yaml(path, "Randomisation"), str(path)
+    if value.get("schema") != RANGES:
+        raise UnusableInputError(
+            f"{where} is no {RANGES}. Print one to start from: gaploop record "
+            "--robot.randomise=help"
+        )
+    check_keys(value, ("schema", "strength", "ranges"), where, ("ranges",))
+    rows = mapping(value["ranges"], f"{where}: ranges", "dimension.mechanism.parameter: low, high")
+    ranges = []
+    for name, row in rows.items():
+        place = f"{where}: {name}"
+        found = read_as(Range, {**mapping(row, place, "low, high, unit"), "name": str(name)}, place)
+        _check_name(found.name, place, 2, 3)
+        low, high, centre = found.low, found.high, found.centre
+        if not low <= high or not math.isfinite(high - low):
+            raise UnusableInputError(
+                f"{place}: low {low:g} and high {high:g} are no finite range."
+                " Give two numbers, the lower one first."
+            )
+        if found.distribution == "log_uniform" and low <= 0.0:
+            raise UnusableInputError(f"{place}: log_uniform needs a low above 0, got {low:g}.")
+        if centre is not None:
+            number(centre, f"{place}: centre", low, high)
+        ranges.append(found)
+    strength = number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
+    return Randomisation(path.stem, tuple(ranges), strength)
+
+
+def around_twin(twin: Twin, strength: float = 1.0) -> Randomisation:
+    """Return ranges that are what isn't known of a station: the intervals of its twin.
+
+    What the takes couldn't tell has no interval, and stays nominal.
+    """
+    found = tuple(
+        Range(f"{p.mechanism}.{p.key}", *p.interval, p.unit, "normal", p.estimate)
+        for p in twin.parameters
+        if p.excited and math.isfinite(p.interval[1] - p.interval[0])
+        and p.mechanism in twin.mechanisms
+    )  # fmt: skip
+    return replace(Randomisation("twin", found), strength=strength)

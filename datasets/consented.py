@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-from gaploop.core.consent import Place, Use, consent_ids, require_consent
-from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.consent import (
+    Place,
+    Use,
+    consent_ids,
+    load_register,
+    note_places,
+    require_consent,
+)
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.datasets.layout import read_episodes, read_info

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_places
+from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, regular_file
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -39,8 +38,8 @@ from gaploop.datasets.edit.compose import (
 from gaploop.datasets.edit.correct import ticks_to_degrees
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
+from gaploop.datasets.formats.foreign import ForeignRecording, Recording
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
-from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.whole_stats import complete_stats

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core import journal_format, labels
-from gaploop.core.consent import Place, Use
-from gaploop.core.consent_store import refusal_at
+from gaploop.core.consent import Place, Use, refusal_at
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
@@ -23,6 +22,7 @@ from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.differences import Profile, profile, require_same
 from gaploop.datasets.labels import transfer
+from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
 
@@ -55,15 +55,15 @@ class PublishReport:
     withheld: Mapping[str, str] = field(default_factory=dict)
 
 
-def publish(journal: Path, root: Path, repo_id: str) -> int:
+def publish(journal: Path, root: Path, _repo_id: str = "") -> int:
     """Publish as `publish_takes` does; return how many takes were new."""
-    return len(publish_takes(journal, root, repo_id).published)
+    return len(publish_takes(journal, root).published)
 
 
 def publish_takes(
     journal: Path,
     root: Path,
-    repo_id: str,
+    _repo_id: str = "",
     *,
     on_take: Callable[[int, int], None] | None = None,
     hook: staging.Hook = staging.no_hook,
@@ -151,7 +151,7 @@ def publish_takes(
             staging.clone(root, stage)
             first = layout.read_info(root).total_episodes
         hook("cloned")
-        added, refused = _write(stage, repo_id, folders, said, on_take, hook)
+        added, refused = _write(stage, folders, said, on_take, hook)
         uids = tuple(str(row["gap_uid"]) for row in added)
         if added or layout.is_dataset(root):
             transfer.publish_events(journal, stage, new, folders)
@@ -187,7 +187,6 @@ def refusal(take: Take) -> str:
 
 def _write(
     stage: Path,
-    repo_id: str,
     folders: Sequence[tuple[Path, TakeHeader]],
     said: Mapping[str, Mapping[str, Any]],
     on_take: Callable[[int, int], None] | None,
@@ -217,13 +216,11 @@ def _write(
             refused[info.uid] = reason
             continue
         if writer is None:
-            from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
             features = columns.take_features(header)
-            writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
+            writer = NewDataset(stage, info.fps, info.robot_type, features)
         at = {f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras}
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
-        writer.save_take(take.info.task, columns.frame_columns(take), at, depth)
+        writer.append(take.info.task, columns.frame_columns(take), at, depth)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))
@@ -231,6 +228,6 @@ def _write(
     if on_take is not None and folders:
         on_take(len(folders), len(folders))
     if writer is not None:
-        writer.finalize()
+        writer.finish()
     hook("finalized")
     return rows, refused

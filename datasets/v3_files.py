@@ -154,10 +154,12 @@ def replace_table(path: Path, table: pa.Table, groups: Sequence[int] = ()) -> No
     part.replace(path)
 
 
-def write_episodes(root: Path, table: pa.Table) -> None:
-    """Write `meta/episodes` as one file; its columns about itself are put in."""
-    table = with_columns(table, dict.fromkeys(OWN_PLACE, np.zeros(len(table), np.int64)))
-    path = root / EPISODES / "chunk-000" / "file-000.parquet"
+def write_episodes(root: Path, table: pa.Table, number: int = 0) -> None:
+    """Write a file of `meta/episodes`, the only one or the next; its columns about itself, too."""
+    place = divmod(number, CHUNK_FILES)
+    own = zip(OWN_PLACE, place, strict=True)
+    table = with_columns(table, {name: np.full(len(table), n, np.int64) for name, n in own})
+    path = root / EPISODES / f"chunk-{place[0]:03d}" / f"file-{place[1]:03d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="snappy")
 

@@ -143,6 +143,14 @@ def of_key_frames(path: Path) -> Stats:
     return _of_pixels(sample_pictures(path, PICTURES).transpose(0, 2, 3, 1))
 
 
+def of_depth(pictures: Iterator[Image], frames: int) -> Stats:
+    """Return statistics of one episode's `frames` depth pictures, in their own units."""
+    every = max(1, frames // PICTURES)
+    kept = np.stack([p.squeeze() for i, p in enumerate(pictures) if i % every == 0])
+    stats = {n: np.reshape(v, (1, 1, 1)) for n, v in _of_numbers(kept.reshape(-1, 1)).items()}
+    return {**stats, "count": np.array([len(kept)])}
+
+
 def _of_pixels(pictures: NDArray[np.uint8]) -> Stats:
     step = max(1, max(pictures.shape[1:3]) // PIXELS)
     colours = pictures[:, ::step, ::step].reshape(-1, pictures.shape[-1])

@@ -11,12 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
@@ -31,10 +29,10 @@ from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.trackers import tracked
-from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainResult, train
-from gaploop.finetune.tuning import held_out
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.presets import Preset
+from gaploop.finetune.tuning.takes import by_group
 from gaploop.finetune.tuning.tracked import TrackedWork
 
 ADAPTER: Final = "adapter"
@@ -51,24 +49,6 @@ HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
 type Work = TrackedWork | ImagePolicyWork
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """What the held-out takes say at the end.
-
-    Attributes:
-        errors: uid to error.
-    """
-
-    errors: Mapping[str, float] = field(default_factory=dict)
-    by_session: Mapping[str, float] = field(default_factory=dict)
-    by_dimension: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def mean(self) -> float:
-        """Mean over takes; NaN without any."""
-        return float(np.mean(list(self.errors.values()))) if self.errors else float("nan")
-
-
 def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedPolicy:
     """Adapt a base and write OUT/adapter, OUT/merged, OUT/run.json and OUT/metrics.jsonl.
 
@@ -81,7 +61,27 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
     began_s = time.monotonic()
     ranks, base, folder = Ranks(options.device), base_of(options.policy.path), options.folder
     recipe = options.recipe(kind_of(base))
-    work, result, seen = tuned(options, base, ranks, progress)
+    open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
+    work: Work = open_work(base, options, recipe, ranks)
+    writable_folder(folder)
+    spec = replace(recipe.spec, patience=0)
+    if work.held_out:
+        every = max(1, recipe.spec.steps // EVALUATIONS)
+        spec = replace(recipe.spec, eval_every=every, keep_best=True)
+    if ranks.is_main:
+        require_same(folder, options, recipe, base)
+    result = train(
+        work.learner,
+        work.batches,
+        spec,
+        folder,
+        resume=options.resume,
+        progress=progress,
+        ranks=ranks,
+        tell=tracked(options.trackers if ranks.is_main else (), folder, asdict(spec)),
+    )
+    errors = work.learner.held_out_errors() if work.held_out else {}
+    seen = {"errors": errors, **by_group(errors, work.held_out)}
     trained = folder / (MERGED if recipe.full else ADAPTER)
     inputs = work.inputs(recipe.spec.steps)
     if ranks.is_main:
@@ -94,12 +94,12 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
                 "make room, and give the same command with --resume."
             ) from None
         chosen: dict[str, object] = {
-            "held_out_uids": sorted(seen.errors),
+            "held_out_uids": sorted(errors),
             "weights": options.weights(),
         }
         chosen |= {"full": recipe.full, "lora": asdict(recipe.lora), "spec": asdict(recipe.spec)}
         config = {**options.record(), "base": options.policy.path, **chosen}
-        ended = {**asdict(result), "held_out_at_end": asdict(seen)}
+        ended = {**asdict(result), "held_out_at_end": seen}
         timed = {} if options.resume else {"took_s": round(time.monotonic() - began_s, 1)}
         merged_id = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
         write_run(
@@ -119,48 +119,6 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
     merged = folder / MERGED
     plain = merged if merged.exists() else trained
     return TrainedPolicy(trained, plain, folder, policy_id(trained), result, inputs)
-
-
-def tuned(
-    options: FinetuneConfig,
-    base: Path,
-    ranks: Ranks,
-    progress: Progress | None = None,
-    part: float = 1.0,
-) -> tuple[Work, TrainResult, HeldOut]:
-    """Train, and return the trained work without writing a policy.
-
-    Args:
-        part: of the steps; less than all of them is looked at in the end only.
-    """
-    recipe = options.recipe(kind_of(base))
-    if part < 1:
-        steps = max(1, round(recipe.spec.steps * part))
-        recipe = replace(recipe, spec=replace(recipe.spec, steps=steps, patience=0))
-    open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
-    work: Work = open_work(base, options, recipe, ranks)
-    folder = writable_folder(options.folder)
-    spec = replace(recipe.spec, patience=0)
-    if work.held_out:
-        steps = recipe.spec.steps
-        every = steps if part < 1 else max(1, steps // EVALUATIONS)
-        spec = replace(recipe.spec, eval_every=every, keep_best=True)
-    if ranks.is_main:
-        require_same(folder, options, recipe, base, keep=options.resume)
-    trackers = options.trackers if ranks.is_main else ()
-    result = train(
-        work.learner,
-        work.batches,
-        spec,
-        folder,
-        resume=options.resume,
-        progress=progress,
-        ranks=ranks,
-        tell=tracked(trackers, folder, asdict(spec)),
-    )
-    errors = work.learner.held_out_errors() if work.held_out else {}
-    groups = held_out.by_group(errors, work.held_out)
-    return work, result, HeldOut(errors, groups["session"], groups["dimension"])
 
 
 def base_of(path: str | Path) -> Path:
@@ -199,21 +157,10 @@ def is_tracked(folder: Path) -> bool:
     return kind_of(folder) == "tracked"
 
 
-def require_same(
-    folder: Path,
-    options: FinetuneConfig,
-    recipe: Preset,
-    base: Path,
-    *,
-    keep: bool,
-    without: Sequence[str] = (),
-) -> None:
+def require_same(folder: Path, options: FinetuneConfig, recipe: Preset, base: Path) -> None:
     """Check that a folder that is gone on with was asked for the same; write down what is asked.
 
-    Args:
-        folder: a run folder; one without the note (older, or empty) holds nothing that differs.
-        without: what may differ all the same.
-        keep: the folder is gone on with; otherwise it begins anew.
+    A run folder without the note (older, or empty) holds nothing that differs.
 
     Raises:
         UnusableInputError: it holds a run with other data or settings; says which.
@@ -224,7 +171,7 @@ def require_same(
     roots = [r for s in mixed.sources for r in s.roots] if mixed else []
     value = {
         **{name: getattr(options, name) for name in DECIDING},
-        "share_real": options.share_real,
+        "share_real": options.mix.real,
         "weights": options.weights(),
         "randomise": asdict(options.randomise),
         "full": recipe.full,
@@ -238,11 +185,11 @@ def require_same(
         **spec,
     }
     path, now = folder / ASKED, json.loads(json.dumps(value))  # as it will be read
-    if not keep or not path.exists():
+    if not options.resume or not path.exists():
         write_json(path, {"schema": ASKED_SCHEMA, **now})
         return
     then = read_json(path)
-    other = [n for n in now if n not in without and then.get(n) != now[n]]
+    other = [n for n in now if then.get(n) != now[n]]
     listed = []
     for name in other:
         values = then.get(name), now[name]

@@ -22,8 +22,7 @@ from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.selection import span_ends
-from gaploop.datasets.mixing.sources import open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec
+from gaploop.datasets.mixing.sources import OpenMixture
 
 type Float32Array = NDArray[np.float32]
 
@@ -87,14 +86,12 @@ class TrainingSource:
     Attributes:
         root: the dataset's folder, as given.
         signature: features, rate and units, the same for every source of a mixture.
-        is_nominal: one of them shows the nominal cell, so that they don't stand for another.
     """
 
     root: str
     domain: Domain
     signature: Signature
     episodes: tuple[TrainingEpisode, ...]
-    is_nominal: bool = False
 
     @property
     def frames(self) -> int:
@@ -339,21 +336,17 @@ def load_source(
             info.robot_type,
         ),
         tuple(taken),
-        any(row.info.is_nominal for row in rows),
     )
 
 
-def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[MixtureStage]]:
-    """Read the takes of a mixture, each source's datasets together, and its stages.
+def sources_in_memory(opened: OpenMixture) -> tuple[list[TrainingSource], list[MixtureStage]]:
+    """Read the takes of a mixture: a source for each dataset, which share their source's share.
 
     Raises:
-        UnusableInputError: as `open_mixture` and `load_source`; takes of several domains in one
-            source.
+        UnusableInputError: as `load_source`.
     """
-    opened = open_mixture(spec)
-    sources = []
-    for number, source in enumerate(spec.sources):
-        parts = []
+    sources, of, mass = list[TrainingSource](), list[int](), list[float]()
+    for number, source in enumerate(opened.spec.sources):
         for place, info in enumerate(opened.datasets):
             weights = {
                 t.episode.index: t.weight
@@ -361,20 +354,18 @@ def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[
                 if t.source == number and t.dataset == place
             }
             if weights:
-                part = load_source(info.root, source.select, sorted(weights))
-                taken = (replace(e, weight=weights[e.index]) for e in part.episodes)
-                parts.append(replace(part, episodes=tuple(taken)))
-        domains = sorted({p.domain for p in parts})
-        if len(domains) > 1:
-            raise UnusableInputError(
-                f"Source '{source.name}' mixes takes of {' and '.join(domains)}. Make a source of "
-                "each, so that each gets its share."
-            )
-        root = ", ".join(p.root for p in parts)
-        episodes = tuple(e for p in parts for e in p.episodes)
-        sources.append(TrainingSource(root, domains[0], parts[0].signature, episodes))
-    sizes = [sum(e.weight * int(e.usable.sum()) for e in s.episodes) for s in sources]
-    return sources, opened.stages(sizes)
+                read = load_source(info.root, source.select, sorted(weights))
+                taken = tuple(replace(e, weight=weights[e.index]) for e in read.episodes)
+                sources.append(replace(read, episodes=taken))
+                of.append(number)
+                mass.append(sum(e.weight * int(e.usable.sum()) for e in taken))
+    totals = np.bincount(of, mass)
+    part = np.array(mass) / totals[of]
+    stages = [
+        MixtureStage(tuple((np.array(stage.shares)[of] * part).tolist()), stage.steps)
+        for stage in opened.stages(totals.tolist())
+    ]
+    return sources, stages
 
 
 def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> None:

@@ -1,41 +1,31 @@
-"""The whole loop on one cell: roll out, measure, diagnose, plan, carry the remedy out, compare.
+"""The stages of the loop on one cell: roll out, measure, diagnose, plan, carry the remedy out.
 
-Every stage reads what the stage before wrote and leaves its own files in the run folder, so a
-loop that was stopped goes on where it was, and the thread of ids can be followed by hand:
-failed takes → diagnosis → plan → takes → policy → verdict.
-
-What no command does is shown in the simulation: the cell is rolled out in again without the gap
-that the diagnosis names, as if somebody had seen to it. Only the simulation knows how to take out
-just that, so it isn't counted.
-
-The "real" cell here is the embedded one with injected gaps, so everything that this module
-finds is sim-to-sim.
+Each leaves its files in the run folder, and what is there isn't done again. The "real" cell here is
+the embedded one with injected gaps, so everything that this module finds is sim-to-sim.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gaploop.collect.campaign import Quota, plan_quotas
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.probe import parts_of, probe_cell
 from gaploop.collect.recording import record_takes
-from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
+from gaploop.collect.rig import EmbeddedRig, embedded_rig, scripted_leader
 from gaploop.collect.take import TakeResult
 from gaploop.core import labels
-from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.randomisation import Randomisation
 from gaploop.core.run_record import RUN
 from gaploop.core.station import SIM_STATION
-from gaploop.core.take import Take, TakeInfo
-from gaploop.core.twin import Twin, load_twin, save_twin
-from gaploop.core.vocabulary import GapDimension, TakeKind
+from gaploop.core.take import TakeInfo
+from gaploop.core.twin import Randomisation, Twin, load_twin, save_twin
+from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
@@ -51,9 +41,7 @@ from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
-from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.gate.judge import Verdict, compare
+from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
@@ -61,7 +49,7 @@ from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.identification.station import fit_station
+from gaploop.sim.identification import fit_station
 from gaploop.sim.randomise import preset
 from gaploop.sim.tasks import INSTRUCTIONS
 
@@ -144,106 +132,6 @@ class TargetCell:
     def rig(self, conditions: Mapping[str, object]) -> EmbeddedRig:
         """Build it with `conditions` set up."""
         return embedded_rig(conditions=conditions, **vars(self))
-
-    def without(self, dimension: GapDimension) -> TargetCell:
-        """Return the cell with a dimension as it is in simulation; it stands for a real one."""
-        left = {g: s for g, s in self.gaps.items() if g.partition(".")[0] != dimension.value}
-        return replace(self, gaps=left, parameters=NOTHING if not left else self.parameters)
-
-
-@dataclass(frozen=True)
-class LoopResult:
-    """What came of one loop.
-
-    Attributes:
-        twin: None where the station wasn't probed.
-        done: what was done about it, in words.
-        after: the policy that came of it on the same scenes; or the base there, where the cell was
-            changed instead. None where nothing was done.
-        lineage: stage to the ids and folders it left.
-        is_counted: commands or takes did it; what the simulation put right isn't counted.
-        run_folder: where the policy was made, in `folder`; "" where none was.
-    """
-
-    target: TargetCell
-    folder: Path
-    twin: Twin | None
-    diagnosis: Diagnosis
-    plan: Plan
-    before: Evaluation
-    done: str
-    after: Evaluation | None
-    nominal_after: Evaluation | None
-    verdict: Verdict | None
-    lineage: Mapping[str, Any]
-    run_folder: str = ""
-    is_counted: bool = True
-
-
-def close_the_gap(
-    target: TargetCell,
-    folder: Path,
-    *,
-    base: str | Path,
-    sim: Sequence[Path],
-    nominal: Evaluation,
-    budget: LoopBudget = LoopBudget(),
-    seed: int = 0,
-    probe: bool = True,
-    say: Say = silent,
-) -> LoopResult:
-    """Run the loop on one target cell, in `folder`; stages already there are not run again.
-
-    Args:
-        probe: measure the cell, and reproduce its failures in its twin; takes alone judge without.
-        nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    n = budget.evaluated
-    before = measured(folder / "before.json", base, target, n, "base", say)
-    twin = measured_twin(target, folder, say) if probe else None
-    about = offers.PlanContext(
-        folder, str(base), twin, folder / TWIN if twin else None, target.task
-    )
-    diagnosis = roll_out_and_diagnose(
-        target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
-    )
-    plan = plan_for(diagnosis, folder / "plan.yaml", budget.takes, about)
-    lineage: dict[str, Any] = {
-        "base": policy_id(base),
-        "failed": [take.uid for take in diagnosis.takes],
-        **({"twin": ", ".join(twin.mechanisms) or "nothing differs"} if twin else {}),
-        "diagnosis": diagnosis.id,
-        "plan": plan.id,
-    }
-    found = (target, folder, twin, diagnosis, plan, before)
-    if not plan.items:
-        why = "nothing: no cause was named" if diagnosis.takes else "nothing: nothing failed"
-        return LoopResult(*found, why, None, None, None, lineage)
-    made = carry_out(
-        plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
-    )
-    if made is None:
-        blamed = plan.items[0].dimension
-        fixed = target.without(blamed)
-        after = measured(folder / "after.json", base, fixed, n, "base", say)
-        kept, verdict = nominal, compare(before, after)
-        words = blamed.value.replace("_", " ")
-        done = f"{words} put right in the simulation, which knows what was injected: not counted"
-    else:
-        done, policy = made.done, made.policy
-        after = measured(folder / "after.json", policy, target, n, "new", say)
-        kept = nominal  # where nothing was trained, nothing is forgotten
-        if made.is_trained:
-            kept = measured(folder / "nominal_after.json", policy, None, nominal.trials, "new", say)
-        verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-        record = read_json(made.run / RUN)
-        if made.takes:
-            lineage["demonstrations"] = record["inputs"][0]["uids"]
-        lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
-    write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
-    run_folder = made.run.name if made else ""
-    return LoopResult(*found, done, after, kept, verdict, lineage, run_folder, made is not None)
 
 
 @dataclass(frozen=True)
@@ -389,46 +277,6 @@ def measured_twin(target: TargetCell, folder: Path, say: Say = silent) -> Twin:
     return twin
 
 
-def measured(
-    path: Path, policy: str | Path, target: TargetCell | None, n: int, name: str, say: Say
-) -> Evaluation:
-    """Return the evaluation kept at `path`, or evaluate on `target` (None: nominal) and keep it."""
-    if path.exists():
-        return Evaluation.from_json(read_json(path), str(path))
-    where = "target cell" if target else "nominal cell"
-    cell = target or TargetCell({}, 0)
-    progress = counting(say, f"Rolling out the {name} policy, {where}", n)
-    result = evaluate(policy, n, progress=progress, **vars(cell))
-    write_json(path, result.to_json())
-    return result
-
-
-def recorded_rollouts(
-    policy: str | Path, target: TargetCell, journal: Path, n: int, instruction: str,
-    say: Say = silent,
-) -> list[Take]:  # fmt: skip
-    """Record `n` rollouts of a policy on a cell, those that the journal lacks; return all."""
-    loaded = load_policy(policy)
-
-    def leader(rig: Rig, seed: int) -> PolicyLeader:
-        del seed  # a policy draws nothing
-        return PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz)
-
-    quotas = [Quota(n)]
-    record_takes(
-        journal,
-        TakeInfo("", instruction, kind=TakeKind.ROLLOUT, policy=policy_id(policy)),
-        quotas,
-        target.rig,
-        leader,
-        max_s=MAX_S,
-        seed=EVALUATION_SEEDS,
-        resume=True,
-        on_take=_told(say, "Recording rollouts of the base policy", quotas),
-    )
-    return list(read_journal(journal))
-
-
 def roll_out_and_diagnose(
     target: TargetCell,
     folder: Path,
@@ -451,7 +299,19 @@ def roll_out_and_diagnose(
     if path.exists():
         return load_diagnosis(path)
     journal = folder / "rollouts_journal"
-    takes = recorded_rollouts(base, target, journal, rollouts, target.instruction, say)
+    loaded, quotas = load_policy(base), [Quota(rollouts)]
+    record_takes(
+        journal,
+        TakeInfo("", target.instruction, kind=TakeKind.ROLLOUT, policy=policy_id(base)),
+        quotas,
+        target.rig,
+        lambda rig, _seed: PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz),
+        max_s=MAX_S,
+        seed=EVALUATION_SEEDS,
+        resume=True,
+        on_take=_told(say, "Recording rollouts of the base policy", quotas),
+    )
+    takes = list(read_journal(journal))
     say("Diagnosing", 0, 1)
     diagnosis = diagnose(takes, reference, source=str(journal.name))
     if twin is not None:

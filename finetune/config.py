@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan, load_plan
 from gaploop.datasets.cache.folder import CacheOptions
+from gaploop.datasets.mixing.selection import check_selection
 from gaploop.finetune.tuning.presets import (
-    FROM_SCRATCH,
     LEROBOT,
     LORA,
     METHODS,
@@ -28,7 +27,8 @@ from gaploop.finetune.tuning.presets import (
 STATS: Final = ("base", "new", "merged")
 """By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
 `lerobot_bundle`."""
-AUTO: Final = "auto"
+NEW: Final = "act"
+"""The kind of policy that is trained from nothing here."""
 LEAST, MOST = 0.25, 4.0
 """No dimension that is collected for is left out or drowns the others."""
 COLLECT: Final = "collect"
@@ -50,33 +50,25 @@ class StartPolicy:
     path: str = ""
     """Folder of the policy to start from; base names the one that ships with gaploop."""
     type: str = ""
-    """Train a new policy in simulation instead: act (joints and tracked poses) or keypoint
-    (pictures; begins with the weights of --policy.path, if one is given)."""
+    """Train a new policy in simulation instead: act, which sees joints and tracked poses."""
 
     def __post_init__(self) -> None:
         self.path = str(self.path)
-        if self.type and self.type not in FROM_SCRATCH:
-            raise unknown_choice("type", self.type, FROM_SCRATCH, "--policy.type")
+        if self.type and self.type != NEW:
+            raise unknown_choice("type", self.type, (NEW,), "--policy.type")
 
 
 @dataclass
 class MixOptions:
     """How sources are mixed."""
 
-    real: float | str = 0.5
-    """Share of real samples in a batch, where there are simulated ones; auto to choose it on
-    held-out real takes."""
+    real: float = 0.5
+    """Share of real samples in a batch, where there are simulated ones."""
 
     def __post_init__(self) -> None:
-        if self.real == AUTO:
-            return
-        try:
-            self.real = float(self.real)
-        except ValueError:
-            self.real = math.nan
         if not 0 < self.real <= 1:
             raise UnusableInputError(
-                f"--mix.real={self.real} must be above 0 and at most 1, or auto; 0.5 is usual."
+                f"--mix.real={self.real:g} must be above 0 and at most 1; 0.5 is usual."
             )
 
 
@@ -187,6 +179,7 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if self.method not in (*METHODS, "help"):
             raise unknown_choice("method", self.method, METHODS, "--method")
+        check_selection(self.select)
         if self.stats not in STATS:
             raise unknown_choice("statistics", self.stats, STATS, "--stats")
         if self.patience and not self.held_out:
@@ -207,11 +200,6 @@ class FinetuneConfig:
         if self.output_dir is None:
             raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
         return self.output_dir
-
-    @property
-    def share_real(self) -> float:
-        """Share of real samples in a batch; half where it is still to be chosen."""
-        return 0.5 if isinstance(self.mix.real, str) else self.mix.real
 
     def weights(self) -> dict[str, float]:
         """Return gap dimension to how often its takes are drawn, relative to 1."""

@@ -22,7 +22,7 @@ from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import Follower
-from gaploop.core.randomisation import Randomisation, as_yaml
+from gaploop.core.twin import Randomisation, as_yaml
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 from gaploop.finetune.workers import run_jobs

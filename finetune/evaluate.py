@@ -1,12 +1,14 @@
 """Roll a policy out on the embedded cell and count: the same loop as recording, many seeds.
 
 A rollout's numbers stay in memory, so that what went wrong in it can be told without recording it.
+Rollouts that `gaploop rollout` recorded are counted likewise, by what was set up.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.util import Finalize
@@ -23,11 +25,13 @@ from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Policy
-from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.twin import Randomisation, as_yaml
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
+from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.reference import Ground, ground_of
 from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
@@ -42,6 +46,7 @@ EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
 LATER: Final = ("speed_scale", "robot", "parameters", "randomise", "sees", "policy_fps")
 """Of `CellSpec`, what settings.json holds only where it isn't as usual."""
+TAKEN_OVER: Final = "a person took over"
 CHUNK: Final = 4
 """Rollouts that a worker does between two reports; keeps both workers busy until the end."""
 
@@ -152,25 +157,17 @@ def evaluate(
     policy_path: str | Path,
     n: int = 100,
     *,
-    gaps: Mapping[str, float] | None = None,
-    gap_seed: int = 0,
     conditions: Sequence[Mapping[str, Any]] = (),
     seed: int = 0,
     workers: int = 2,
-    task: str = "pick_place",
     max_s: float | None = None,
     progress: Callable[[int], None] | None = None,
     base: Mapping[str, Any] | None = None,
     folder: Path | None = None,
     on_rollouts: Callable[[Sequence[Rollout]], None] | None = None,
     ray: str = "",
-    speed_scale: float = 1.0,
-    robot: str = SO101.name,
-    parameters: Mapping[str, Values] | None = None,
-    randomise: Randomisation | None = None,
     where: str = "",
-    sees: str = "scene",
-    policy_fps: float | None = None,
+    **cell: Any,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -178,7 +175,6 @@ def evaluate(
 
     Args:
         policy_path: as for `load_policy`.
-        gaps: gap dimension to severity in [0, 1]; injected under every condition.
         conditions: settings to try one at a time; the plain cell if there are none.
         workers: processes; 1 stays in this one.
         max_s: longest rollout [simulated s]; None for `MAX_S` for each arm of the cell.
@@ -190,7 +186,7 @@ def evaluate(
         on_rollouts: called with the rollouts just finished, those that `folder` held first.
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
         where: what the cell is made like, in words; "" for nominal.
-        gap_seed, task, speed_scale, robot, parameters, randomise, sees, policy_fps: of `CellSpec`.
+        cell: what of `CellSpec` isn't as usual, under every condition.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -199,16 +195,20 @@ def evaluate(
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
     found = resolve(policy_path)
+    cell = {name: value for name, value in cell.items() if value is not None}
+    spec = CellSpec(**cell)
     # Does the cell stand for a real one?
-    injected = any(severity > 0 for severity in (gaps or {}).values())
-    is_target = bool(base or parameters) or injected
-    domain = None if base is None else float(is_target)
-    arm, known = arm_named(robot), dict(parameters or {})
-    longest_s = MAX_S * len(arm.arms) if max_s is None else max_s
-    spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, longest_s, domain, speed_scale, arm.name, known,
-        randomise, sees, policy_fps,
-    )  # fmt: skip
+    injected = any(severity > 0 for severity in spec.gaps.values())
+    is_target = bool(base or spec.parameters) or injected
+    arm = arm_named(spec.robot)
+    spec = replace(
+        spec,
+        gaps=dict(spec.gaps),
+        parameters=dict(spec.parameters),
+        robot=arm.name,
+        max_s=MAX_S * len(arm.arms) if max_s is None else max_s,
+        domain=None if base is None else float(is_target),
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -245,7 +245,7 @@ def evaluate(
         domain=Domain.SIM_TARGET if is_target or any(settings.values()) else Domain.SIM,
         policy=identity,
         gaps=spec.gaps,
-        gap_seed=gap_seed,
+        gap_seed=spec.gap_seed,
         base=condition_name(base or {}),
         where=where,
     )
@@ -297,6 +297,77 @@ def roll_out(
         mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
         results.append(Rollout(seed, condition, won, take.duration_s, take.reason, "", mode, phase))
     return results
+
+
+def recorded(
+    folder: Path,
+    policy: str = "",
+    progress: Callable[[int], None] = lambda _takes: None,
+) -> tuple[Evaluation, dict[str, int]]:
+    """Count a policy's rollouts in a dataset or journal.
+
+    Failure modes are those of labels; only in the embedded cell, where the rules were fitted, they
+    are told without. What a person finished is no success of the policy, however it ended. Also
+    returned is why takes don't count, in words, to how many.
+
+    Args:
+        folder: a journal, or a dataset published from one.
+        policy: id of the policy; needed where the takes are of several.
+
+    Raises:
+        UnusableInputError: no rollouts that were judged, of several policies, or of both a real
+            and a simulated cell.
+    """
+    rollouts, left_out = list[Rollout](), Counter[str]()
+    domains, policies, stations = set[Domain](), Counter[str](), set[str]()
+    for number, take in enumerate(load_takes(folder)):
+        progress(1)
+        info = take.info
+        if info.kind is not TakeKind.ROLLOUT:
+            left_out["not rollouts"] += 1
+        elif take.outcome is Outcome.UNLABELLED:
+            left_out["not judged yet"] += 1
+        elif take.outcome not in (Outcome.SUCCESS, Outcome.FAILURE):
+            left_out[take.outcome.value] += 1
+        elif policy and info.policy != policy:
+            left_out["of another policy"] += 1
+        else:
+            helped = bool(take.frames.intervention.any())
+            is_won = take.outcome is Outcome.SUCCESS and not helped
+            reason = TAKEN_OVER if helped else "" if is_won else "failure"
+            mode, phase = take.failure_mode, take.phase
+            if take.outcome is Outcome.FAILURE and ground_of([take]) is Ground.CELL:
+                mode, phase = category(take)
+            name = condition_name(set_up(info.conditions))
+            lasted_s, uid = take.duration_s, info.uid
+            rollouts.append(Rollout(number, name, is_won, lasted_s, reason, uid, mode, phase))
+            domains.add(info.domain)
+            policies[info.policy] += 1
+            stations.add(info.station)
+    if not rollouts:
+        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no takes at all"
+        raise UnusableInputError(
+            f"{folder} holds no judged rollouts of this policy ({why}). Record some with gaploop "
+            "rollout; say how takes went with gaploop review or label."
+        )
+    if len(domains) > 1 and Domain.REAL in domains:
+        raise UnusableInputError(
+            f"{folder} mixes real and simulated rollouts. Split them with gaploop edit split, or "
+            "compare them with gaploop diagnose --factors --sim."
+        )
+    if len(policies) > 1:
+        each = ", ".join(f"{name or 'unknown'} ({n})" for name, n in policies.most_common())
+        raise UnusableInputError(
+            f"{folder} holds rollouts of several policies: {each}. Say which with --policy.path."
+        )
+    evaluation = summarise(
+        rollouts,
+        domain=Domain.SIM_TARGET if Domain.SIM_TARGET in domains else next(iter(domains)),
+        policy=next(iter(policies)),
+        paired=False,
+        where=", ".join(sorted(stations - {""})),
+    )
+    return evaluation, dict(left_out)
 
 
 def condition_name(condition: Mapping[str, Any]) -> str:

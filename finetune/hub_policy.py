@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.consent import Use, require_consent
-from gaploop.core.consent_store import load_register
+from gaploop.core.consent import Use, load_register, require_consent
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.paths import refuse_links_out

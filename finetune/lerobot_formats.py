@@ -1,36 +1,53 @@
-"""A policy in the number formats and runtimes that may make it faster here.
+"""A policy in the number formats and runtimes that may make it faster here, and how fast it is.
 
 bf16 and fp16 are `torch.autocast`, as LeRobot's `--policy.use_amp`: weights stay as they are. int8
 is torch's dynamic quantisation of the linear layers: weights are stored in 8 bits, inputs are
 quantised as they come, nothing has to be calibrated; attention's own projections stay, as PyTorch's
 MultiheadAttention reads their weights as bare parameters. int8_ao and int4 are torchao's. The
 runtimes get what `torch.export` makes of `predict_action_chunk`, by way of an ONNX file.
+
+Plans in all formats are timed in turn, block by block, so that what else the machine does falls on
+all of them; ratios are of processor time, which other programs don't change.
 """
 
 from __future__ import annotations
 
 import copy
-import gc
 import importlib.util
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
-import psutil
 import torch
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray, Observation
-from gaploop.finetune.lerobot_latency import warm_up
-from gaploop.finetune.lerobot_policy import ActPolicy, LerobotDriver
+from gaploop.finetune.lerobot_latency import time_plans, warm_up
+from gaploop.finetune.lerobot_policy import (
+    ActPolicy,
+    LerobotDriver,
+    load_policy,
+    policy_id,
+    resolve,
+)
+from gaploop.finetune.policy_fit import facts_of
+from gaploop.sim.arms import to_degrees
+from gaploop.sim.cell import SimCell
+from gaploop.sim.tracker import Tracker
 
 type Plan = Callable[..., torch.Tensor]
 REFERENCE: Final = "fp32"
 ONNX: Final = ("onnx", "onnxscript")
 FILE: Final = "policy.onnx"
+BLOCKS: Final = 20
+PLANS: Final = 30
+"""Plans in a format in a block."""
+VIEWS: Final = 20
+"""In so many views actions are compared."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +61,10 @@ class Format:
         extra: which of gaploop's extras has them.
     """
 
-    about: str
     torch: Callable[[Any], None] | None = None
     runtime: Callable[[Path, str], Callable[[dict[str, FloatArray]], FloatArray]] | None = None
     needs: tuple[str, ...] = ()
     extra: str = "formats"
-
-
-@dataclass(frozen=True)
-class Made:
-    """A policy in a format.
-
-    Attributes:
-        file_mb: size of its weights on disk [MB].
-        memory_mb: by how much the process grew when it was opened and planned; on a GPU, what is
-            allocated there [MB].
-    """
-
-    policy: ActPolicy
-    file_mb: float
-    memory_mb: float
 
 
 def _autocast(dtype: torch.dtype) -> Callable[[Any], None]:
@@ -131,35 +132,26 @@ def _tensorrt(file: Path, device: str) -> Callable[..., FloatArray]:
 
 
 FORMATS: Final[Mapping[str, Format]] = {
-    REFERENCE: Format("as trained", lambda _policy: None),
-    "bf16": Format("torch.autocast to bfloat16", _autocast(torch.bfloat16)),
-    "fp16": Format("torch.autocast to float16", _autocast(torch.float16)),
-    "int8": Format("linear layers by torch's dynamic quantisation", _int8),
-    "int8_ao": Format(
-        "linear layers by torchao: weights and inputs in 8 bits",
-        _torchao("Int8DynamicActivationInt8WeightConfig"),
-        needs=("torchao",),
-    ),
-    "int4": Format(
-        "linear layers by torchao: weights in 4 bits",
-        _torchao("Int4WeightOnlyConfig"),
-        needs=("torchao",),
-    ),
-    "compile": Format("torch.compile", _compiled),
-    "onnx": Format("ONNX Runtime", runtime=_onnxruntime, needs=(*ONNX, "onnxruntime")),
-    "openvino": Format("OpenVINO", runtime=_openvino, needs=(*ONNX, "openvino")),
+    REFERENCE: Format(lambda _policy: None),
+    "bf16": Format(_autocast(torch.bfloat16)),
+    "fp16": Format(_autocast(torch.float16)),
+    "int8": Format(_int8),
+    "int8_ao": Format(_torchao("Int8DynamicActivationInt8WeightConfig"), needs=("torchao",)),
+    "int4": Format(_torchao("Int4WeightOnlyConfig"), needs=("torchao",)),
+    "compile": Format(_compiled),
+    "onnx": Format(runtime=_onnxruntime, needs=(*ONNX, "onnxruntime")),
+    "openvino": Format(runtime=_openvino, needs=(*ONNX, "openvino")),
     "tensorrt": Format(
-        "TensorRT by ONNX Runtime",
-        runtime=_tensorrt,
-        needs=(*ONNX, "onnxruntime", "tensorrt"),
-        extra="tensorrt",
+        runtime=_tensorrt, needs=(*ONNX, "onnxruntime", "tensorrt"), extra="tensorrt"
     ),
 }
-"""Formats by name."""
+"""Formats by name; docs/teleoperate/doctor.md says what each is."""
 
 
-def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Made:
-    """Return a copy of a policy that computes in another format.
+def policy_in_format(
+    policy: ActPolicy, name: str, seen: Observation, folder: Path
+) -> tuple[ActPolicy, float]:
+    """Return a copy of a policy that computes in another format, and the size of its weights [MB].
 
     Args:
         name: one of `FORMATS`.
@@ -179,10 +171,8 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
     try:
         if format_.runtime is not None:
             file = _exported(policy, seen, folder)
-            before_mb = _held_mb(policy)
             network = _run_by(policy, format_.runtime, file)
         else:
-            before_mb = _held_mb(policy)
             network = copy.deepcopy(policy.bundle.policy)
             if format_.torch is not None:
                 format_.torch(network)
@@ -193,7 +183,6 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
             else ActPolicy(bundle, policy.execute)
         )
         warm_up(made, seen)
-        memory_mb = _held_mb(policy) - before_mb
         if format_.torch is not None:
             file = folder / f"{name}.pt"
             torch.save(network.state_dict(), file)
@@ -204,14 +193,7 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
         why = lines[0] if lines else type(error).__name__
         raise UnusableInputError(f"{name} can't be computed on this machine: {why[:200]}") from None
     files = [part for part in folder.iterdir() if part.name.startswith(file.name)]
-    return Made(made, sum(part.stat().st_size for part in files) / 1e6, max(memory_mb, 0.0))
-
-
-def _held_mb(policy: ActPolicy) -> float:
-    gc.collect()
-    if torch.device(str(policy.bundle.policy.config.device)).type == "cuda":
-        return torch.cuda.memory_allocated() / 1e6
-    return float(psutil.Process().memory_info().rss) / 1e6
+    return made, sum(part.stat().st_size for part in files) / 1e6
 
 
 def _exported(policy: ActPolicy, seen: Observation, folder: Path) -> Path:
@@ -283,3 +265,130 @@ def planned(policy: ActPolicy, seen: Observation, number: int) -> FloatArray:
     policy.reset()
     torch.manual_seed(number)
     return policy.plan(seen)[: policy.execute]
+
+
+def measure(
+    chosen_policy: str,
+    fps: float | None,
+    only: Sequence[str],
+    device: str,
+    advance: Callable[[], object],
+) -> dict[str, Any]:
+    """Time every format that this machine can compute.
+
+    Args:
+        chosen_policy: folder or name of the policy; `fps` where that doesn't state it [Hz].
+        only: which formats besides fp32; all where empty.
+        advance: called after each of `BLOCKS`.
+    """
+    path = resolve(chosen_policy)
+    policy = load_policy(path, device=device, fps=fps)
+    views = _views(policy)
+    plans = [planned(policy, view, i) for i, view in enumerate(views)]
+    made: dict[str, ActPolicy] = {}
+    variants: dict[str, dict[str, Any]] = {}
+    lacking: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as written:
+        for name in (n for n in FORMATS if not only or n in (REFERENCE, *only)):
+            try:
+                made[name], size_mb = policy_in_format(policy, name, views[0], Path(written))
+                mean, worst = action_error(made[name], plans, views)
+            except UnusableInputError as error:
+                made.pop(name, None)
+                lacking[name] = str(error)
+                continue
+            variants[name] = {
+                "file_mb": size_mb, "error_mean": float(mean), "error_max": float(worst)
+            }  # fmt: skip
+
+    def plan(policy: ActPolicy) -> object:
+        policy.reset()  # one that looks back would hand out what is left of its last plan
+        return policy.plan(views[0])
+
+    timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in made}
+    for block in range(BLOCKS):
+        first = block % len(made)
+        for name in [*list(made)[first:], *list(made)[:first]]:
+            timing = time_plans(lambda name=name: plan(made[name]), PLANS)  # type: ignore[misc]
+            timed[name].append((timing.took_s, timing.cpu_s))
+        advance()
+    cpu_s = {name: np.median(np.array(rows)[:, 1], axis=1) for name, rows in timed.items()}
+    draws = np.random.default_rng(0).integers(BLOCKS, size=(2000, BLOCKS))
+    for name, rows in timed.items():
+        clock_s, ratios = np.array(rows)[:, 0], cpu_s[name] / cpu_s[REFERENCE]
+        variants[name] |= {
+            "p50_ms": 1e3 * float(np.median(clock_s)),
+            "p99_ms": 1e3 * float(np.quantile(clock_s, 0.99)),
+            "cpu_p50_ms": 1e3 * float(np.median(np.array(rows)[:, 1])),
+            "ratio": float(np.median(ratios)),
+            "ratio_interval": np.quantile(np.median(ratios[draws], 1), [0.025, 0.975]).tolist(),
+        }
+    return {
+        "policy": policy_id(path),
+        "fps": policy.fps,
+        "execute": policy.execute,
+        "plan_lasts_ms": 1e3 * policy.execute / policy.fps,
+        "device": device,
+        "units": policy.bundle.signature.units,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "plans": BLOCKS * PLANS,
+        "variants": variants,
+        "lacking": lacking,
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return what `measure` returned as text."""
+    lines = [
+        f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
+        f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
+        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}{'MB file':>9}{'error':>8}{'worst':>8}"
+        "   CPU, times fp32",
+    ]
+    for name, one in result["variants"].items():
+        low, high = one["ratio_interval"]
+        lines.append(
+            f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}"
+            f"{one['file_mb']:>9.1f}{one['error_mean']:>8.3f}{one['error_max']:>8.3f}   "
+            f"{one['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+        )
+    lines += [f"{name}: left out: {why}" for name, why in result["lacking"].items()]
+    units = result["units"] or "the policy's units"
+    lines.append(f"Error, worst: difference of actions to fp32 in {VIEWS} views [{units}].")
+    return "\n".join(lines)
+
+
+def _views(policy: ActPolicy) -> list[Observation]:
+    """Return what the policy may see: scenes of the cell, or coarse random pictures."""
+    facts = facts_of(policy)
+    if not policy.needs_scene:
+        if policy.bundle.signature.environment_names:
+            raise UnusableInputError(
+                "The policy sees a scene that gaploop doesn't track, so that it can't be asked "
+                "here. Name a policy on joints and pictures, or on the tracked scene."
+            )
+        rng = np.random.default_rng(0)
+        views = []
+        for _ in range(VIEWS):
+            state: FloatArray = np.zeros(len(facts.state_names))
+            if facts.state is not None:
+                state = rng.normal(facts.state.mean, facts.state.std)
+            pictures = {}
+            for name, (height, width) in facts.cameras.items():
+                cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
+                tall = cells.repeat(-(-height // 8), axis=0)[:height]
+                wide = tall.repeat(-(-width // 8), axis=1)[:, :width]
+                pictures[name] = np.ascontiguousarray(wide)
+            views.append(Observation(state, None, pictures))
+        return views
+
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
+    views = []
+    with SimCell() as cell:
+        tracker = Tracker.nominal(cell.image_size)
+        for scene in range(VIEWS):
+            cell.reset(scene)
+            state = to_degrees(cell.read().position_rad)
+            views.append(Observation(state, tracker.observe(cell.frame().image), grey))
+    return views

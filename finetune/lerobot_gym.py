@@ -30,12 +30,11 @@ from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.sim.gaps.world_model import UnavailableError
-from gaploop.sim.gym_world import NOMINAL as NOMINAL_WORLD
-from gaploop.sim.gym_world import WorldSpec
-from gaploop.sim.lerobot_env.worlds import GymEnvConfig, features_of, vectors
-from gaploop.sim.scene_file import SceneWorld
-from gaploop.sim.waypoints import Demonstrator
+from gaploop.sim.gaps.mechanism import UnavailableError
+from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
+from gaploop.sim.scene_file import Demonstrator, SceneWorld
+from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
+from gaploop.sim.world import WorldSpec
 
 logger = logging.getLogger(__name__)
 

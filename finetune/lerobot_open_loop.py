@@ -22,7 +22,8 @@ from gaploop.datasets.absolute.checkpoint import (
 )
 from gaploop.datasets.absolute.demonstrated import DemonstratedTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.open_loop import OpenLoop, Pictures, read_rows, statistics
+from gaploop.datasets.absolute.mistakes import Pictures
+from gaploop.datasets.absolute.open_loop import OpenLoop, read_rows, statistics
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, in_words
 from gaploop.finetune.lerobot_policy import load_policy, resolve
@@ -65,10 +66,9 @@ def examine_policy(
     if trained is None:
         what = "the policy's training set" if demonstrations else "rollouts against demonstrations"
         report.untested[what] = "its training set isn't on this machine"
-    elif not demonstrations:
-        DemonstratedTests(trained, table, report).run()
-    unlike = [f.kind for f in report.findings if f.kind == "wrong_features"]
-    if unlike:
+    elif trained.resolve() != root.resolve():
+        DemonstratedTests(trained, table, report).run(demonstrations=demonstrations)
+    if any(f.kind == "wrong_features" for f in report.findings):
         report.untested["what the policy commands here"] = "it doesn't fit this dataset"
     else:
         _ask(checkpoint, tests, table, demonstrations)

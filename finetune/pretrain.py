@@ -19,9 +19,9 @@ from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import describe
 from gaploop.finetune.training import Progress, TrainResult, train
-from gaploop.finetune.tuning.presets import FROM_SCRATCH
-from gaploop.finetune.tuning.tracked import ActLearner, note_of, split_by_uid
-from gaploop.finetune.tuning.work import chosen_held_out
+from gaploop.finetune.tuning.presets import TRACKED_SPECS
+from gaploop.finetune.tuning.takes import TakeNote, chosen_held_out
+from gaploop.finetune.tuning.tracked import ActLearner
 from gaploop.sim.arms import arm_named
 
 POLICY: Final = "policy"
@@ -64,7 +64,8 @@ def pretrain(
     Raises:
         UnusableInputError: see `data.load_source`, `training.train`, `lerobot_act.build`.
     """
-    spec, folder, size = config.spec(FROM_SCRATCH["act"]), config.folder, size or act.ActSize()
+    spec, folder = config.spec(TRACKED_SPECS["pretrain"]), config.folder
+    size = size or act.ActSize()
     cell = demonstrations.DemonstratedCell(**config.env.cell())
     if config.sim:
         if cell.parameters or cell.randomise:
@@ -76,20 +77,29 @@ def pretrain(
     elif config.sim_takes:
         arm_named(cell.robot)
         path = writable_folder(folder) / DEMONSTRATIONS
-        kept = demonstrations.load_source(path, cell, config.sim_takes, spec.seed)
-        if kept is None:
-            kept = demonstrations.scripted_source(
+        source = demonstrations.load_source(path, cell, config.sim_takes, spec.seed)
+        if source is None:
+            source = demonstrations.scripted_source(
                 config.sim_takes, cell, seed=spec.seed, progress=recorded
             )
-            demonstrations.save_source(kept, path)
-        sources = [kept]
+            demonstrations.save_source(source, path)
+        sources = [source]
     else:
         raise UnusableInputError(
             "Nothing to train on. Name datasets with --sim='[DIR]', or record scripted "
             "demonstrations first with --sim_takes=400."
         )
-    notes = [note_of(e) for s in sources for e in s.episodes]
-    sources, held_out = split_by_uid(sources, chosen_held_out(config, notes))
+    every = [e for s in sources for e in s.episodes]
+    notes = [TakeNote(e.uid, e.session, e.dimensions, e.index) for e in every]
+    uids = chosen_held_out(config, notes)
+    for number, source in enumerate(sources):
+        kept = tuple(e for e in source.episodes if e.uid not in uids)
+        if not kept:
+            raise UnusableInputError(
+                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
+            )
+        sources[number] = replace(source, episodes=kept)
+    held_out = [e for e in every if e.uid in uids]
     writable_folder(folder)
     shares = by_size([s.frames for s in sources])
     batches = MixedBatches(

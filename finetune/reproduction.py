@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.core.randomisation import around_twin, as_yaml
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
-from gaploop.core.twin import Twin
+from gaploop.core.twin import Twin, around_twin, as_yaml
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,

@@ -28,7 +28,7 @@ class StationCell:
 def show_file(device: Any) -> bool:
     """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
     if getattr(device, "randomise", "") == "help":
-        from gaploop.core.randomisation import as_yaml
+        from gaploop.core.twin import as_yaml
         from gaploop.sim.randomise import preset
 
         print(as_yaml(preset("all")), end="")

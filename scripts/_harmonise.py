@@ -29,7 +29,7 @@ def harmonise(config: EditConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
     from gaploop.datasets.edit.actions import opened
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.harmonise import lerobot_harmonise
+    from gaploop.datasets.harmonise import writing
     from gaploop.datasets.harmonise.plan import derive
 
     if not (config.spec or config.to or config.rename_map):
@@ -49,7 +49,7 @@ def harmonise(config: EditConfig) -> int:
             config.output_dir, "Where to? Name a new folder with --output_dir=OUT."
         )
         with progress("Converting", len(pieces[0].episodes)) as advance:
-            takes = lerobot_harmonise.harmonise(pieces[0], conversion, out, advance)
+            takes = writing.harmonise(pieces[0], conversion, out, advance)
         left: list[str] = []
         text = f"{takes} takes written to {out}."
         if config.to is not None:

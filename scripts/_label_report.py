@@ -15,9 +15,8 @@ from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
-from gaploop.datasets.labels.label_csv import value_of
 from gaploop.datasets.labels.query import queried_values
-from gaploop.datasets.labels.store import LabelStore, history
+from gaploop.datasets.labels.store import LabelStore, history, value_of
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 
@@ -39,7 +38,6 @@ def written(
     stated: int,
     verb: str,
     *,
-    merged: bool,
     shown: bool,
     adds: bool,
 ) -> tuple[dict[str, Any], str]:
@@ -49,12 +47,11 @@ def written(
         store: as it was before.
         new: what was written.
         stated: how many statements were made, those that were there already among them.
-        merged: they were put among the others by time.
         shown: the columns show it.
         adds: the dataset got gap columns first.
     """
     uids = list(dict.fromkeys(e.uid for e in new))
-    after = labels.standing(labels.merge(store.events, new) if merged else [*store.events, *new])
+    after = labels.standing([*store.events, *new])
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
     known = {e.info.uid: e for e in store.episodes}
     episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)

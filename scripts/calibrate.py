@@ -14,7 +14,7 @@ gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
     --camera.index_or_path=0
 gaploop calibrate hand_eye wrist_poses --camera_name=wrist --setup=eye_in_hand --arm_model=so101
-gaploop calibrate latency recordings_journal
+gaploop calibrate drift --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white
 gaploop calibrate from_twin station_twin.yaml --policy.path=base --output_dir=recalibrated
 gaploop calibrate show
 """
@@ -25,7 +25,7 @@ DEVICES: Final = {"camera": None, "robot": None}
 
 @dataclass
 class CalibrateConfig:
-    """Calibrate cameras and arms, print boards, see whether anything has drifted.
+    """Calibrate cameras, print boards, see whether anything has drifted.
 
     Results go into one versioned file beside the station file; its id is part of every
     take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
@@ -33,24 +33,21 @@ class CalibrateConfig:
     touches no arm. Exit code 0 done, 1 drift found, 2 refused.
     """
 
-    what: Literal["show", "board", "intrinsics", "hand_eye", "latency", "drift", "from_twin"] = (
-        "show"
-    )
-    """board: print one; intrinsics: the lens; hand_eye: where the camera is; latency: from
-    command to motion; drift: has anything moved since; from_twin: a policy corrected for the
-    camera, table, zeros and delay in a station_twin.yaml; show: what is calibrated, how long
-    ago."""
+    what: Literal["show", "board", "intrinsics", "hand_eye", "drift", "from_twin"] = "show"
+    """board: print one; intrinsics: the lens; hand_eye: where the camera is; drift: has anything
+    moved since; from_twin: a policy corrected for the camera, table, zeros and delay in a
+    station_twin.yaml; show: what is calibrated, how long ago."""
     path: Path | None = None
-    """Folder of pictures (taken into it if a camera is given), take or journal, sheet or twin."""
+    """Folder of pictures (taken into it if a camera is given), sheet or twin."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     camera_name: str = ""
     """The camera's name in the calibration file, such as wrist."""
-    arm_name: str = ""
-    """The arm's name in the telemetry; the only one unless given."""
+    arm_name: str = "follower"
+    """The arm's name in the calibration file."""
     board: str = "8x6:28"
-    """The printed board: columns x rows of squares (not inner corners), the side of a square as
-    measured on the print [mm], then side of a marker [mm] (three quarters of that) and dictionary
-    (4X4_50), as in 8x6:28:21:5X5_100; or chessboard:10x7:25, wholly in the picture."""
+    """The printed ChArUco board: columns x rows of squares (not inner corners), the side of a
+    square as measured on the print [mm], then side of a marker [mm] (three quarters of that) and
+    dictionary (4X4_50), as in 8x6:28:21:5X5_100."""
     lens: Literal["standard", "wide"] = "standard"
     """wide: lenses over about 90°."""
     setup: Literal["eye_in_hand", "eye_to_hand"] = "eye_in_hand"
@@ -62,13 +59,13 @@ class CalibrateConfig:
     station: Path | None = None
     """Station file; the calibration lies beside it."""
     output_dir: Path | None = None
-    """Where pictures and figures of the result go; <path>/report unless given."""
+    """Where figures of the result go; <path>/report unless given."""
     json: bool = False
     """Print one JSON object."""
     camera: Any = None
     """The camera to take pictures with; read the folder as it is unless given."""
     robot: Any = None
-    """The arm to read (hand_eye, drift) or to move (latency)."""
+    """The arm to read, limp (hand_eye, drift)."""
 
 
 def run(config: CalibrateConfig) -> int:

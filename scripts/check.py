@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
+from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
@@ -30,7 +30,6 @@ POSITIONAL: Final = "roots"
 RARE = ("rename_map", "drop")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
-_ROWS_SHOWN: Final = 20
 
 
 @dataclass
@@ -56,13 +55,12 @@ class CheckConfig:
     which, and in what the episodes of the last two differ, ranked by how far that moves what a
     policy sees.
 
-    Of several datasets without it, or folders above datasets, it reads the metadata only and shows
-    what they hold and what is wrong. Of one on a Hub it reads metadata and tables, and of videos
-    the pictures that it looks at.
+    Several datasets without it, or those below a folder, are checked one after the other. Of one on
+    a Hub it reads metadata and tables, and of videos the pictures that it looks at.
     """
 
     roots: list[str] = field(default_factory=list)
-    """Folder of the dataset or journal, or OWNER/NAME on a Hub; or several, or folders above
+    """Folder of the dataset or journal, or OWNER/NAME on a Hub; or several, or a folder above
     datasets."""
     fix: bool = False
     """Fix what is wrong, in place; the folder before is kept next to it."""
@@ -91,7 +89,7 @@ class CheckConfig:
     json: bool = False
     """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
     "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --fix
-    {"ok", "actions", "lost", "left", "written", "kept"}; of many {"ok", "by_dataset", …}."""
+    {"ok", "actions", "lost", "left", "written", "kept"}; of several {"ok", "by_dataset"}."""
 
 
 EXAMPLE = """
@@ -105,14 +103,14 @@ gaploop check edited --fix --labels_from=recordings/pick_place --output_dir=edit
 gaploop check monday tuesday wednesday --history
 gaploop check outputs/old/checkpoints/last outputs/new/checkpoints/last --history
 gaploop check lerobot/svla_so101_pickplace
-gaploop check recordings hf://datasets/me/pick_place
+gaploop check monday tuesday
 gaploop check recordings/pick_place --json | jq '.findings[].code'
 """
 
 
 def run(config: CheckConfig) -> int:
-    """Check the folder or fix it; 1 if there is an error, or something left to fix."""
-    from gaploop.datasets.check.findings import ERROR
+    """Check the folders or fix one; 1 if there is an error, or something left to fix."""
+    from gaploop.datasets.absolute.findings import AbsoluteReport
 
     of_fix = ("dry_run", "drop", "output_dir", "labels_from", "rename_map")
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
@@ -120,43 +118,74 @@ def run(config: CheckConfig) -> int:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
     if config.history:
         return _history(config)
-    if are_many(config.roots):
-        from gaploop.datasets.survey.sources import is_hub_address
+    AbsoluteReport(Path()).failing(config.fail_on)  # an unknown kind is refused before any work
+    if config.fix:
+        folder = existing_folder(_root(config), "Folder")
+        if not _is_journal(config, folder):
+            return _fix_dataset(config, folder)
+        if not config.dry_run:
+            return _seal_takes(config, folder)
+    roots = [root for name in config.roots for root in _datasets(name)]
+    if len(roots) <= 1:
+        answer = _checked(replace(config, roots=roots))
+        emit(config.json, answer)
+        return int(not answer["ok"])
+    by_dataset = []
+    for root in roots:
+        try:
+            answer = _checked(replace(config, roots=[root]))
+        except UnusableInputError as error:  # the others are checked all the same
+            answer = {"ok": False, "refused": str(error)}
+            emit(False, {}, "" if config.json else str(error))
+        by_dataset.append({"dataset": root, **answer})
+    failed = [one["dataset"] for one in by_dataset if not one["ok"]]
+    summary = f"{len(roots)} datasets, {len(failed)} with an error: {', '.join(failed)}"
+    emit(config.json, {"ok": not failed, "by_dataset": by_dataset}, summary.rstrip(" :"))
+    return int(bool(failed))
 
-        if len(config.roots) == 1 and is_hub_address(config.roots[0]):
-            shown = _examined_on_hub(config)
-            name = config.roots[0].rpartition("/")[2]  # commands are for a copy in a folder
-            lines = [line.replace(str(shown.root), name) for line in shown.lines()]
-            if shown.findings:
-                repo_id = config.roots[0].removeprefix("hf://datasets/")
-                fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={name}"
-                lines.append(f"The commands are for a copy of it: {fetch}")
-            emit(False, {}, "" if config.json else "\n".join([*lines, ""]))
-            return max(_overview(config, shown.to_json()), bool(shown.failing(config.fail_on)))
-        if config.fix or config.deep or config.policy.path:
-            raise UnusableInputError(
-                "--fix, --deep and --policy.path are for the data and videos of one dataset: "
-                "gaploop check DIR"
-            )
-        return _overview(config)
-    if config.fix and not _is_journal(config):
-        return _fix_dataset(config)
-    if config.fix and not config.dry_run:
-        return _seal_takes(config)
-    report = _examined(config)
-    if report is not None and not config.json:
-        emit(False, {}, "\n".join(report.lines()))
-    findings = check(config)
+
+def _datasets(name: str) -> list[str]:
+    """Return the datasets that a name stands for: itself, or those below a folder."""
+    path = Path(name)
+    if is_hub_address(name):
+        return [name]
+    existing_folder(path, "Folder")
+    if (path / "meta").exists() or (path / "data").exists() or journal_format.is_journal(path):
+        return [name]
+    below = [found.parents[1] for found in sorted(path.glob(f"**/{layout.INFO}"))]
+    shown = [p for p in below if not any(part[0] == "." for part in p.relative_to(path).parts)]
+    return [str(found) for found in shown] or [name]
+
+
+def _checked(config: CheckConfig) -> dict[str, Any]:
+    """Check one dataset or journal, print what is wrong, and return it for --json."""
+    from gaploop.datasets.check.findings import ERROR
+
+    report: AbsoluteReport | None
+    name = config.roots[0] if config.roots else ""
+    if is_hub_address(name):
+        report, findings = _on_hub(config)
+    else:
+        report, findings = _examined(config), check(config)
     failed = any(f.severity == ERROR for f in findings)
     failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
     answer |= report.to_json() if report is not None else {}
-    emit(
-        config.json, answer, "" if findings else f"{config.roots[0]}: nothing wrong with the files."
-    )
-    if findings and not config.json:
-        _show(findings, config.roots[0])
-    return int(failed)
+    if config.json:
+        return answer
+    lines = report.lines() if report is not None else []
+    if report is not None and is_hub_address(name):  # commands are for a copy in a folder
+        repo_id = name.removeprefix(HUB).partition("@")[0]
+        copy = repo_id.rpartition("/")[2]
+        lines = [line.replace(str(report.root), copy) for line in lines]
+        findings = [replace(f, fix=f.fix.replace(str(report.root), copy)) for f in findings]
+        fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={copy}"
+        lines.append(f"The commands are for a copy of it: {fetch}")
+    lines += [] if findings else [f"{name}: nothing wrong with the files."]
+    emit(False, {}, "\n".join(lines))
+    if findings:
+        _show(findings, name)
+    return answer
 
 
 def _history(config: CheckConfig) -> int:
@@ -178,35 +207,32 @@ def _history(config: CheckConfig) -> int:
     return 0
 
 
-def _examined_on_hub(config: CheckConfig) -> AbsoluteReport:
-    """Return what a dataset on a Hub shows by itself: its tables are fetched, of videos parts."""
+def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
+    """Check a dataset on a Hub: its tables are fetched, of videos parts."""
     from gaploop.datasets.absolute.examine import examine
-    from gaploop.datasets.absolute.findings import AbsoluteReport
-    from gaploop.datasets.survey.sources import HubMetadata, find_datasets
+    from gaploop.datasets.check import dataset
+    from gaploop.datasets.hub.remote import video_opener
     from gaploop.finetune.hub_fetch import fetch
 
-    AbsoluteReport(Path()).failing(config.fail_on)
-    (source,) = find_datasets(config.roots)
-    assert isinstance(source, HubMetadata)
+    if config.deep or config.policy.path:
+        raise UnusableInputError(
+            "--deep and --policy.path are for all pictures of a dataset: gaploop check DIR"
+        )
+    repo_id, _, revision = config.roots[0].removeprefix(HUB).partition("@")
     with progress("Fetching metadata and tables"):
-        root = fetch(source.repo_id, source.revision, "dataset", ["meta/**", "data/**"])
-
-    def opened(path: Path) -> Any:
-        return source.open_video(path.relative_to(root).as_posix())
-
+        root = fetch(repo_id, revision or None, "dataset", ["meta/**", "data/**"])
     with progress("Looking at motion and pictures"):
-        return examine(root, opened=opened)
+        report = examine(root, opened=video_opener(repo_id, root))
+    found = dataset.check(root)
+    return report, [f for f in found if f.code not in ("missing_video", "misnamed_folder")]
 
 
 def _examined(config: CheckConfig) -> AbsoluteReport | None:
     """Return what a dataset shows by itself; None of a journal, or of what can't be read."""
     from gaploop.datasets.absolute.examine import examine
-    from gaploop.datasets.absolute.findings import AbsoluteReport
-    from gaploop.datasets.layout import is_dataset
 
     root = _root(config)
-    AbsoluteReport(root).failing(config.fail_on)  # an unknown kind is refused before any work
-    if not is_dataset(root):
+    if not layout.is_dataset(root):
         return None
     try:
         with progress("Looking at motion and pictures"):
@@ -241,20 +267,6 @@ def _root(config: CheckConfig) -> Path:
     return Path(config.roots[0])
 
 
-def are_many(roots: Sequence[str]) -> bool:
-    """Say whether these are several datasets, one on a Hub, or a folder above datasets."""
-    if len(roots) != 1:
-        return len(roots) > 1
-    from gaploop.datasets.survey.sources import is_hub_address
-
-    path = Path(roots[0])
-    if is_hub_address(roots[0]):
-        return True
-    existing_folder(path, "Folder")
-    is_one = (path / "meta").exists() or (path / "data").exists() or journal_format.is_journal(path)
-    return not is_one and next(path.glob(f"**/{layout.INFO}"), None) is not None
-
-
 def _show(findings: Sequence[Finding], title: str) -> None:
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in ("", "where", "what is wrong"):
@@ -280,11 +292,10 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         console.print(f"→ {escape(fix)}", soft_wrap=True, highlight=False)
 
 
-def _is_journal(config: CheckConfig) -> bool:
+def _is_journal(config: CheckConfig, root: Path) -> bool:
     """Say whether takes are to be sealed, not a dataset to be fixed."""
     from gaploop.datasets.check.fix import looks_like_dataset
 
-    root = existing_folder(_root(config), "Folder")
     if looks_like_dataset(root):
         return False
     has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None
@@ -302,10 +313,9 @@ def _is_journal(config: CheckConfig) -> bool:
     return True
 
 
-def _seal_takes(config: CheckConfig) -> int:
+def _seal_takes(config: CheckConfig, root: Path) -> int:
     from gaploop.collect.recovery import recover
 
-    root = _root(config)
     with progress("Sealing takes"):
         report = recover(root)
     lines = [
@@ -320,10 +330,9 @@ def _seal_takes(config: CheckConfig) -> int:
     return int(bool(report.failed))
 
 
-def _fix_dataset(config: CheckConfig) -> int:
+def _fix_dataset(config: CheckConfig, root: Path) -> int:
     from gaploop.datasets.check.fix import FixOptions, fix, plan
 
-    root = existing_folder(_root(config), "Folder")
     how = FixOptions(config.labels_from, config.deep, config.rename_map)
 
     def fixed(drop: bool) -> FixReport:
@@ -372,65 +381,3 @@ def _fix_dataset(config: CheckConfig) -> int:
     }
     emit(config.json, answer, "\n".join(lines))
     return int(not ok)
-
-
-def _overview(config: CheckConfig, also: Mapping[str, Any] | None = None) -> int:
-    """Print what the metadata of many datasets say; `also` goes into `--json`."""
-    from gaploop.datasets.survey.check import overviews, shared_uids
-    from gaploop.datasets.survey.sources import find_datasets
-
-    sources = find_datasets(config.roots)
-    results = []
-    with progress("Reading metadata", len(sources)) as advance:
-        for one in overviews(sources):
-            results.append(one)
-            advance()
-    totals: dict[str, Counter[str]] = {}
-    for one in results:
-        for column, counts in one.counts.items():
-            totals.setdefault(column.removeprefix("gap_"), Counter()).update(counts)
-    answer: dict[str, Any] = {
-        **(also or {}),
-        "ok": all(one.ok for one in results),
-        "datasets": len(results),
-        "episodes": sum(one.episodes for one in results),
-        "frames": sum(one.frames for one in results),
-        "shared_takes": shared_uids([one.uids for one in results]),
-        "counts": {name: dict(count.most_common()) for name, count in totals.items()},
-        "fps": dict(Counter(f"{one.fps:g}" for one in results).most_common()),
-        "robot_types": dict(Counter(one.robot_type for one in results).most_common()),
-        "by_dataset": [
-            {
-                "dataset": one.dataset,
-                "episodes": one.episodes,
-                "frames": one.frames,
-                "fps": one.fps,
-                "robot_type": one.robot_type,
-                "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
-                "findings": [finding.to_json() for finding in one.findings],
-            }
-            for one in results
-        ],
-    }
-    lines = [
-        f"{answer['datasets']} datasets, {answer['episodes']} episodes, {answer['frames']} frames."
-    ]
-    for name in ("outcome", "domain", "kind", "dimensions"):
-        if found := answer["counts"].get(name):
-            lines.append(f"{name}: " + ", ".join(f"{n} {word}" for word, n in found.items()))
-    lines.append("fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items()))
-    if answer["shared_takes"]:
-        lines.append(f"{answer['shared_takes']} takes are in more than one of the datasets.")
-    faulty = [one for one in results if one.findings]
-    lines += [
-        f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"
-        for one in faulty[:_ROWS_SHOWN]
-        for finding in one.findings[:3]
-    ]
-    if len(faulty) > _ROWS_SHOWN:
-        more = len(faulty) - _ROWS_SHOWN
-        lines.append(f"… and {more} more datasets with findings; all with --json.")
-    if not faulty:
-        lines.append("Nothing wrong with their metadata.")
-    emit(config.json, answer, "\n".join(lines))
-    return int(not answer["ok"])

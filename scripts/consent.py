@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core import consent_store
+from gaploop.core import consent as consents
 from gaploop.core.consent import (
     Consent,
     ConsentRegister,
     Place,
     Use,
+    check_bands,
     check_day,
     check_scope,
     new_id,
@@ -20,7 +21,6 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import is_journal
-from gaploop.core.participants import check_bands
 from gaploop.datasets.layout import is_dataset
 from gaploop.scripts.options import counted, emit, progress, require_action, required
 
@@ -74,7 +74,7 @@ class ConsentConfig:
 def run(config: ConsentConfig) -> int:
     """Add, list or withdraw."""
     require_action(config.action, ACTIONS, "consent")
-    register = consent_store.default_register().absolute()
+    register = consents.default_register().absolute()
     return {"add": _add, "withdraw": _withdraw, "list": _list}[config.action](config, register)
 
 
@@ -83,15 +83,15 @@ def _add(config: ConsentConfig, register: Path) -> int:
     expires, scope = check_day(config.expires), check_scope(config.scope)
     if expires < today():
         raise UnusableInputError(f"--expires={expires} is past. Name a day from today on.")
-    known = consent_store.load_register(register)
+    known = consents.load_register(register)
     if config.id:
-        consent_store.get(known, config.id)
+        consents.get(known, config.id)
     check_bands(config.bands, "--bands")
-    consent = consent_store.add(register, config.id or new_id(), expires, scope)
+    consent = consents.add(register, config.id or new_id(), expires, scope)
     if config.name:
-        consent_store.set_name(register, consent.id, config.name)
+        consents.set_name(register, consent.id, config.name)
     if config.bands:
-        consent_store.set_bands(register, consent.id, config.bands)
+        consents.set_bands(register, consent.id, config.bands)
     words = ", ".join(_in_order(consent))
     text = f"{consent.id}  until {expires}  for {words}\nRecord with: --consent={consent.id}"
     emit(config.json, _row(consent, known), text)
@@ -99,7 +99,7 @@ def _add(config: ConsentConfig, register: Path) -> int:
 
 
 def _list(config: ConsentConfig, path: Path) -> int:
-    register = consent_store.load_register(path)
+    register = consents.load_register(path)
     rows = [_row(consent, register) for consent in register.consents.values()]
     lines = [
         f"{r['id']}  {r['state']:<9}  until {r['expires']}  {', '.join(r['scope']):<21}  "

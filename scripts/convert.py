@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +12,14 @@ from gaploop.core.files import write_json
 from gaploop.core.units import noted
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.formats.model import ImportSettings, Recording
+from gaploop.datasets.formats.foreign import ImportSettings, Recording
 from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
-LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
+LAYOUTS: Final = ("aloha", "diffusion_policy", "umi")
 FORMATS: Final = ("lerobot", *LAYOUTS)
+WRITTEN: Final = "lerobot_v21"
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
 _STATED: Final = ("fps", "units", "set", "rename_map")
 _ONLY_FOR: Final = {
@@ -26,7 +27,7 @@ _ONLY_FOR: Final = {
     "calibration": ("lerobot",),
     "fps": ("lerobot", *LAYOUTS),
     "units": LAYOUTS,
-    "rename_map": ("lerobot", "diffusion_policy", "mcap", "robomimic"),
+    "rename_map": ("lerobot", "diffusion_policy"),
     **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
 }
 """Option to the formats that heed it where they are read."""
@@ -34,30 +35,25 @@ _ONLY_FOR: Final = {
 
 @dataclass
 class ConvertConfig:
-    """Make a LeRobot v3 dataset with gap columns of foreign recordings, or write one as such.
+    """Make a LeRobot v3 dataset with gap columns of foreign recordings, or write one as v2.1.
 
-    Without --to the source is read: a LeRobot dataset is checked, written to --output_dir as v3
-    and given gap columns; of v2.0 and v2.1, episodes with missing files are named and left out
-    (then the exit code is 1), and every row and picture is compared. diffusion_policy, umi, aloha,
-    robomimic and mcap become a dataset, every pixel kept; what gaploop itself wrote comes back as
-    it was.
+    A LeRobot dataset is checked, written to --output_dir as v3 and given gap columns; of v2.0 and
+    v2.1, episodes with missing files are named and left out (then the exit code is 1), and every
+    row and picture is compared. diffusion_policy, umi and aloha become a dataset, every pixel kept.
 
-    With --to a dataset is written in another project's layout: diffusion_policy is a replay buffer
-    (Zarr v2 folder), aloha a folder of episode_<i>.hdf5, lerobot_v21 LeRobot's older layout, which
-    leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units, tasks and
-    telemetry come along. Takes with people in them need a valid consent. docs/data/formats.md lists
-    what goes where.
+    --to=lerobot_v21 writes LeRobot's older layout, and leaves episodes out that aren't whole (then
+    the exit code is 1). Uids, labels, units, tasks and telemetry come along. Takes with people in
+    them need a valid consent. docs/data/formats.md says more.
     """
 
     source: Path | None = None
     """File or folder to convert."""
     to: str = ""
-    """Write it as diffusion_policy, aloha or lerobot_v21."""
+    """Write it as lerobot_v21."""
     from_: str = ""
-    """aloha, diffusion_policy, lerobot, mcap, robomimic or umi; seen from the content unless
-    given."""
+    """aloha, diffusion_policy, lerobot or umi; seen from the content unless given."""
     output_dir: Path | None = None
-    """The new dataset, or with --to file or folder; it must not exist."""
+    """The new dataset; it must not exist."""
     episodes: str = ""
     """Only these, such as '0:30' or '[0, 3]'."""
     set: dict[str, str] = field(default_factory=dict)
@@ -74,7 +70,7 @@ class ConvertConfig:
     """Foreign layouts: units of action and state, such as degrees or radians; unknown imports
     without."""
     rename_map: dict[str, str] = field(default_factory=dict)
-    """Feature, key or topic of the source to the feature it becomes, such as
+    """Feature or key of the source to the feature it becomes, such as
     '{state: observation.state, image: observation.images.top}'; several are joined end to end."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
@@ -90,16 +86,13 @@ gaploop convert dataset_v21 --output_dir=dataset
 gaploop convert pick_place.zarr --output_dir=pick_place
 gaploop convert aloha_static_coffee --fps=50 --units=radians --output_dir=coffee \\
                --set='{"task": "Make coffee", "kind": "demonstration"}'
-gaploop convert bag.mcap --fps=30 --output_dir=bag \\
-               --rename_map='{/leader/joint_states: action, /joint_states: observation.state}'
-gaploop convert recordings/pick_place --to=diffusion_policy --output_dir=pick_place.zarr
 gaploop convert recordings/pick_place --to=lerobot_v21 --output_dir=pick_place_v21 --episodes=0:30
 """
 
 
 def run(config: ConvertConfig) -> int:
     """Convert; the work is in `datasets.formats` and `datasets.lerobot_import`."""
-    from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.formats.layouts import guess
 
     source = required(config.source, "Convert what? Name it: gaploop convert SRC")
     where = "Convert to where? Name a new folder with --output_dir=OUT."
@@ -125,8 +118,10 @@ def run(config: ConvertConfig) -> int:
 
 
 def _export(config: ConvertConfig, source: Path, target: Path) -> int:
-    from gaploop.datasets.formats.registry import export_dataset
+    from gaploop.datasets.formats.lerobot_v2 import export_v21
 
+    if config.to != WRITTEN:
+        raise unknown_choice("format", config.to, (WRITTEN,), "--to")
     plain = ConvertConfig()
     for option in ("from_", "drop_videos", "calibration", *_STATED):
         if getattr(config, option) != getattr(plain, option):
@@ -136,18 +131,9 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     total = read_info(source).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Converting", len(chosen) if chosen else total) as advance:
-        out = export_dataset(source, config.to, target, episodes=chosen, advance=advance)
-    answer = {
-        "output": str(target),
-        "format": config.to,
-        "episodes": len(out.lengths),
-        "frames": out.total_frames,
-        "labels": len(out.labels),
-        "notes": out.notes,
-        "left_out": out.left_out,
-    }
-    episodes = counted(len(out.lengths), "episode")
-    text = f"{episodes}, {out.total_frames} frames written to {target}."
+        out = export_v21(source, target, chosen, advance)
+    answer = {"output": str(target), "format": config.to, **asdict(out)}
+    text = f"{counted(out.episodes, 'episode')}, {out.frames} frames written to {target}."
     lost = [f"Episode {e} is left out: {why}." for e, why in out.left_out.items()]
     emit(config.json, answer, "\n".join([*out.notes, *lost, text]))
     return int(bool(lost))
@@ -190,28 +176,20 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
 
 def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.dataset import write_dataset
-    from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
-    from gaploop.datasets.formats.registry import guess
+    from gaploop.datasets.formats.layouts import LAYOUTS as KNOWN
+    from gaploop.datasets.formats.layouts import guess
 
     guess(source)  # it exists
     keys: dict[str, tuple[str, ...]] = {}
     for key, feature in config.rename_map.items():
         keys[feature] = (*keys.get(feature, ()), key)
-    words = _words(config, ("task", "robot_type", *(("colours",) if name != "mcap" else ())))
+    words = _words(config, ("task", "robot_type", "colours"))
     is_bgr = words.pop("colours", "rgb") == "bgr"
     settings = ImportSettings(
         config.fps, noted(config.units), keys=keys, swap_red_blue=is_bgr, **words
     )
-    read = KNOWN[name].read
-    assert read is not None  # of LAYOUTS here
+    label, read = KNOWN[name]
     incoming = read(source, settings)
-    plain = ConvertConfig()
-    stated = [n for n in _STATED if getattr(config, n) != getattr(plain, n)]
-    if incoming.exact and stated:
-        raise UnusableInputError(
-            f"{config.source} was written by gaploop and comes back as it was. Leave out "
-            f"{', '.join(f'--{name}' for name in stated)}; label it afterwards: gaploop label"
-        )
     if config.episodes:
         chosen, every = set(parse_episodes(config.episodes, incoming.count)), incoming.episodes
 
@@ -221,11 +199,9 @@ def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int
         incoming = replace(incoming, count=len(chosen), episodes=episodes)
     with progress("Converting", incoming.count) as advance:
         count = write_dataset(incoming, target, advance)
-    seen = [] if config.from_ else [f"{source}: {KNOWN[name].label}."]
-    came = [f"Written by gaploop: uids and {len(incoming.labels)} label events came along."]
-    notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
+    seen = [] if config.from_ else [f"{source}: {label}."]
+    notes = [*seen, *incoming.notes]
     answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
-    answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
     written = f"{counted(count, 'episode')} written to {target}."
     emit(config.json, answer, "\n".join([*notes, written]))
     return 0

@@ -29,7 +29,6 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
 gaploop demo --seed=random --output_dir=outputs/drawn # two cells drawn from all nine dimensions
-gaploop demo --seed=7 --output_dir=outputs/demo7      # as drawn by seed 7
 """
 SPENT: Final = "spent.json"
 """In the demo's folder: how long it took, all runs of it together."""
@@ -42,9 +41,8 @@ class DemoConfig:
     All on the embedded cell, so sim-to-sim. One cell is probed, its arm is late; the other isn't
     probed, and needs demonstrations; with --seed two gaps of different dimensions are drawn.
     Probe, diagnosis and plan don't know which. Takes are simulated in the cell's twin or collected,
-    the policy is adapted or recalibrated; what no command does, such as taking clutter away, is
-    done to the simulated cell and isn't counted. Exit code 0, whatever the verdict. After Ctrl-C
-    the same command continues where it stopped.
+    the policy is adapted or recalibrated. Exit code 0, whatever the verdict. After Ctrl-C the same
+    command continues where it stopped.
     """
 
     output_dir: Path = Path("outputs/demo")
@@ -60,32 +58,28 @@ class DemoConfig:
 
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0."""
-    from gaploop.finetune.demo import run_demo
+    from gaploop.finetune.demo import COLUMNS, run_demo, write_report
     from gaploop.finetune.lerobot_policy import policy_id
-    from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words, write_report
 
     if config.seed not in ("", "random") and not config.seed.isdecimal():
         raise UnusableInputError(
             f"--seed={config.seed}: give a number from 0 on, or random; leave it out for the two "
             "cells that are always the same."
         )
-    folder = writable_folder(config.output_dir)
-    path = folder / "settings.json"
-    wanted = {"quick": config.quick, "policy": policy_id(config.policy.required())}
-    seed = int(config.seed) if config.seed.isdecimal() else None
+    base, folder = config.policy.required(), writable_folder(config.output_dir)
+    path, stored = folder / "settings.json", None
     if path.exists():  # the demo that the folder holds goes on
         stored = read_json(path)
-        if config.seed == "random":
-            seed = stored["seed"]
-        # Mixing two demos with other settings would lie.
-        if stored != {**wanted, "seed": seed}:
-            raise UnusableInputError(
-                f"{folder} holds a demo with other settings (seed {stored['seed']}, quick "
-                f"{stored['quick']}, policy {stored['policy']}). Name another --output_dir."
-            )
-    else:
-        seed = secrets.randbelow(1000) if config.seed == "random" else seed
-        write_json(path, {**wanted, "seed": seed})
+    seed = int(config.seed) if config.seed.isdecimal() else None
+    if config.seed == "random":
+        seed = stored.get("seed") if stored else secrets.randbelow(1000)
+    wanted = {"quick": config.quick, "policy": policy_id(base), "seed": seed}
+    if stored not in (None, wanted):  # mixing two demos would lie
+        held = ", ".join(f"{name} {value}" for name, value in stored.items())
+        raise UnusableInputError(
+            f"{folder} holds a demo with other settings ({held}). Name another --output_dir."
+        )
+    write_json(path, wanted)
     of = "" if seed is None else f", seed {seed}"
     print(f"Sim-to-sim demo{of}, in {folder}", file=sys.stderr)
     # A bar for each stage on stderr; lines where stderr isn't a terminal.
@@ -104,7 +98,7 @@ def run(config: DemoConfig) -> int:
             bar.stop_task(tasks[stage])
 
     with _timed(folder), bar:
-        result = run_demo(folder, seed, base=config.policy.required(), quick=config.quick, say=say)
+        result = run_demo(folder, seed, base=base, quick=config.quick, say=say)
     minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = write_report(result, folder, minutes)
     options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})
@@ -113,11 +107,11 @@ def run(config: DemoConfig) -> int:
         table.add_column("")
         for name in "AB":
             table.add_column(f"cell {name}")
-        for head, *cells in zip(COLUMNS, *map(loop_words, result.loops), strict=True):
+        for head, *cells in zip(COLUMNS, *(cell.words() for cell in result.cells), strict=True):
             table.add_row(head, *cells)
         console = options.console()
         console.print(table)
-        console.print(f"{better_words(result)} Report: {report}", soft_wrap=True, highlight=False)
+        console.print(f"{result.message()} Report: {report}", soft_wrap=True, highlight=False)
     return 0
 
 

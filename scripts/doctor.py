@@ -15,7 +15,6 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, u
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
-from gaploop.scripts._world_check import WorldOptions, check_world, wanted
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 
 if TYPE_CHECKING:
@@ -33,13 +32,27 @@ gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "n", "env.*", "roles")
+RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "env.*", "roles")
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
 """Of the loop that moves an arm, where no policy has a rate of its own [Hz]."""
 _WIDTH: Final = 18
 """Of a finding's subject, where that isn't longer."""
+
+
+@dataclass
+class WorldOptions:
+    """A scene of yours, to be looked at."""
+
+    scene: Path | None = None
+    """scene.yaml: move its joints, reset it, run its demonstrator (docs/start/my_simulation.md)."""
+    gym: str = ""
+    """Id of a gymnasium environment, such as FetchPickAndPlace-v4, or package:ID."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """What gymnasium.make is given beside the id."""
+    pictures: Path | None = None
+    """Save a picture of each camera in this folder."""
 
 
 @dataclass
@@ -77,8 +90,6 @@ class DoctorConfig:
     """Number formats and runtimes that --policy.path is timed in besides fp32; all unless given."""
     device: str = "cpu"
     """Torch device of the policy that is timed, such as cuda."""
-    n: int = 0
-    """Also roll the policy out in the embedded cell, so often with each format."""
     station: Path | None = None
     """station.yaml with the cell's limits; its calibration file lies beside it."""
     journal: Path | None = None
@@ -91,10 +102,8 @@ class DoctorConfig:
 
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
-    if (config.n or config.formats) and not (config.policy.path and config.robot is None):
-        raise UnusableInputError("--formats and --n time a policy: give --policy.path, no --robot.")
-    if config.n < 0:
-        raise UnusableInputError(f"--n={config.n} must be 0 or more.")
+    if config.formats and not (config.policy.path and config.robot is None):
+        raise UnusableInputError("--formats times a policy: give --policy.path, no --robot.")
     if config.measure_damping and config.robot is None:
         raise UnusableInputError(
             "--measure_damping moves an arm inside of its limits: say which, as --robot.type=… "
@@ -173,11 +182,15 @@ def _look(
 ) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
-    from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
-    from gaploop.teleop.servos.calibration_files import arm_folder
+    from gaploop.teleop.checks import calibrations, cameras, machine, servos
+    from gaploop.teleop.servos.calibration import arm_folder
 
-    if wanted(config.env):
-        yield from check_world(config.env, config.roles)
+    if config.env.scene and config.env.gym:
+        raise UnusableInputError("Give --env.scene or --env.gym, not both.")
+    if config.env.scene or config.env.gym:
+        from gaploop.finetune.world_check import check_world
+
+        yield from check_world(**vars(config.env), roles=config.roles)
         return
     yield from machine.check_machine(config.journal or Path("recordings"), CODEC)
     if config.robot is not None:
@@ -185,13 +198,13 @@ def _look(
         return
     if config.policy.path:
         return
-    yield from ports.check_modem_manager()
-    found = [ports.FoundPort(str(path)) for path in config.port] or ports.find_ports()
+    yield from machine.check_modem_manager()
+    found = [machine.FoundPort(str(path)) for path in config.port] or machine.find_ports()
     if not found:
-        yield ports.no_port()
+        yield machine.no_port()
     talk_to = []
     for port in found:
-        results = ports.check_port(port)
+        results = machine.check_port(port)
         yield from results
         if all_usable(results) and (config.port or port.is_servo_adapter):
             talk_to.append(port.path)
@@ -209,7 +222,7 @@ def _on_robot(
     from gaploop.collect import lerobot_factory
     from gaploop.collect.preflight import Terminal, check_speed
     from gaploop.collect.rollout import SpeedRamp
-    from gaploop.sim.follower import CellCamera
+    from gaploop.sim.cell import CellCamera
     from gaploop.teleop.stopping import disconnect
 
     station = lerobot_factory.station_for(config.robot, config.station)
@@ -258,7 +271,7 @@ def _on_the_arm(
     person: Person,
 ) -> Iterator[CheckResult]:
     from gaploop.collect import lerobot_factory
-    from gaploop.scripts._mornings import MotionLog, camera_figures, check_history, check_motion
+    from gaploop.collect.mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
@@ -303,15 +316,13 @@ def _on_the_arm(
 
 def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:
     """Return how long the policy's plans take in each format, and the same as a table."""
-    from gaploop.finetune.lerobot_format_times import BLOCKS, measure, table
-    from gaploop.finetune.lerobot_formats import FORMATS
+    from gaploop.finetune.lerobot_formats import BLOCKS, FORMATS, measure, table
 
     for name in config.formats:
         if name not in FORMATS:
             raise unknown_choice("format", name, FORMATS, "--formats")
     policy = config.policy
-    total = BLOCKS + config.n * (1 + len(config.formats or FORMATS))
-    with options.progress("Timing", total) as advance:
-        timing = measure(policy.path, policy.fps, config.formats, config.device, config.n, advance)
+    with options.progress("Timing", BLOCKS) as advance:
+        timing = measure(policy.path, policy.fps, config.formats, config.device, advance)
     timing = {**options.machine(), **timing}
     return timing, table(timing)

@@ -91,11 +91,10 @@ class EditConfig:
     hold is refused, or taken once with the labels of all.
 
     harmonise renames features; renames, turns and orders joints; converts units (degrees,
-    radians, normalized) and between joint and tool space; resamples to another rate; renames, crops
-    and scales cameras; leaves features out; names another robot. What was done with which numbers
-    goes to meta/gap/harmonise.json. It never guesses: what isn't clear is one line with the choices
-    (exit code 1 where a dry run leaves something open). docs/data/harmonising.md describes the
-    spec.
+    radians, normalized); resamples to another rate; renames, crops and scales cameras; leaves
+    features out; names another robot. What was done with which numbers goes to
+    meta/gap/harmonise.json. It never guesses: what isn't clear is one line with the choices (exit
+    code 1 where a dry run leaves something open). docs/data/harmonising.md describes the spec.
     """
 
     action: str = ""

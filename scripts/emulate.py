@@ -46,7 +46,7 @@ class EmulateConfig:
     link: Path | None = None
     """Where to put a link to the port, such as ./follower."""
     hand: str = "middle_then_ranges"
-    """none, still, middle_then_ranges, wave, or trace=FILE (rows of time [s] and angles [rad])."""
+    """none, still, rest, middle_then_ranges or wave."""
     plant: str = "servo"
     """servo: every joint on its own. mujoco: the arm as a whole, with weight and, for the so101,
     the table with cube and disc."""
@@ -75,7 +75,6 @@ def run(config: EmulateConfig) -> int:
     from gaploop.teleop.emulator.console import carry_out, servo_state
 
     plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
-    hand, _, trace = config.hand.partition("=")
     with stoppable() as stopped, ExitStack() as stack:
         plant, port = None, CAMERA_PORT  # every joint is on its own
         if config.plant != "servo":
@@ -95,13 +94,11 @@ def run(config: EmulateConfig) -> int:
         emulated = EmulatedBus(
             plan=plan,
             link=config.link,
-            hand="still" if trace else hand,
+            hand=config.hand,
             faults=faults,
             plant=plant,
         )
         bus = stack.enter_context(emulated)
-        if trace:
-            carry_out(bus, f"hand {hand} {trace}")
         ids = [servo.id for servo in plan.servos]
         ready = {
             "event": "ready",

@@ -100,7 +100,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
     from gaploop.collect.lerobot_registry import with_types
-    from gaploop.sim.lerobot_env.worlds import GymEnvConfig, SceneEnvConfig
+    from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 
     usual: type = PushtEnv
     if named:
@@ -193,8 +193,8 @@ def evaluate(config: Any) -> Evaluation:
 
 def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
+    from gaploop.finetune.evaluate import recorded
     from gaploop.finetune.lerobot_policy import policy_id, warn_withdrawn
-    from gaploop.finetune.recorded import recorded
 
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
@@ -222,7 +222,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             result = _in_the_cell(config, folder)
         else:
             from gaploop.finetune.lerobot_gym import evaluate_gym
-            from gaploop.sim.gym_world import WorldSpec
+            from gaploop.sim.world import WorldSpec
 
             varied = settings(config.factors)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")

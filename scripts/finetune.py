@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
-from gaploop.finetune.config import AUTO, FinetuneConfig
+from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.tuning.presets import (
-    FROM_SCRATCH,
     LEROBOT,
     PRESETS,
     REINFORCE,
     REINFORCE_SPEC,
+    TRACKED_SPECS,
     table,
 )
 from gaploop.scripts import options
@@ -27,7 +27,6 @@ from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
     from gaploop.finetune.pretrain import TrainedPolicy
-    from gaploop.finetune.tuning.real_share import ShareChoice
     from gaploop.finetune.tuning.retention import Retention
 
 log = logging.getLogger(__name__)
@@ -41,8 +40,8 @@ RARE = (
     "seed", "plan",
 )  # fmt: skip
 EXAMPLE: Final = """\
-gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
-    --held_out=0.2 --output_dir=adapted
+gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --held_out=0.2 \\
+    --output_dir=adapted
 gaploop finetune --policy.path=lerobot/smolvla_base --stats=new --real='[real_takes]' \\
     --device=auto --output_dir=adapted
 gaploop finetune mixture.yaml --dry_run --steps=20000
@@ -64,14 +63,12 @@ class FinetuneResult:
     Attributes:
         policy: the adapter or policy, and how its training ended.
         share_real: share of real samples in a batch; None where a mixture says.
-        choice: how that share was chosen, with --mix.real=auto.
         retention: success in nominal simulation before and after, where it was asked for.
         rounds: lines of rounds.jsonl that were added, where it was reinforced.
     """
 
     policy: TrainedPolicy
     share_real: float | None = None
-    choice: ShareChoice | None = None
     retention: Retention | None = None
     rounds: tuple[Mapping[str, float], ...] = ()
 
@@ -106,7 +103,6 @@ def run(config: FinetuneConfig) -> int:
         **{name: getattr(ended, name) for name in ENDED},
         "held_out_error": ended.held_out,
         "share_real": result.share_real,
-        "ratio": result.choice,
         "retention": retention.as_json(kept) if kept else None,
         "rounds": result.rounds,
     }
@@ -118,7 +114,7 @@ def run(config: FinetuneConfig) -> int:
     is_best = ended.held_out and is_adapted
     best = f" Best on held-out takes: step {ended.best_step}, kept." if is_best else ""
     early = " It had stopped getting better." if ended.stopped_early else ""
-    lines = [result.choice.message()] if result.choice else []
+    lines = list[str]()
     if result.rounds:
         first, last = (result.rounds[place]["success"] for place in (0, -1))
         where += " with the same --env.*, and once without"
@@ -161,7 +157,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         return _reinforced(config)
     from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
     from gaploop.finetune.ranks import Ranks
-    from gaploop.finetune.tuning import real_share, retention
+    from gaploop.finetune.tuning import retention
 
     base, n = config.policy.path, config.retention
     spec = config.recipe(kind_of(base_of(base))).spec
@@ -169,15 +165,11 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         retention.require_measurable(base)
     if not config.resume:
         require_free(folder)
-    choice = None
-    if config.mix.real == AUTO:
-        choice = real_share.chosen_share(config, lambda arm: log.info("Training %s.", arm))
-        config = dataclasses.replace(config, mix=type(config.mix)(choice.share))
     first = f"Recording {config.sim_takes} simulated takes" if config.sim_takes else "Reading takes"
     with options.progress(f"{first}, then training", total=spec.steps) as advance:
         done = adapt(config, lambda *_: advance(1, "Training"))
-    share = config.share_real if config.sim or config.sim_takes else 1.0
-    result = FinetuneResult(done, None if config.mixture else share, choice)
+    share = config.mix.real if config.sim or config.sim_takes else 1.0
+    result = FinetuneResult(done, None if config.mixture else share)
     if not n or not Ranks(config.device).is_main:
         return result
     with options.progress("Nominal simulation", total=2 * n) as advance:
@@ -189,23 +181,19 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 
 def _trained_from_scratch(config: FinetuneConfig) -> TrainedPolicy:
     """Record scripted takes, if none are named, and train a base on them."""
-    from gaploop.finetune.lerobot_vision import pretrain_vision
     from gaploop.finetune.pretrain import pretrain
 
-    sees = config.policy.type == "keypoint"
-    if config.policy.path and not sees:
+    if config.policy.path:
         raise UnusableInputError(
-            "Only --policy.type=keypoint begins with the weights of --policy.path. Leave it out, "
-            "or leave out --policy.type to adapt that policy."
+            "--policy.type trains a new policy from nothing. Leave it out to adapt --policy.path."
         )
-    steps = config.spec(FROM_SCRATCH[config.policy.type]).steps
+    steps = config.spec(TRACKED_SPECS["pretrain"]).steps
     takes = 0 if config.sim else config.sim_takes
     with (
         options.progress("Recording", total=takes) as recorded,
         options.progress("Training", total=steps) as trained,
     ):
-        make = pretrain_vision if sees else pretrain
-        return make(config, lambda *_: trained(), recorded)
+        return pretrain(config, lambda *_: trained(), recorded)
 
 
 def _reinforced(config: FinetuneConfig) -> FinetuneResult:
@@ -227,7 +215,7 @@ def _show_mixture(config: FinetuneConfig) -> int:
     from rich.table import Table
 
     from gaploop.datasets.mixing.sources import REPORT, report
-    from gaploop.finetune.tuning.work import mixture_of
+    from gaploop.finetune.tuning.takes import mixture_of
 
     if config.sim_takes:
         raise UnusableInputError(

@@ -19,11 +19,11 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.finetune.gate.design import GateDesign
+    from gaploop.finetune.gate.evidence import GateDesign
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
-RARE: Final = ("simulated", "outcomes", "reports", "seed", "verify", "station")
+RARE: Final = ("outcomes", "reports", "seed", "verify", "station")
 EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
@@ -31,7 +31,6 @@ gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
     --command='gaploop rollout --policy.path={policy} --config_path=rig.yaml
     --dataset.root={out}/takes --dataset.num_episodes=1 --dataset.episode_time_s={timeout_s}'
 gaploop gate --outcomes=outcomes.csv --json
-gaploop gate --outcomes=outcomes.csv --simulated=simulated.csv
 gaploop gate --suite=help > suite.yaml
 gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
 """
@@ -68,10 +67,6 @@ class GateConfig:
     outcomes: Path | None = None
     """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
     success, and task, pair, safety where known."""
-    simulated: Path | None = None
-    """Both policies in simulation on the station's scenes and on many others: CSV as of --outcomes
-    with column pair, or a folder with what gaploop evaluate wrote of each, baseline and candidate.
-    Fewer pairs are needed where simulation predicts outcomes; the error rate holds in any case."""
     reports: Path | None = None
     """What the robots of a fleet report, a line of JSON per episode; for canary and full."""
     seed: int | None = None
@@ -90,7 +85,7 @@ def run(config: GateConfig) -> int:
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
     if config.verify is not None:
-        from gaploop.finetune.gate.promotion import verify
+        from gaploop.finetune.gate.folder import verify
 
         findings = verify(config.verify)
         ok = all(found.ok for found in findings)
@@ -130,11 +125,10 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     Raises:
         UnusableInputError: policies, suite or folder can't be used; why, and how to fix it.
     """
+    from gaploop.finetune.gate.folder import withdraw, write_promotion
     from gaploop.finetune.gate.judge import STAGES, Answer
-    from gaploop.finetune.gate.promotion import withdraw, write_promotion
     from gaploop.finetune.gate.report import write_report
     from gaploop.finetune.gate.run import plan, run_gate
-    from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
 
     if config.stage not in STAGES:
         raise unknown_choice("stage", config.stage, STAGES, "--stage")
@@ -148,16 +142,6 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
         with options.progress("Planning"):
             design = plan(what.suite, folder.seed)
         tell(_planned(what.suite, design))
-        tasks, recorded = len(what.suite.tasks), what.recorded
-        rounds = -(-design.max_pairs // tasks)
-        scenes = recorded.pairs if recorded else gate_scenes(folder, tasks, rounds)
-        found = simulated_pairs(config.simulated, folder, what.suite, scenes, recorded is not None)
-        if found is not None:
-            tell(
-                f"Simulated: {found.scenes} of the scenes to come, {found.others // found.scenes} "
-                "others beside each. The plan above is without."
-            )
-            what = replace(what, control=found.control)
         if folder.resumed:
             tell(f"Going on in {folder.path}.")
         if what.station is not None:  # a bar would be drawn over what the operator is asked
@@ -191,9 +175,8 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
-    from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
-    from gaploop.finetune.gate.promotion import SUITE
-    from gaploop.finetune.gate.replay import read_outcomes, suite_of
+    from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
+    from gaploop.finetune.gate.outcomes import read_outcomes, suite_of
     from gaploop.finetune.gate.run import Gate, same_policies
 
     suite: Suite | None = None
@@ -224,16 +207,16 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
     same = same_policies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
-    gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
+    gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
     if recorded is None and (
         suite.needs_person or config.command
     ):  # a person or a command tries them
-        from gaploop.finetune.gate.station_attempts import StationAttempts
+        from gaploop.finetune.gate.attempts import StationAttempts
 
         attempts = StationAttempts(path, policies, suite.tasks, config.command, ask)
         gate = replace(gate, station=attempts)
     if gate.cell_tasks:
-        from gaploop.finetune.gate.cell_attempts import check_tasks
+        from gaploop.finetune.gate.attempts import check_tasks
 
         check_tasks(gate.cell_tasks)
     return gate, folder

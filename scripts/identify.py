@@ -254,8 +254,8 @@ def identify(config: IdentifyConfig) -> Twin:
     """
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
-    from gaploop.sim.identification.logs import arm_of_takes
-    from gaploop.sim.identification.station import fit_station
+    from gaploop.sim.identification import fit_station
+    from gaploop.sim.identification.open_loop import arm_of_takes
     from gaploop.sim.recolour import recoloured_take
 
     folder = _folder(config)

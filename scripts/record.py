@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.private", "dataset.reset_time_s", "journal", "sensors", "keys", "auto_start",
-    "cartesian.*", "force.*", "display", "operator", "consent", "dataset.push_to_hub",
+    "cartesian.*", "display", "operator", "consent", "dataset.push_to_hub",
     "dataset.new_task", "dataset.fps", "status", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -92,7 +92,7 @@ class RecordConfig(SessionOptions):
 class StatusConfig(RecordConfig):
     """With `--status`: no arm is needed, so that what a command says of one is left unread."""
 
-    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian", "force")
+    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian")
 
 
 StatusConfig.__doc__ = RecordConfig.__doc__

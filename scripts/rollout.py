@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing.*",
-    "journal", "sensors", "keys", "auto_start", "cartesian.*", "force.*", "display",
+    "journal", "sensors", "keys", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
     "factors", "watch", "policy.fps", "dataset.episode_time_s",
 )  # fmt: skip

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from gaploop.collect import lerobot_factory
 from gaploop.collect.lerobot_factory import kind
 from gaploop.collect.session_options import DriveOptions, check_display
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.messages import Tick, feature_of
-from gaploop.core.protocols import Follower
 from gaploop.scripts import options
-from gaploop.teleop.loop import Rates
-from gaploop.teleop.statistics import DurationSpread
+from gaploop.teleop.loop import DurationSpread, Rates
 
-if TYPE_CHECKING:
-    from gaploop.collect.devices import ArmDevices
-
-RARE = ("cartesian.*", "force.*", "display_data", "fps")
+RARE = ("cartesian.*", "fps")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
@@ -35,7 +24,7 @@ gaploop teleoperate --robot.type=so101_sim --teleop.type=keyboard --cartesian.sp
 gaploop teleoperate --robot.type=so101_sim --teleop.type=browser
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=remote --teleop.address=192.168.1.20:8440
-gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=grid
+gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=poses
 """
 
 POSITIONAL: Final = ()
@@ -43,7 +32,7 @@ DEVICES: Final = {"robot": "", "teleop": ""}
 CONTROL_HZ: Final = 200.0
 FASTEST_HZ: Final = 1000.0
 DRAW_FPS: Final = 20.0
-"""Cameras and curves are looked at about this often, for --display_data [Hz]."""
+"""Cameras are looked at about this often [Hz]."""
 
 
 @dataclass
@@ -61,8 +50,6 @@ class TeleoperateConfig(DriveOptions):
     """Turns of the control loop per second [Hz]."""
     teleop_time_s: float | None = None
     """End after this time of driving [s]."""
-    display_data: bool = False
-    """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
 
 
 def run(config: TeleoperateConfig) -> int:
@@ -89,9 +76,7 @@ def run(config: TeleoperateConfig) -> int:
     station = lerobot_factory.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
     session = Session(config, station, leads=leads, rates=rates, interface=interface)
-    view = rerun_view() if config.display_data else contextlib.nullcontext(None)
-    with view as watch:
-        end = session.drive(max_s, watch)
+    end = session.drive(max_s)
     devices, statistics = session.arms, session.arms.statistics
     assert statistics is not None, "there is a connection"
     figures, realtime, faults = statistics.figures(), devices.realtime, devices.faults
@@ -133,66 +118,3 @@ def run(config: TeleoperateConfig) -> int:
 def _say(spread: DurationSpread) -> str:
     p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
     return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"
-
-
-# -- --display_data --------------------------------------------------------------------------------
-
-DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
-"""Environment variables, one of which names the display on Linux."""
-CLOSE_S: Final = 2.0
-"""The viewer may take this long to show the last turns [s]."""
-SHOW_S: Final = 0.05
-"""The viewer gets a new picture this often [s]."""
-
-
-class _RerunSink:
-    """A subscriber that logs a turn now and then, in the robot's LeRobot units."""
-
-    def __init__(self, follower: Follower, log: Callable[..., Any]) -> None:
-        self._follower, self._log = follower, log
-        self._next_s = 0.0
-
-    def tick(self, tick: Tick) -> None:
-        """Log the turn if one is due."""
-        now_s = time.monotonic()
-        if now_s < self._next_s or not tick.policy_frame:
-            return
-        self._next_s = now_s + SHOW_S
-        names, to_units = self._follower.joint_names, self._follower.to_units
-        observation, action = (
-            {feature_of(n): float(v) for n, v in zip(names, to_units(q_rad), strict=True)}
-            for q_rad in (tick.state.position_rad, tick.command.sent_rad)
-        )
-        pictures = {name: frame.image for name, frame in tick.frames.items()}
-        self._log("rerun", observation=observation | pictures, action=action)
-
-
-@contextlib.contextmanager
-def rerun_view() -> Iterator[Callable[[ArmDevices], object]]:
-    """Open the viewer; yield what subscribes it to the loop of connected arms.
-
-    Raises:
-        UnusableInputError: there is no display to open it on.
-    """
-    if sys.platform == "linux" and not any(map(os.environ.get, DISPLAYS)):
-        raise UnusableInputError(
-            "--display_data opens Rerun's window, and there is no display here. Leave it out: the "
-            "terminal shows the joints too."
-        )
-    from lerobot.utils.visualization_utils import (
-        init_visualization,
-        log_visualization_data,
-        shutdown_visualization,
-    )
-
-    def watch(devices: ArmDevices) -> None:
-        devices.control.attach(_RerunSink(devices.arm.follower, log_visualization_data))
-
-    init_visualization("rerun", session_name="gaploop teleoperate")
-    try:
-        yield watch
-    finally:
-        # It waits for the viewer to take what is left, for ever where that has gone.
-        closing = threading.Thread(target=shutdown_visualization, args=("rerun",), daemon=True)
-        closing.start()
-        closing.join(CLOSE_S)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import CameraFrame
-from gaploop.sim import scene
 from gaploop.sim.gaps.mechanism import ImagePath
 
 SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
@@ -177,18 +176,25 @@ class OverheadCamera:
         self,
         model: mujoco.MjModel,
         images: ImagePath,
+        cameras: tuple[str, str],
         *,
         size_px: int,
         rate_hz: float,
         latency_s: float,
     ) -> None:
-        """See Cell for the arguments."""
-        self._model = model
+        """Take note of a cell's settings.
+
+        Args:
+            cameras: the one that looks down, and the one for people, by their names in the model.
+            size_px: width and height.
+            latency_s: age of the newest picture when it becomes available.
+        """
+        self._model, self._names = model, cameras
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
         self._images = images
         self._size_px = size_px
         self._latency_s = latency_s
-        self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
+        self._steps_per_capture = 1.0 / (rate_hz * float(model.opt.timestep))
         self._drawers = dict[str, LayeredCamera]()
         self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
 
@@ -216,7 +222,7 @@ class OverheadCamera:
         in_time = (s for s in reversed(self._snapshots) if s.t_s <= latest_s)
         snapshot = next(in_time, self._snapshots[0])
         if self._frame is None or self._frame[0] != snapshot.index:
-            picture = self._drawn(scene.CAMERA_NAME, (self._size_px,) * 2, snapshot)
+            picture = self._drawn(self._names[0], (self._size_px,) * 2, snapshot)
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
                 picture = self._images.picture(picture, rng, snapshot.t_s)
@@ -226,7 +232,7 @@ class OverheadCamera:
     def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults, shape (height, width, 3)."""
         now = _snapshot(-1, 0.0, data)
-        return self._drawn(scene.REPORT_CAMERA_NAME, (width, height), now)
+        return self._drawn(self._names[1], (width, height), now)
 
     def close(self) -> None:
         """Free the renderers; safe to call twice."""
@@ -254,3 +260,17 @@ class OverheadCamera:
 
 def _snapshot(index: int, t_s: float, data: mujoco.MjData) -> _Snapshot:
     return _Snapshot(index, t_s, data.qpos.copy(), data.mocap_pos.copy(), data.mocap_quat.copy())
+
+
+def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the orientation (w, x, y, z) of a MuJoCo camera at `eye_m` that sees `at_m` [m].
+
+    It looks along its -z, y up.
+    """
+    back = (eye_m - at_m) / np.linalg.norm(eye_m - at_m)
+    right = np.cross([0.0, 0.0, 1.0], back)
+    right /= np.linalg.norm(right)
+    rotation = np.column_stack([right, np.cross(back, right), back])
+    quat = np.zeros(4)
+    mujoco.mju_mat2Quat(quat, rotation.reshape(-1))
+    return quat

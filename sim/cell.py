@@ -7,7 +7,7 @@ and reports call results between the two sim-to-sim.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Self
 
@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
+from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.messages import CameraFrame, FollowerState
-from gaploop.core.randomisation import Randomisation
-from gaploop.sim import look, scene
-from gaploop.sim.arms import SO101, arm_named
+from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
+from gaploop.core.twin import Randomisation
+from gaploop.sim import conditions, scene
+from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
-from gaploop.sim.gaps.mechanism import Appliers, Values
+from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import TCP_SITE, fold_square
-from gaploop.sim.placement import distractor_poses, place_task
 from gaploop.sim.randomise import draw, over
+from gaploop.sim.scene import CAMERA_NAME, distractor_poses, place_task
 from gaploop.sim.tasks import INSTRUCTIONS, TASKS, TaskState, is_success
-from gaploop.sim.world import WorldJoint
 
 # What bus servos would report.
 ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
@@ -181,9 +181,9 @@ class SimCell:
         """Compile the cell as it is now known to be."""
         thing = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
-        on = Appliers.of(options, self._gap_seed)
+        on = scene.cell_appliers(options, self._gap_seed)
         # Conditions: what an experimenter changes on purpose.
-        on.model.light(look.LIGHTINGS[self.conditions.lighting])
+        on.model.light(conditions.LIGHTINGS[self.conditions.lighting])
         for _ in range(self.conditions.distractors):
             on.model.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
         on.model.move_camera(self.conditions.camera_pose)
@@ -193,7 +193,7 @@ class SimCell:
         put_into(on, self.injected, over(self._known, self.drawn))
         self._commands, self._sensors = on.commands, on.sensors
         self._criterion = on.model.criterion
-        self.model = on.model.compile()
+        self.model: mujoco.MjModel = on.model.compile()
         self._thing = on.model.options.thing
         self.data = mujoco.MjData(self.model)
         things = (self.model.body(name).id for name in ("object", "target"))
@@ -201,6 +201,7 @@ class SimCell:
         self._camera = OverheadCamera(
             self.model,
             on.images,
+            (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
             size_px=self.image_size,
             rate_hz=self.camera_hz,
             latency_s=self._camera_latency_s,
@@ -212,12 +213,6 @@ class SimCell:
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
-
-    @property
-    def joints(self) -> tuple[WorldJoint, ...]:
-        """What a command sets, as of `World`."""
-        limits = zip(self.joint_names, self.joint_limits_rad.tolist(), strict=True)
-        return tuple(WorldJoint(name, "rad", low, high) for name, (low, high) in limits)
 
     @property
     def period_s(self) -> float:
@@ -237,11 +232,6 @@ class SimCell:
         """Send goals [rad], shape (n_joints,), and let `period_s` pass."""
         self.command(command)
         self.advance(self.period_s)
-
-    def render(self, cameras: Sequence[str] = ()) -> dict[str, NDArray[np.uint8]]:
-        """Return the overhead camera's newest picture by its name, as of `World`."""
-        del cameras  # it has one
-        return {scene.CAMERA_NAME: self.frame().image}
 
     @property
     def now_s(self) -> float:
@@ -389,3 +379,107 @@ class SimCell:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+class CellFollower:
+    """The cell's arm; implements core's `Follower`. The gripper's unit is 0 to 100, not degrees."""
+
+    name = "follower"
+    units = "deg"
+
+    def __init__(self, cell: SimCell) -> None:
+        self._cell = cell
+        self.robot_type = cell.arm.robot_type
+        self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
+        self.joint_limits_rad: FloatArray = cell.joint_limits_rad
+
+    def enter(self, cell: SimCell) -> None:
+        """Be the same arm in another cell, for a leader that outlives cells."""
+        self._cell = cell
+
+    def read(self) -> FollowerState:
+        """Return what the servos report."""
+        return self._cell.read()
+
+    def send(self, command: SafeCommand) -> None:
+        """Set the servos' goal positions."""
+        self._cell.command(command.sent_rad)
+
+    def torque_on(self) -> None:
+        """Do nothing: the simulated arm always holds its goal."""
+
+    def torque_off(self) -> None:
+        """Do nothing: a simulated arm can't hurt anybody."""
+
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        """Convert joint angles [rad], gripper last, to LeRobot's degrees and gripper percent."""
+        return to_degrees(q_rad, self._cell.arm)
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Convert LeRobot's degrees and gripper percent to joint angles [rad]."""
+        return from_degrees(values, self._cell.arm)
+
+    def close(self) -> None:
+        """Free the cell's renderer; a simulated arm has no torque to take off."""
+        self._cell.close()
+
+
+class CellCamera:
+    """The cell's overhead camera; implements core's `CameraSource`."""
+
+    name = CAMERA_NAME
+
+    def __init__(self, cell: SimCell) -> None:
+        self._cell = cell
+
+    def frame(self) -> CameraFrame:
+        """Return the newest picture."""
+        return self._cell.frame()
+
+
+class CellClock:
+    """Simulated time: waiting lets the cell's physics advance, as fast as the machine can."""
+
+    def __init__(self, cell: SimCell) -> None:
+        self._cell = cell
+
+    def now_s(self) -> float:
+        """Return simulated time since the cell's reset [s]."""
+        return self._cell.now_s
+
+    def sleep_until(self, deadline_s: float) -> None:
+        """Advance the cell to `deadline_s` [s]."""
+        remaining_s = deadline_s - self._cell.now_s
+        if remaining_s > 0:
+            self._cell.advance(remaining_s)
+
+
+class PacedCellClock:
+    """Simulated time that passes as fast as real time: for a cell that a person drives.
+
+    It is advanced while a loop waits; its time then is this clock's.
+    """
+
+    def __init__(self, cell: SimCell) -> None:
+        self._cell, self._real = cell, MonotonicClock()
+        self.restart()
+
+    def enter(self, cell: SimCell) -> None:
+        """Go on with another cell's time."""
+        self._cell = cell
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: the cell has been reset."""
+        self._start_s = self._real.now_s() - self._cell.now_s
+
+    def now_s(self) -> float:
+        """Return real time since the cell's time was 0 [s]."""
+        return self._real.now_s() - self._start_s
+
+    def sleep_until(self, deadline_s: float) -> None:
+        """Advance the cell to now, then wait for `deadline_s` [s] of this clock."""
+        behind_s = min(deadline_s, self.now_s()) - self._cell.now_s
+        if behind_s > 0:
+            self._cell.advance(behind_s)
+        self._real.sleep_until(self._start_s + deadline_s)

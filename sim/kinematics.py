@@ -12,8 +12,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import PAN_AXIS_X_M
-from gaploop.sim.arms import SO101
+from gaploop.core.arm import PAN_AXIS_X_M, SIX_JOINTS
 
 __all__ = ["PAN_AXIS_X_M", "TCP_SITE", "ArmIk", "fold_square", "from_polar", "polar"]
 
@@ -29,7 +28,7 @@ class ArmIk:
     def __init__(
         self,
         model: mujoco.MjModel,
-        joints: Sequence[str] = SO101.joint_names[:-1],
+        joints: Sequence[str] = SIX_JOINTS[:-1],
         site: str = TCP_SITE,
     ) -> None:
         """Use `model` for its kinematics only.

@@ -31,9 +31,8 @@ from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, FollowerState, Image
 from gaploop.sim import scene
-from gaploop.sim.camera import set_offscreen
+from gaploop.sim.camera import look_at_quat, set_offscreen
 from gaploop.sim.cell import SimCell
-from gaploop.sim.scene import look_at_quat
 
 CELL_CAMERAS: Final = {"top": scene.CAMERA_NAME, "side": scene.REPORT_CAMERA_NAME}
 """What `CameraServer` can show, with its name in the cell's model."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Final
 
 import mujoco
@@ -50,7 +51,7 @@ class SceneState:
         )
 
 
-def near(object_: str, to: str, within_m: float) -> Holds:
+def near(object_: str, to: str, within_m: float = 0.02) -> Holds:
     """Two are this close, seen from above."""
     return lambda s: float(np.linalg.norm((s.place_m(object_) - s.place_m(to))[:2])) <= within_m
 
@@ -78,12 +79,12 @@ def inside(object_: str, of: str) -> Holds:
     return holds
 
 
-def lifted(object_: str, by_m: float) -> Holds:
+def lifted(object_: str, by_m: float = 0.05) -> Holds:
     """It is this much higher than when the episode began."""
     return lambda s: bool(s.place_m(object_)[2] - s.start_m[object_][2] >= by_m)
 
 
-def upright(object_: str, within_deg: float) -> Holds:
+def upright(object_: str, within_deg: float = 15.0) -> Holds:
     """Its z axis points up."""
     return lambda s: bool(s.data.body(object_).xmat[8] >= np.cos(np.radians(within_deg)))
 
@@ -93,7 +94,7 @@ def opened(joint: str, beyond: float) -> Holds:
     return lambda s: bool(s.data.joint(joint).qpos[0] >= beyond)
 
 
-def still(object_: str, below_m_s: float) -> Holds:
+def still(object_: str, below_m_s: float = 0.01) -> Holds:
     """It moves slower than this."""
     return lambda s: bool(np.linalg.norm(s.data.body(object_).cvel[3:]) < below_m_s)
 
@@ -103,19 +104,11 @@ def released(object_: str) -> Holds:
     return lambda s: not s.touches(object_, s.arm)
 
 
-type Fields = tuple[tuple[str, float | None], ...]
-PREDICATES: Final[dict[str, tuple[Callable[..., Holds], Fields]]] = {
-    "near": (near, (("object", None), ("to", None), ("within_m", 0.02))),
-    "on": (on, (("object", None), ("of", None))),
-    "inside": (inside, (("object", None), ("of", None))),
-    "lifted": (lifted, (("object", None), ("by_m", 0.05))),
-    "upright": (upright, (("object", None), ("within_deg", 15.0))),
-    "open": (opened, (("joint", None), ("beyond", None))),
-    "still": (still, (("object", None), ("below_m_s", 0.01))),
-    "released": (released, (("object", None),)),
-}
-"""Name to what makes it, and its fields in order: names, and numbers with their usual values."""
-NUMBERS: Final = ("within_m", "by_m", "within_deg", "beyond", "below_m_s")
+PREDICATES: Final[Mapping[str, Callable[..., Holds]]] = {
+    "near": near, "on": on, "inside": inside, "lifted": lifted, "upright": upright,
+    "open": opened, "still": still, "released": released,
+}  # fmt: skip
+"""Name to what makes it. Its parameters are the fields, `object` the first of most."""
 
 
 def parse(said: Any, model: mujoco.MjModel, where: str) -> Holds:
@@ -125,7 +118,8 @@ def parse(said: Any, model: mujoco.MjModel, where: str) -> Holds:
         UnusableInputError: no such predicate, body, site, joint or function.
     """
     if isinstance(said, str):
-        return _function(said, where)
+        function = named_function(said, where, "module:function of the scene's state")
+        return lambda s: bool(function(s))
     if not isinstance(said, Mapping) or len(said) != 1:
         raise UnusableInputError(
             f"{where}: {said!r} must be one predicate, such as {{lifted: cube}}."
@@ -142,35 +136,28 @@ def parse(said: Any, model: mujoco.MjModel, where: str) -> Holds:
         return lambda s: not inner(s)
     if name not in PREDICATES:
         raise unknown_choice("predicate", name, (*PREDICATES, "all", "any", "not"), where)
-    make, fields = PREDICATES[name]
-    place = f"{where}, {name}"
-    given = value if isinstance(value, Mapping) else {fields[0][0]: value}
-    needed = [field for field, usual in fields if usual is None]
-    check_keys(given, [field for field, _ in fields], place, needed)
-    arguments = list[Any]()
-    for field, usual in fields:
-        entry = given.get(field, usual)
-        if field in NUMBERS:
-            arguments.append(number(entry, f"{place}: {field}", -1e3, 1e3))
+    where = f"{where}, {name}"
+    fields = {k.rstrip("_"): p for k, p in signature(PREDICATES[name]).parameters.items()}
+    given = value if isinstance(value, Mapping) else {next(iter(fields)): value}
+    check_keys(given, fields, where, [k for k, p in fields.items() if p.default is p.empty])
+    arguments = dict[str, Any]()
+    for key, entry in given.items():
+        if fields[key].annotation == "float":
+            arguments[fields[key].name] = number(entry, f"{where}: {key}", -1e3, 1e3)
         else:
-            arguments.append(_known(field, name, entry, model, place))
-    return make(*arguments)
+            kind, names = _names("site" if key == "of" and name == "inside" else key, model)
+            if entry not in names:
+                raise unknown_choice(kind, entry, filter(None, names), where)
+            arguments[fields[key].name] = entry
+    return PREDICATES[name](**arguments)
 
 
-def _known(field: str, predicate: str, entry: Any, model: mujoco.MjModel, where: str) -> str:
+def _names(field: str, model: mujoco.MjModel) -> tuple[str, list[str]]:
+    """Return what a field names, and the model's names for such."""
     bodies = [model.body(b).name for b in range(1, model.nbody)]
     sites = [model.site(s).name for s in range(model.nsite)]
-    kind, known = {
-        "joint": ("joint", [model.joint(j).name for j in range(model.njnt)]),
-        "object": ("body", bodies),
-        "to": ("body or site", bodies + sites),
-        "of": ("body", bodies) if predicate == "on" else ("site", sites),
-    }[field]
-    if entry not in known:
-        raise unknown_choice(kind, entry, filter(None, known), where)
-    return str(entry)
-
-
-def _function(said: str, where: str) -> Holds:
-    found = named_function(said, where, "module:function of the scene's state")
-    return lambda s: bool(found(s))
+    if field == "joint":
+        return "joint", [model.joint(j).name for j in range(model.njnt)]
+    return {"site": ("site", sites), "to": ("body or site", bodies + sites)}.get(
+        field, ("body", bodies)
+    )

@@ -16,8 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.randomisation import Randomisation, Range, around_twin, load_randomisation
-from gaploop.core.twin import load_twin
+from gaploop.core.twin import Randomisation, Range, around_twin, load_randomisation, load_twin
 from gaploop.sim.gaps import Parameter, add_mechanisms, all_mechanisms
 from gaploop.sim.gaps.mechanism import Values, stream
 

@@ -13,21 +13,25 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import cv2
-import mujoco
 import numpy as np
 
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.station import StationScene
-from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.conditions import OBJECT_RGBA, TARGET_RGBA
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
-from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration, project
+from gaploop.sim.tracker import (
+    OBJECT_PLANE_M,
+    POSE,
+    VIEW,
+    TrackerCalibration,
+    plane_from_px,
+    project,
+)
 
-POSE: Final = "spatial_geometry.camera_pose"
-VIEW: Final = "spatial_geometry.field_of_view"
 TABLE: Final = "spatial_geometry.table_height"
 ZEROS: Final = "spatial_geometry.zero_offset"
 EXPOSURE: Final = "visual_domain.exposure"
@@ -79,33 +83,6 @@ class Recalibration:
         return np.asarray(values, dtype=np.float64)
 
 
-def plane_from_px(
-    size_px: int, height_m: float, arm: CellArm, known: Mapping[str, Values]
-) -> FloatArray:
-    """Return the homography from pixels of a camera that stands elsewhere to a level plane [m].
-
-    The plane is `height_m` above the nominal table, pictures are `size_px` wide and high; what
-    differs of the camera is `known`, as a twin says it.
-    """
-    pose, view = known.get(POSE, {}), known.get(VIEW, {})
-    place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
-    quat, turn, matrix = np.zeros(4), np.zeros(4), np.zeros(9)
-    turns = np.array([pose.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
-    mujoco.mju_euler2Quat(turn, turns, "XYZ")  # as the cell is built: about the base's axes
-    mujoco.mju_mulQuat(quat, turn, np.array(scene.CAMERA_QUAT))
-    mujoco.mju_quat2Mat(matrix, quat)
-    fovy_rad = np.radians(arm.camera_fovy_deg + view.get("dfovy_deg", 0.0))
-    focal_px, centre = 0.5 * size_px / np.tan(fovy_rad / 2.0), 0.5 * size_px - 0.5
-    # MuJoCo's cameras look along -z, with y up; pixel centres are at whole numbers.
-    ray = matrix.reshape(3, 3) @ np.array(
-        [[1.0, 0.0, -centre], [0.0, -1.0, centre], [0.0, 0.0, -focal_px]]
-    )
-    down = height_m - place[2]
-    return np.vstack([
-        down * ray[0] + place[0] * ray[2], down * ray[1] + place[1] * ray[2], ray[2],
-    ])  # fmt: skip
-
-
 class ColourCorrection:
     """Takes exposure and colour cast out of pictures.
 
@@ -125,8 +102,8 @@ class ColourCorrection:
         self._levels = np.clip(least + 0.5, 0, 255).astype(np.uint8)
         self._levels[-1] = 0.5 * (least[-1] + 255.0)
         self._scene = StationScene(
-            object_hue_deg=_moved(THE_CELLS.object_hue_deg, look.OBJECT_RGBA, least, self._levels),
-            target_hue_deg=_moved(THE_CELLS.target_hue_deg, look.TARGET_RGBA, least, self._levels),
+            object_hue_deg=_moved(THE_CELLS.object_hue_deg, OBJECT_RGBA, least, self._levels),
+            target_hue_deg=_moved(THE_CELLS.target_hue_deg, TARGET_RGBA, least, self._levels),
         )
 
     def __call__(self, view: Image) -> Image:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import CellArm
-from gaploop.sim import look
+from gaploop.core.arm import CellArm, Rgba
+from gaploop.sim import conditions
 from gaploop.sim.arms import SO101
-from gaploop.sim.conditions import OBJECTS, ObjectKind
+from gaploop.sim.camera import look_at_quat
+from gaploop.sim.conditions import GRID_COLUMNS, GRID_ROWS, OBJECTS, Conditions, ObjectKind
+from gaploop.sim.gaps.hand import add_hand
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    CommandPath,
+    ImagePath,
+    ModelApplier,
+    SensorPath,
+    SpecEdit,
+)
+from gaploop.sim.kinematics import from_polar
+from gaploop.sim.tasks import Criterion
 
 HOME_Q_RAD = SO101.home_q_rad
 
@@ -24,14 +37,13 @@ DISC_HALF_HEIGHT_M = 0.001
 
 CAMERA_NAME = "overhead"
 REPORT_CAMERA_NAME = "report"
+DISTRACTOR_PREFIX = "distractor"
 # Turned by -90 degrees about the vertical: +x (away from the base) is up in the image.
 CAMERA_QUAT = (0.7071067811865476, 0.0, 0.0, -0.7071067811865476)
 
 KEY_LIGHT_DIFFUSE = 0.42
 FILL_LIGHT_DIFFUSE = 0.42
 AMBIENT = 0.26
-
-SpecEdit = Callable[[mujoco.MjSpec], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ class SceneOptions:
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
-        background: name in look.BACKGROUNDS.
+        background: name in conditions.BACKGROUNDS.
         thing: the carried object.
     """
 
@@ -53,7 +65,7 @@ class SceneOptions:
 def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
     """Compile the cell with further bodies; the caller may change the model freely."""
     arm = options.arm
-    spec = arm.spec(look.PAINT)
+    spec = arm.spec(conditions.PAINT)
     world = spec.worldbody
     # noslip and the elliptic cone as in so101-nexus: without them a held cube creeps.
     spec.option.timestep = TIMESTEP_S
@@ -65,7 +77,7 @@ def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco
     spec.option.noslip_iterations = 3
 
     # Table, room and lights.
-    texture = look.table_texture(look.BACKGROUNDS[options.background])
+    texture = conditions.table_texture(conditions.BACKGROUNDS[options.background])
     image = spec.add_texture(
         name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, width=texture.shape[1],
         height=texture.shape[0], nchannel=3,
@@ -107,7 +119,7 @@ def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco
         name="object",
         type=mujoco.mjtGeom.mjGEOM_CYLINDER if cylinder else mujoco.mjtGeom.mjGEOM_BOX,
         size=[half[0], half[2], 0.0] if cylinder else half,
-        rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
+        rgba=conditions.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
     )  # fmt: skip
     body.mass = thing.mass_kg
     body.ipos = np.asarray(thing.com_m)
@@ -122,12 +134,12 @@ def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco
         target.add_freejoint(name="target")
         target.add_geom(
             name="target", type=mujoco.mjtGeom.mjGEOM_BOX, size=[CUBE_HALF_SIZE_M] * 3,
-            rgba=look.TARGET_RGBA, mass=10 * CUBE_MASS_KG, condim=4,
+            rgba=conditions.TARGET_RGBA, mass=10 * CUBE_MASS_KG, condim=4,
         )  # fmt: skip
     else:
         target.add_geom(
             name="target", type=mujoco.mjtGeom.mjGEOM_CYLINDER,
-            size=[DISC_RADIUS_M, DISC_HALF_HEIGHT_M, 0.0], rgba=look.TARGET_RGBA,
+            size=[DISC_RADIUS_M, DISC_HALF_HEIGHT_M, 0.0], rgba=conditions.TARGET_RGBA,
             contype=0, conaffinity=0, mass=0.0,
         )  # fmt: skip
 
@@ -146,6 +158,135 @@ def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco
     return spec.compile()
 
 
+class CellModel(ModelApplier):
+    """The first applier of the cell: what gaps, conditions and a twin change of it.
+
+    Attributes:
+        options: what is compiled.
+        criterion: what counts as success.
+    """
+
+    def __init__(self, options: SceneOptions, gap_seed: int = 0) -> None:
+        super().__init__(gap_seed)
+        self.arm: CellArm = options.arm
+        self.options = options
+        self.criterion = Criterion(options.task)
+        self._boxes = 0
+
+    def add_box(self, half_m: tuple[float, float, float], rgba: Rgba | None = None) -> None:
+        """Add a loose box of a set-up distractor's colour, or of another."""
+        index = self._boxes
+        self._boxes += 1
+        colour = rgba or conditions.DISTRACTOR_RGBA[index % len(conditions.DISTRACTOR_RGBA)]
+
+        @self.edit
+        def edit(spec: mujoco.MjSpec) -> None:
+            name = f"{DISTRACTOR_PREFIX}{index}"
+            body = spec.worldbody.add_body(name=name, pos=[0.3, 0.3 + 0.06 * index, half_m[2]])
+            body.add_freejoint(name=name)
+            body.add_geom(
+                name=name, type=mujoco.mjtGeom.mjGEOM_BOX, size=half_m, rgba=colour,
+                mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
+            )  # fmt: skip
+
+    def change_object(self, **values: Any) -> None:
+        """Change fields of the carried object, an `ObjectKind`, before it is compiled."""
+        self.options = replace(self.options, thing=replace(self.options.thing, **values))
+
+    def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
+        """Make the carried object larger or smaller, of the same density."""
+        thing = self.options.thing
+        half = thing.half_size_m
+        self.change_object(
+            half_size_m=(half[0] * x, half[1] * y, half[2] * z), mass_kg=thing.mass_kg * x * y * z
+        )
+
+    def change_density(self, factor: float) -> None:
+        """Make the carried object heavier or lighter."""
+        self.change_object(mass_kg=self.options.thing.mass_kg * factor)
+
+    def shift_com(self, x_fraction: float, y_fraction: float) -> None:
+        """Move the carried object's centre of mass by shares of its half width."""
+        half_x, half_y, _ = self.options.thing.half_size_m
+        self.change_object(com_m=(x_fraction * half_x, y_fraction * half_y, 0.0))
+
+    def make_cylinder(self) -> None:
+        """Make the carried object round."""
+        self.change_object(shape="cylinder")
+
+    @property
+    def object_rgba(self) -> Rgba:
+        """Colour of the carried object."""
+        return conditions.OBJECT_RGBA
+
+    def shade_m(self, azimuth_rad: float, radius_m: float) -> tuple[float, float, float]:
+        """Return where a thing hides part of the scene from the camera [m], shape (3,).
+
+        `azimuth_rad` and `radius_m` are about the SO-101's first axis; other arms' scenes lie
+        further out.
+        """
+        further_m = self.arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]
+        x, y = from_polar(azimuth_rad, radius_m + further_m)
+        return float(x), float(y), self.arm.shade_z_m
+
+    def light(self, lighting: conditions.Lighting) -> None:
+        """Set the lamps' strengths."""
+
+        @self.change
+        def change(model: mujoco.MjModel) -> None:
+            model.light("key").diffuse[:] = KEY_LIGHT_DIFFUSE * np.asarray(lighting.key_rgb)
+            fill = np.asarray(lighting.fill_rgb)
+            model.light("fill").diffuse[:] = FILL_LIGHT_DIFFUSE * fill
+            model.vis.headlight.ambient[:] *= fill
+
+    def cameras(self, model: mujoco.MjModel) -> list[int]:
+        """Return the overhead camera."""
+        return [model.camera(CAMERA_NAME).id]
+
+    def move_table(self, height_m: float) -> None:
+        """Raise the table by `height_m` [m], or lower it."""
+
+        @self.change
+        def change(model: mujoco.MjModel) -> None:
+            model.body("table").pos[2] += height_m
+
+    def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
+        """Return the servos but the gripper's, which keeps its strength, as of `ModelApplier`."""
+        found = []
+        for k in self.arm.arm_columns:
+            name, stall_nm = self.arm.joint_names[k], self.arm.servos.stall_nm[k]
+            dof = int(model.joint(name).dofadr[0])
+            found.append((model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0]))
+        return found
+
+    def bodies(self, *names: str) -> list[str]:
+        """Return what an arm's bodies, or servos, are called in the model: of a pair, both."""
+        return [side.prefix + name for side in self.arm.arms for name in names]
+
+    def fingers(self, model: mujoco.MjModel) -> list[int]:
+        """Return the geoms of all jaws in a compiled model."""
+        bodies = {model.body(name).id for name in self.bodies(*self.arm.finger_bodies)}
+        return [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) in bodies]
+
+    def compile(self) -> mujoco.MjModel:
+        """Return the model with all that was asked for."""
+        hand = (add_hand,) if self.hand else ()
+        model = build_model(self.options, (*self.edits, *hand))
+        limit_nm = self.arm.servos.gripper_nm
+        for name in self.bodies("gripper"):
+            model.actuator(name).forcerange[:] = (-limit_nm, limit_nm)
+        self.put_on(model)
+        return model
+
+
+def cell_appliers(options: SceneOptions, gap_seed: int = 0) -> Appliers:
+    """Return the four appliers of a nominal cell."""
+    arm = options.arm
+    keys = dict(zip(arm.arm_columns, arm.zero_keys, strict=True))
+    sensors = SensorPath([keys.get(k) for k in range(len(arm.joint_names))])
+    return Appliers(CellModel(options, gap_seed), ImagePath(), CommandPath(TIMESTEP_S), sensors)
+
+
 def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:
     """Put joints that others drive where those say, in place."""
     for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
@@ -154,15 +295,108 @@ def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:
         data.qpos[driven] = start + per_rad * data.qpos[driver]
 
 
-def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the orientation (w, x, y, z) of a MuJoCo camera at `eye_m` that sees `at_m` [m].
+# The part of so101-nexus' spawn region that the arm reaches with the gripper pointing down.
+SPAWN_CENTRE_M = np.array(SO101.spawn_centre_m)
+SPAWN_RADIUS_M = (0.05, 0.13)
+SPAWN_HALF_ANGLE_RAD = np.radians(75.0)
+FLANK_ANGLE_RAD = np.radians(30.0)
+"""How far the flanks reach beyond the spawn region, to either side."""
+OBJECT_TARGET_GAP_M = 0.065  # the object starts beside the disc (radius 35 mm), not on it
+CLEARANCE_M = 0.05  # between a distractor and object, target or another distractor
+ATTEMPTS = 200
 
-    It looks along its -z, y up.
+
+def spawn_point(
+    rng: np.random.Generator,
+    cell: tuple[int, int] | None = None,
+    placement: str = "nominal",
+    centre_m: NDArray[np.float64] = SPAWN_CENTRE_M,
+) -> NDArray[np.float64]:
+    """Draw a point of the spawn region [m], shape (2,), of one cell of its grid, or beside it.
+
+    Args:
+        rng: source of randomness; always consumes two numbers.
+        cell: row (by azimuth, right to left) and column (by radius, near to far), or None.
+        placement: one of `PLACEMENTS`. The spawn region is a part of a ring: `inner` is what the
+            ring leaves free in its middle, `flank` goes on along the ring at both its ends.
+        centre_m: middle of the ring [m], shape (2,).
     """
-    back = (eye_m - at_m) / np.linalg.norm(eye_m - at_m)
-    right = np.cross([0.0, 0.0, 1.0], back)
-    right /= np.linalg.norm(right)
-    rotation = np.column_stack([right, np.cross(back, right), back])
-    quat = np.zeros(4)
-    mujoco.mju_mat2Quat(quat, rotation.reshape(-1))
-    return quat
+    u, v = rng.random(2)
+    if cell is not None:
+        u = (cell[1] + u) / GRID_COLUMNS
+        v = (cell[0] + v) / GRID_ROWS
+    radius = SPAWN_RADIUS_M[0] + u * (SPAWN_RADIUS_M[1] - SPAWN_RADIUS_M[0])
+    angle = (2.0 * v - 1.0) * SPAWN_HALF_ANGLE_RAD
+    if placement == "inner":
+        radius = u * SPAWN_RADIUS_M[0]
+    elif placement == "flank":
+        angle = (2.0 * v - 1.0) * FLANK_ANGLE_RAD
+        angle += np.sign(angle) * SPAWN_HALF_ANGLE_RAD
+    return np.asarray(centre_m + radius * np.array([np.cos(angle), np.sin(angle)]))
+
+
+def place_task(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    rng: np.random.Generator,
+    rest_z_m: float,
+    table_z_m: float,
+    conditions: Conditions,
+    centre_m: NDArray[np.float64],
+    goal_centre_m: NDArray[np.float64],
+) -> None:
+    """Place object and target in `data` and `model`, apart, about their rings' middles [m]."""
+    object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement, centre_m)
+    yaw = float(rng.uniform(-np.pi, np.pi))
+    target_xy = spawn_point(rng, centre_m=goal_centre_m)
+    for _ in range(ATTEMPTS):
+        if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
+            break
+        target_xy = spawn_point(rng, centre_m=goal_centre_m)
+    set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
+    if model.body("target").jntnum[0]:
+        height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
+        set_free_body(model, data, "target", height, 0.0)
+    else:
+        model.body("target").pos[:] = [*target_xy, table_z_m + DISC_HALF_HEIGHT_M]
+
+
+def distractor_poses(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    rng: np.random.Generator,
+    table_z_m: float,
+    centre_m: NDArray[np.float64],
+) -> None:
+    """Place whatever distractors the model has, clear of object, target and each other."""
+    address = int(model.joint("object").qposadr[0])
+    taken = [data.qpos[address : address + 2].copy(), model.body("target").pos[:2].copy()]
+    if model.body("target").jntnum[0]:
+        address = int(model.joint("target").qposadr[0])
+        taken[1] = data.qpos[address : address + 2].copy()
+    for body in range(model.nbody):
+        name = model.body(body).name
+        if not name.startswith(DISTRACTOR_PREFIX):
+            continue
+        xy = spawn_point(rng, centre_m=centre_m)
+        for _ in range(ATTEMPTS):
+            if all(np.linalg.norm(xy - other) >= CLEARANCE_M for other in taken):
+                break
+            xy = spawn_point(rng, centre_m=centre_m)
+        taken.append(xy)
+        height_m = float(model.geom(name).size[2])
+        pose = np.array([*xy, table_z_m + height_m])
+        set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
+
+
+def set_free_body(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    name: str,
+    position_m: NDArray[np.float64],
+    yaw_rad: float,
+) -> None:
+    """Put a loose body somewhere [m], shape (3,), turned about the vertical, in `data`."""
+    address = int(model.joint(name).qposadr[0])
+    data.qpos[address : address + 3] = position_m
+    data.qpos[address + 3 : address + 7] = [np.cos(yaw_rad / 2), 0.0, 0.0, np.sin(yaw_rad / 2)]

@@ -7,7 +7,7 @@ arm's position servos, [°] of hinges and [m] of slides, as its `agent_pos`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,21 +19,14 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import ModelFile
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, load_yaml, number
-from gaploop.sim.camera import LayeredCamera
-from gaploop.sim.gaps.world_model import motors_of
+from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.sim.camera import LayeredCamera, look_at_quat
+from gaploop.sim.kinematics import ArmIk, fold_square
 from gaploop.sim.predicates import Holds, SceneState, parse
-from gaploop.sim.scene import look_at_quat
-from gaploop.sim.survey import AFFINE
+from gaploop.sim.roles import AFFINE, motors_of
 
-KEYS: Final = (
-    "mjcf", "arm", "arm_at_m", "arm_turn_deg", "joints", "gripper", "tool", "home_deg", "cameras",
-    "fps", "reset", "instruction", "success", "demonstrator", "max_s",
-)  # fmt: skip
 SIZE_PX: Final = (128, 128)
 FAR_M: Final = 100.0
-ATTEMPTS: Final = 100
-"""Draws of places until things that are reset lie apart."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class Scene:
     path: Path
     mjcf: Path
     arm: Path | None = None
-    arm_at_m: tuple[float, ...] = (0.0, 0.0, 0.0)
+    arm_at_m: Sequence[float] | NDArray[np.float64] = (0.0, 0.0, 0.0)
     arm_turn_deg: float = 0.0
     joints: tuple[str, ...] = ()
     gripper: Mapping[str, Any] = field(default_factory=dict)
@@ -98,76 +91,76 @@ class Scene:
     max_s: float = 12.0
 
 
+def _triple(value: Any, where: str) -> NDArray[np.float64]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise UnusableInputError(f"{where}: give [x, y, z] in m, not {value!r}.")
+    return np.array([number(v, where, -FAR_M, FAR_M) for v in value])
+
+
+def _span(value: Any, where: str, most: float) -> tuple[float, float]:
+    ends = value if isinstance(value, list) else [value, value]
+    if len(ends) != 2:
+        raise UnusableInputError(f"{where}: give a number or [low, high], not {value!r}.")
+    low, high = (number(v, where, -most, most) for v in ends)
+    return low, high
+
+
+READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "arm_at_m": _triple,
+    "arm_turn_deg": lambda v, where: number(v, where, -360.0, 360.0),
+    "joints": lambda v, _: tuple(v or ()),
+    "gripper": lambda v, where: mapping(v, where, "joint, open, closed"),
+    "tool": lambda v, _: str(v or ""),
+    "home_deg": lambda v, where: mapping(v, where, "joint: degrees"),
+    "cameras": lambda v, where: tuple(
+        _camera(str(name), camera or {}, f"{where}, {name}")
+        for name, camera in mapping(v, where, "name: {eye_m, at_m}").items()
+    ),
+    "fps": lambda v, where: number(v, where, 1.0, 500.0),
+    "reset": lambda v, where: tuple(
+        _placed(str(name), spot, f"{where}, {name}")
+        for name, spot in mapping(v, where, "body: {x_m, y_m}").items()
+    ),
+    "instruction": lambda v, _: str(v),
+    "success": lambda v, _: v,
+    "demonstrator": lambda v, _: tuple(v or ()),
+    "max_s": lambda v, where: number(v, where, 0.1, 600.0),
+}
+"""Key of a scene file, and field of `Scene`, to what reads it."""
+
+
 def load_scene(path: Path) -> Scene:
     """Read a scene file.
 
     Raises:
         UnusableInputError: it can't be read, or says something unknown.
     """
-    said = load_yaml(path, "Scene")
-    where = f"Scene {path}"
-    check_keys(said, KEYS, where, ("mjcf", "success", "instruction"))
+    said, where = load_yaml(path, "Scene"), f"Scene {path}"
+    check_keys(said, ("mjcf", "arm", *READERS), where, ("mjcf", "success", "instruction"))
+    given = {k: read(said[k], f"{where}, {k}") for k, read in READERS.items() if k in said}
+    models: dict[str, Any] = {k: _model_file(said[k], path) for k in ("mjcf", "arm") if k in said}
+    return Scene(path, **models, **given)
 
-    def triple(value: Any, what: str) -> tuple[float, ...]:
-        if not isinstance(value, list) or len(value) != 3:
-            raise UnusableInputError(f"{where}, {what}: give [x, y, z] in m, not {value!r}.")
-        return tuple(number(v, f"{where}, {what}", -FAR_M, FAR_M) for v in value)
 
-    def span(value: Any, what: str, most: float) -> tuple[float, float]:
-        ends = value if isinstance(value, list) else [value, value]
-        if len(ends) != 2:
-            raise UnusableInputError(
-                f"{where}, {what}: give a number or [low, high], not {value!r}."
-            )
-        low, high = (number(v, f"{where}, {what}", -most, most) for v in ends)
-        return low, high
+def _camera(name: str, said: Mapping[str, Any], where: str) -> SceneCamera:
+    check_keys(said, ("eye_m", "at_m", "fovy_deg", "size_px"), where)
+    width, height = said.get("size_px", SIZE_PX)
+    added = {key: _triple(said[key], f"{where}, {key}") for key in ("eye_m", "at_m") if key in said}
+    if len(added) == 1:
+        raise UnusableInputError(f"{where}: eye_m and at_m go together.")
+    fovy_deg = number(said.get("fovy_deg", 45.0), f"{where}, fovy_deg", 1.0, 170.0)
+    return SceneCamera(name, (int(width), int(height)), **added, fovy_deg=fovy_deg)
 
-    cameras = []
-    for name, camera in (said.get("cameras") or {}).items():
-        camera, place = camera or {}, f"cameras, {name}"
-        check_keys(camera, ("eye_m", "at_m", "fovy_deg", "size_px"), f"{where}, {place}")
-        width, height = camera.get("size_px", SIZE_PX)
-        added = {
-            key: np.array(triple(camera[key], f"{place}, {key}"))
-            for key in ("eye_m", "at_m")
-            if key in camera
-        }
-        if len(added) == 1:
-            raise UnusableInputError(f"{where}, {place}: eye_m and at_m go together.")
-        fovy = number(camera.get("fovy_deg", 45.0), f"{where}, {place}, fovy_deg", 1.0, 170.0)
-        cameras.append(SceneCamera(str(name), (int(width), int(height)), **added, fovy_deg=fovy))
-    placed = []
-    for name, spot in (said.get("reset") or {}).items():
-        place = f"reset, {name}"
-        check_keys(spot, ("x_m", "y_m", "z_m", "yaw_deg"), f"{where}, {place}", ("x_m", "y_m"))
-        z_m = spot.get("z_m")
-        placed.append(
-            PlacedBody(
-                str(name),
-                span(spot["x_m"], f"{place}, x_m", FAR_M),
-                span(spot["y_m"], f"{place}, y_m", FAR_M),
-                span(spot.get("yaw_deg", 0.0), f"{place}, yaw_deg", 360.0),
-                None if z_m is None else number(z_m, f"{where}, {place}, z_m", -FAR_M, FAR_M),
-            )
-        )
-    usual = Scene(path, path)
-    return Scene(
-        path,
-        _model_file(said["mjcf"], path),
-        _model_file(said["arm"], path) if "arm" in said else None,
-        triple(said["arm_at_m"], "arm_at_m") if "arm_at_m" in said else usual.arm_at_m,
-        number(said.get("arm_turn_deg", 0.0), f"{where}, arm_turn_deg", -360.0, 360.0),
-        tuple(said.get("joints") or ()),
-        said.get("gripper") or {},
-        str(said.get("tool") or ""),
-        said.get("home_deg") or {},
-        tuple(cameras),
-        number(said.get("fps", usual.fps), f"{where}, fps", 1.0, 500.0),
-        tuple(placed),
-        str(said["instruction"]),
-        said["success"],
-        tuple(said.get("demonstrator") or ()),
-        number(said.get("max_s", usual.max_s), f"{where}, max_s", 0.1, 600.0),
+
+def _placed(name: str, said: Mapping[str, Any], where: str) -> PlacedBody:
+    check_keys(said, ("x_m", "y_m", "z_m", "yaw_deg"), where, ("x_m", "y_m"))
+    z_m = said.get("z_m")
+    return PlacedBody(
+        name,
+        _span(said["x_m"], f"{where}, x_m", FAR_M),
+        _span(said["y_m"], f"{where}, y_m", FAR_M),
+        _span(said.get("yaw_deg", 0.0), f"{where}, yaw_deg", 360.0),
+        None if z_m is None else number(z_m, f"{where}, z_m", -FAR_M, FAR_M),
     )
 
 
@@ -380,3 +373,92 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         state = (self.angles() / self._units).astype(np.float32)
         pictures = self.pictures() if self.draws else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
+
+
+WAYPOINT_KEYS: Final = ("to", "offset_m", "gripper", "speed_m_s", "pause_s", "jaw_deg")
+SPEED_M_S: Final = 0.2
+PAUSE_S: Final = 0.3
+"""After a waypoint, for the arm to arrive [s]; likewise the time that a gripper gets."""
+
+
+class Demonstrator:
+    """Drives a scene along its waypoints; a new one for every episode.
+
+    The tool goes in straight lines and points down, its jaws along the nearest side of what it
+    goes to. A place is looked up when its waypoint begins.
+    """
+
+    def __init__(self, world: SceneWorld) -> None:
+        """Read the waypoints; UnusableInputError for what the scene hasn't."""
+        scene, where = world.scene, f"Scene {world.scene.path}, demonstrator"
+        if not scene.demonstrator:
+            raise UnusableInputError(f"{where}: it has no waypoints. Add a list of them.")
+        sites = [world.model.site(s).name for s in range(world.model.nsite)]
+        if scene.tool not in sites:
+            raise unknown_choice("site", scene.tool, filter(None, sites), f"{where}: tool")
+        check_keys(scene.gripper, ("joint", "open", "closed"), f"{where}: gripper")
+        self._world, self._where = world, where
+        self._hand = scene.gripper.get("joint")
+        joints = [name for name in world.joint_names if name != self._hand]
+        self._columns = [world.joint_names.index(name) for name in joints]
+        self._grip = world.joint_names.index(self._hand) if self._hand else -1
+        self._ik = ArmIk(world.model, joints, scene.tool)
+        self._goal = world.angles()
+        self._index, self._left_s = -1, 0.0
+        self._tool, rotation = self._ik.tcp(self._goal[self._columns])
+        self._target = self._tool.copy()
+        self._jaw_rad = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
+        self._speed_m_s = SPEED_M_S
+        self.done = False
+        """The last waypoint was reached."""
+
+    def __call__(self, _observation: Any) -> NDArray[np.float32]:
+        """Return the next action."""
+        period_s = self._world.period_s
+        away = self._target - self._tool
+        far = float(np.linalg.norm(away))
+        if far <= 1e-9:
+            self._left_s -= period_s
+            if self._left_s <= 0.0:
+                self._next()
+        else:
+            self._tool += away * min(1.0, self._speed_m_s * period_s / far)
+            arm = self._ik.solve(self._tool, self._jaw_rad, self._goal[self._columns], 6)
+            self._goal[self._columns] = arm
+        return self._world.action_of(self._goal)
+
+    def _next(self) -> None:
+        """Begin the next waypoint; the last one is held."""
+        points = self._world.scene.demonstrator
+        if self._index + 1 >= len(points):
+            self.done = True
+            return
+        self._index += 1
+        point, where = points[self._index], f"{self._where} {self._index + 1}"
+        check_keys(point, WAYPOINT_KEYS, where)
+        gripper = self._world.scene.gripper
+        if "gripper" in point:
+            if point["gripper"] not in ("open", "closed") or point["gripper"] not in gripper:
+                raise UnusableInputError(f"{where}: give gripper: open or closed, as gripper says.")
+            self._goal[self._grip] = gripper[point["gripper"]]
+        self._left_s = number(point.get("pause_s", PAUSE_S), f"{where}, pause_s", 0.0, 60.0)
+        self._speed_m_s = number(
+            point.get("speed_m_s", SPEED_M_S), f"{where}, speed_m_s", 1e-3, 10.0
+        )
+        if "to" not in point:
+            return
+        world = self._world
+        state = SceneState(world.model, world.data, frozenset(), {})
+        bodies = [world.model.body(b).name for b in range(1, world.model.nbody)]
+        sites = [world.model.site(s).name for s in range(world.model.nsite)]
+        if point["to"] not in (*bodies, *sites):
+            raise unknown_choice("body or site", point["to"], filter(None, bodies + sites), where)
+        offset = [
+            number(v, f"{where}, offset_m", -10.0, 10.0) for v in point.get("offset_m", [0] * 3)
+        ]
+        self._target = state.place_m(point["to"]) + offset
+        if point["to"] in bodies:
+            matrix = world.data.body(point["to"]).xmat.reshape(3, 3)
+            turned = float(np.arctan2(matrix[1, 0], matrix[0, 0]))
+            self._jaw_rad += fold_square(turned - self._jaw_rad)
+        self._jaw_rad += np.radians(number(point.get("jaw_deg", 0.0), where, -360.0, 360.0))

@@ -7,9 +7,12 @@ noise break it the way they break a real one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import cv2
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +21,14 @@ from gaploop.core.station import StationScene
 from gaploop.core.take import TRACKED_SCENE
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
+from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
 
 NAMES = TRACKED_SCENE
+POSE: Final = "spatial_geometry.camera_pose"
+VIEW: Final = "spatial_geometry.field_of_view"
+NOTHING: Final[Mapping[str, Values]] = {}
 
 # HSV bands in OpenCV's units (hue 0..179). Wide enough for the nominal light's shading.
 OBJECT_HUES = ((0, 9), (172, 179))
@@ -62,8 +69,8 @@ class TrackerCalibration:
     ) -> TrackerCalibration:
         """Calibration of the nominal cell of an arm, from the camera's design pose."""
         camera_m = arm.camera_pos_m
-        table_from_px = _plane_from_px(image_size_px, 0.0, arm)
-        object_from_px = _plane_from_px(image_size_px, OBJECT_PLANE_M, arm)
+        table_from_px = plane_from_px(image_size_px, 0.0, arm)
+        object_from_px = plane_from_px(image_size_px, OBJECT_PLANE_M, arm)
         px_per_m = 1.0 / float(np.hypot(table_from_px[0, 0], table_from_px[0, 1]))
         top_scale = camera_m[2] / (camera_m[2] - 2 * scene.CUBE_HALF_SIZE_M)
         cube_px = (2.0 * scene.CUBE_HALF_SIZE_M * px_per_m * top_scale) ** 2
@@ -79,20 +86,32 @@ class TrackerCalibration:
         )
 
 
-def _plane_from_px(image_size_px: int, height_m: float, arm: CellArm) -> NDArray[np.float64]:
-    """Homography from pixels of the nominal camera to a horizontal plane [m]."""
-    camera = arm.camera_pos_m
-    focal_px = 0.5 * image_size_px / np.tan(np.radians(arm.camera_fovy_deg) / 2.0)
-    metres_per_px = (camera[2] - height_m) / focal_px
-    centre = 0.5 * image_size_px - 0.5  # pixel centres are at whole numbers
-    # Image right is -y and image down is -x of the base: the camera is turned by -90 degrees.
-    return np.array(
-        [
-            [0.0, -metres_per_px, camera[0] + metres_per_px * centre],
-            [-metres_per_px, 0.0, camera[1] + metres_per_px * centre],
-            [0.0, 0.0, 1.0],
-        ]
+def plane_from_px(
+    size_px: int, height_m: float, arm: CellArm, known: Mapping[str, Values] = NOTHING
+) -> NDArray[np.float64]:
+    """Return the homography from pixels of the cell's camera to a level plane [m], shape (3, 3).
+
+    The plane is `height_m` above the nominal table, pictures are `size_px` wide and high; what
+    differs of the camera is `known`, as a twin says it.
+    """
+    pose, view = known.get(POSE, {}), known.get(VIEW, {})
+    place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
+    quat, turn, matrix = np.zeros(4), np.zeros(4), np.zeros(9)
+    turns = np.array([pose.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
+    mujoco.mju_euler2Quat(turn, turns, "XYZ")  # as the cell is built: about the base's axes
+    mujoco.mju_mulQuat(quat, turn, np.array(scene.CAMERA_QUAT))
+    mujoco.mju_quat2Mat(matrix, quat)
+    fovy_rad = np.radians(arm.camera_fovy_deg + view.get("dfovy_deg", 0.0))
+    focal_px, centre = 0.5 * size_px / np.tan(fovy_rad / 2.0), 0.5 * size_px - 0.5
+    # MuJoCo's cameras look along -z, with y up; pixel centres are at whole numbers.
+    ray = matrix.reshape(3, 3) @ np.array(
+        [[1.0, 0.0, -centre], [0.0, -1.0, centre], [0.0, 0.0, -focal_px]]
     )
+    down = height_m - place[2]
+    plane = np.vstack([
+        down * ray[0] + place[0] * ray[2], down * ray[1] + place[1] * ray[2], ray[2],
+    ])  # fmt: skip
+    return np.asarray(plane / plane[2, 2])
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,56 @@
 """A world: a scene that a policy or a person drives, whoever made it.
 
-The embedded cell is one (`cell.SimCell`), a scene file (`scene_file.SceneWorld`), and any gymnasium
-environment (`gym_world.GymWorld`).
+The embedded cell is one (`cell.SimCell`), a scene file (`scene_file.SceneWorld`), and anybody's
+gymnasium environment, which `GymWorld` puts gaps into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
 
+import gymnasium as gym
 import mujoco
+import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
+from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
+from gaploop.sim.gaps.hand import HandMotion, add_hand
+from gaploop.sim.gaps.mechanism import (
+    OBJECT_HALF_M,
+    Appliers,
+    CommandPath,
+    ImagePath,
+    SensorPath,
+    UnavailableError,
+    Vector,
+)
+from gaploop.sim.gaps.world_model import NoModel, WorldModel
+from gaploop.sim.roles import (
+    ZERO_KEYS,
+    Survey,
+    edited_models,
+    find_model,
+    numbers_in,
+    period_of,
+    survey,
+)
 
-@dataclass(frozen=True)
-class WorldJoint:
-    """A joint, or another number of a command.
+SUCCESS_KEYS: Final = ("is_success", "success", "succeed")
+OBSERVERS: Final = ("_get_obs", "_compute_observation")
+"""Methods by which environments look at their state again."""
+ONLY_HERE: Final = ("background", "placement", "grid_cell")
+"""Conditions that only the embedded cell has."""
+FREE: Final = int(mujoco.mjtJoint.mjJNT_FREE)
 
-    Attributes:
-        unit: "rad", "m", or "1" where the world doesn't say.
-        low: least value that can be asked for.
-    """
-
-    name: str
-    unit: str
-    low: float
-    high: float
+type Make = Callable[[], gym.Env[Any, Any]]
 
 
 @runtime_checkable
@@ -34,14 +58,12 @@ class World(Protocol):
     """What evaluation, recording and gaps ask of a scene.
 
     Attributes:
-        joints: what a command sets, in this order.
         period_s: time that a step takes [simulated s].
         instruction: the task in words.
         model: MuJoCo's, or None where something else simulates.
         data: its state, or None.
     """
 
-    joints: tuple[WorldJoint, ...]
     period_s: float
     instruction: str
     model: mujoco.MjModel | None
@@ -53,9 +75,6 @@ class World(Protocol):
     def step(self, command: NDArray[Any]) -> Any:
         """Send a command, shape (n_joints,), and let `period_s` pass."""
 
-    def render(self, cameras: Sequence[str] = ()) -> Any:
-        """Return camera to its picture, RGB, uint8, shape (height, width, 3)."""
-
     def success(self) -> bool:
         """Judge the present state."""
 
@@ -64,3 +83,333 @@ class World(Protocol):
 
     def close(self) -> None:
         """Free what it holds; safe to call twice."""
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """What a world is made like, beside as it is.
+
+    Attributes:
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        conditions: what is set up, as in vocabulary.CONDITIONS.
+        roles: roles.yaml, or None.
+    """
+
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    gap_seed: int = 0
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    roles: Path | None = None
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether the world is left as it is."""
+        return not self.conditions and not any(self.gaps.values())
+
+
+NOMINAL: Final = WorldSpec()
+
+
+class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment with gaps; a `World`, and itself an environment.
+
+    Where nothing is injected every call is passed on, so that it gives the same numbers to the bit.
+    What is injected acts in one of four places:
+
+    - on the model, in place;
+    - on servos at every physics step, through MuJoCo's control callback, which is set only while
+      this environment steps; an arm without position servos gets its action late instead;
+    - on the angles in the observation that are the arm's joints, found by moving it;
+    - on pictures.
+
+    Attributes:
+        injected: the gaps as drawn; privileged.
+    """
+
+    def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
+        """Make an environment and put gaps into it.
+
+        Args:
+            make: makes it; called again where something is put in.
+
+        Raises:
+            UnusableInputError: unknown gaps, or ones that the environment can't have.
+        """
+        super().__init__(make())
+        self._spec, self._looked = spec, False
+        self._survey: Survey | None = None
+        self.period_s = period_of(self.env)
+        self.injected = draw_gaps(spec.gaps, spec.gap_seed)
+        self._won = False
+        self._on: Appliers | None = None
+        self.model: Any
+        self.data: Any
+        self.model, self.data = find_model(self.env)
+        if not spec.is_nominal:
+            self._put_in(make)
+
+    def _put_in(self, make: Make) -> None:
+        self._on = on = self._appliers(self.injected, self._spec.conditions)
+        # Another one: this one was looked at, and may draw its next scene from where it stands.
+        self.env.close()
+        edits = list(on.model.edits)
+        if on.model.hand:
+            edits.append(partial(add_hand, mocap=False))
+        with edited_models(edits) if edits else nullcontext([None]) as made:
+            self.env = make()
+        if not made:
+            raise UnavailableError(
+                "This environment doesn't make its model from MJCF, so that no bodies can be added "
+                "to it. Leave out gaps and conditions that add some."
+            )
+        if isinstance(on.model, WorldModel):
+            self._change(on.model)
+        known = all_mechanisms()
+        self.injected = tuple(  # as it acts in this scene
+            replace(gap, parameters=known[gap.key].relative(gap.parameters, on))
+            for gap in self.injected
+        )
+
+    def _change(self, on: WorldModel) -> None:
+        """Change the model that the environment holds now."""
+        self.model, self.data = find_model(self.env)
+        if self.model is None:  # it makes one when it is reset
+            self.env.reset(seed=0)
+            self.model, self.data = find_model(self.env)
+        on.put_on(self.model)
+
+    # What it is.
+    @property
+    def instruction(self) -> str:
+        """The task in words."""
+        known = getattr(self.env.unwrapped, "task_description", "")
+        return str(known or (self.env.spec.id if self.env.spec else type(self.env.unwrapped)))
+
+    def surveyed(self) -> Survey | None:
+        """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""
+        if not self._looked:
+            self._survey, self._looked = survey(self.env, self._spec.roles), True
+        return self._survey
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return "dimension.mechanism" to "" where it can be set here, else to what is missing."""
+        found = dict[str, str]()
+        for key, mechanism in all_mechanisms().items():
+            try:
+                values = mechanism.draw(np.random.default_rng(0), 0.5)
+            except NotImplementedError:  # no gap is drawn of it
+                continue
+            dimension, _, name = key.partition(".")
+            try:
+                self._appliers([InjectedGap(dimension, name, 0.5, values, held_out=False)], {})
+            except UnavailableError as error:
+                found[key] = str(error.__cause__ or error)
+            else:
+                found[key] = ""
+        return found
+
+    def _appliers(self, gaps: Sequence[InjectedGap], conditions: Mapping[str, Any]) -> Appliers:
+        """Return what gaps and conditions act through; UnavailableError where something lacks."""
+        known, seed = self.surveyed(), self._spec.gap_seed
+        if known is None:
+            model, timestep_s = NoModel(self.period_s, seed), self.period_s
+        else:
+            model = WorldModel(known.model, known.data, known.roles, seed, self.period_s)
+            timestep_s = float(known.model.opt.timestep)
+        sensors = SensorPath(known.zero_keys if known else ZERO_KEYS)
+        on = Appliers(model, ImagePath(), CommandPath(timestep_s), sensors)
+        for gap in gaps:
+            try:
+                put_into(on, [gap])
+                _check(on, known)
+            except UnavailableError as error:
+                raise UnavailableError(f"{gap.key} can't be set here: {error}.") from error
+        try:
+            set_up(on, conditions)
+            _check(on, known)
+        except UnavailableError as error:
+            raise UnavailableError(f"{dict(conditions)} can't be set up here: {error}.") from error
+        return on
+
+    # What it does.
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._won = False
+        on, known = self._on, self._survey
+        if on is None:
+            return observation, info
+        take = [self._spec.gap_seed, seed or 0]
+        self._t_s, self._start_s = 0.0, 0.0
+        self._sent: NDArray[Any] | None = None
+        self._late = deque[NDArray[Any]]()
+        self._hand: HandMotion | None = None
+        on.images.reset([*take, 23])
+        self._noise = np.random.default_rng([*take, 25])
+        on.sensors.reset([*take, 21])
+        if isinstance(on.model, WorldModel):
+            observation = self._reset_model(on.model, seed or 0, observation)
+        servos = known.servos if known else ()
+        self._columns = np.array([k for k, s in enumerate(servos) if s >= 0], dtype=int)
+        self._servos = np.array([s for s in servos if s >= 0], dtype=int)
+        goal = self.data.ctrl[self._servos].copy() if len(self._servos) else np.zeros(0)
+        on.commands.reset(goal, [*take, 24])
+        self._goal, self._written, self._last_t_s = goal, goal.copy(), -1.0
+        return self._seen(observation), info
+
+    def _reset_model(self, on: WorldModel, seed: int, observation: Any) -> Any:
+        if find_model(self.env)[0] is not self.model:  # made anew
+            self._change(on)
+        model, self.data = self.model, find_model(self.env)[1]
+        data, thing = self.data, on.roles.object
+        if on.boxes:
+            on.place_boxes(model, data, seed)
+        joint = int(model.body_jntadr[thing]) if thing >= 0 else -1
+        if on.raised_m and joint >= 0 and int(model.jnt_type[joint]) == FREE:
+            data.qpos[int(model.jnt_qposadr[joint]) + 2] += on.raised_m
+        if on.hand:
+            side = on.hand.side_rad + on.towards_rad
+            self._hand = HandMotion(model, replace(on.hand, side_rad=side), thing, thing)
+            rng = np.random.default_rng([self._spec.gap_seed, seed, 22])
+            self._hand.reset(rng, data, float(data.xpos[thing][2] - on.half_size_m[2]))
+        if on.boxes or on.raised_m or on.hand:
+            mujoco.mj_forward(model, data)
+        if on.raised_m:
+            for name in OBSERVERS:
+                if observer := getattr(self.env.unwrapped, name, None):
+                    return observer()
+        return observation
+
+    def step(self, action: Any) -> Any:
+        """Pass on an action, or what arrives of it, and return what the policy sees of it."""
+        on = self._on
+        if on is None:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        else:
+            servo = len(self._servos) > 0
+            each_step = self._hand is not None or (
+                servo and (on.commands.active or on.sensors.offsets_active)
+            )
+            arrives = self._arrives(on, np.asarray(action), late=not servo)
+            if each_step:
+                self._start_s = self.data.time - self._t_s
+                mujoco.set_mjcb_control(self._control)
+            try:
+                observation, reward, terminated, truncated, info = self.env.step(arrives)
+            finally:
+                if each_step:
+                    mujoco.set_mjcb_control(None)
+            self._t_s += self.period_s
+            observation = self._seen(observation)
+        said = [info[key] for key in SUCCESS_KEYS if key in info]
+        self._won = bool(said and said[0])
+        return observation, reward, terminated, truncated, info
+
+    def _arrives(self, on: Appliers, action: NDArray[Any], *, late: bool) -> NDArray[Any]:
+        """Return the action that the arm gets now; between two, as much of each as it is late."""
+        if on.sensors.bus_out(self._t_s) and self._sent is not None:
+            action = self._sent
+        self._sent = action
+        if not late or not on.commands.latency_s:
+            return action
+        steps, part = divmod(on.commands.latency_s / self.period_s, 1.0)
+        # A pull starts from rest; where goals are sent, the first one stands for those before.
+        rest = np.zeros_like(action) if isinstance(on.model, WorldModel) else action
+        before = getattr(self.unwrapped, "rest_action", rest)
+        if not self._late:
+            self._late.extend([before] * (int(steps) + 2))
+        self._late.append(action)
+        self._late.popleft()
+        mixed = (1.0 - part) * self._late[1] + part * self._late[0]
+        return np.asarray(mixed, dtype=action.dtype)
+
+    def _control(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        """Drive servos and a person's hand; MuJoCo calls it at every physics step."""
+        on, t_s = self._on, data.time - self._start_s
+        if on is None or model is not self.model:
+            return
+        is_new, self._last_t_s = t_s != self._last_t_s, t_s  # some look again without stepping
+        if self._hand is not None and is_new:
+            self._hand.update(t_s, data)
+        if not len(self._servos):
+            return
+        wanted = data.ctrl[self._servos]
+        if not np.array_equal(wanted, self._written):
+            self._goal = wanted.copy()
+            on.commands.push(t_s, self._goal)
+        if is_new:
+            goal = on.commands.set_point(t_s) if on.commands.active else self._goal
+            self._written = goal - on.sensors.offset(t_s, self._angles())[self._columns]
+        data.ctrl[self._servos] = self._written
+
+    def _angles(self) -> Vector:
+        assert self._survey is not None
+        return np.asarray(self.data.qpos[self._survey.qpos])
+
+    def _seen(self, observation: Any) -> Any:
+        """Return an observation through sensors and camera."""
+        on, known = self._on, self._survey
+        assert on is not None
+        if known and known.readings and (on.sensors.shifts or on.sensors.stale_fraction):
+            true = self._angles()
+            shift = on.sensors.position(self._t_s, true.copy()) - true
+            observation = copy.deepcopy(observation)
+            vectors = dict(numbers_in(observation))
+            for reading in known.readings:
+                vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
+        return self._pictured(observation) if on.images.active else observation
+
+    def _pictured(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._pictured(v) for key, v in value.items()}
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
+            assert self._on is not None
+            return self._on.images.picture(value, self._noise, self._t_s)
+        return value
+
+    def render(self) -> Any:
+        """Return the environment's picture, RGB, shape (height, width, 3)."""
+        picture = self.env.render()
+        return self._pictured(picture) if self._on and self._on.images.active else picture
+
+    def success(self) -> bool:
+        """Return what the environment said after the last step."""
+        return self._won
+
+
+def _check(on: Appliers, known: Survey | None) -> None:
+    """Raise UnavailableError for what nothing in the environment could show."""
+    moves, servos = on.commands, bool(known and known.servos)
+    if not servos and (np.any(moves.play_rad) or np.isfinite(moves.speed_limit_rad_s).any()):
+        raise UnavailableError("no position servos drive its arm")
+    if on.sensors.shifts and not servos and not (known and known.readings):
+        raise UnavailableError("its observation shows no joint angles")
+    if on.model.hand and (not isinstance(on.model, WorldModel) or on.model.need("object") < 0):
+        raise UnavailableError("nobody can reach in: " + on.model.lacks)
+
+
+def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
+    """Set up what an experimenter changes; objects are in proportion to the scene's own.
+
+    Raises:
+        UnavailableError: the scene hasn't got it.
+    """
+    for name in conditions:
+        if name in ONLY_HERE:
+            raise UnavailableError(f"{name} belongs to the embedded cell")
+    wanted, model = parse_conditions(conditions), on.model
+    if "lighting" in conditions:
+        model.light(LIGHTINGS[wanted.lighting])
+    for _ in range(wanted.distractors):
+        model.add_box((OBJECT_HALF_M,) * 3)
+    model.move_camera(wanted.camera_pose)
+    if wanted.table_height:
+        model.move_table(wanted.table_height)
+    thing, cube = OBJECTS[wanted.object], OBJECTS["red_cube"]
+    if thing is not cube:
+        factors = [a / b for a, b in zip(thing.half_size_m, cube.half_size_m, strict=True)]
+        if thing.shape == "cylinder":
+            model.make_cylinder()
+        model.scale_object(*factors)
+        model.change_density(thing.mass_kg / cube.mass_kg / float(np.prod(factors)))
+    if HUMANS[wanted.human]:
+        put_into(on, (), {f"human_behavior.{wanted.human}": HUMANS[wanted.human]})

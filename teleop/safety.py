@@ -42,10 +42,9 @@ from gaploop.core.messages import (
 )
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.teleop.alignment import CAUGHT_UP_RAD, Alignment
 from gaploop.teleop.lowering import LOWER_RAD_S, Lowering
 from gaploop.teleop.trips import TripWatch
-from gaploop.teleop.workspace import WorkspaceGuard, guards_for
+from gaploop.teleop.workspace import CAUGHT_UP_RAD, Alignment, WorkspaceGuard, guards_for
 
 CHANGED_RAD: Final = 1e-9
 """A command that differs from the request by less than this was not changed [rad]."""

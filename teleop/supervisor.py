@@ -34,17 +34,16 @@ from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import FloatArray, FollowerState, SafeCommand
 from gaploop.core.station import SafetyLimits, Workspace
-from gaploop.teleop.advice import say_reasons
 from gaploop.teleop.descent import Descent
 from gaploop.teleop.realtime import raise_priority
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, Script, run
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort
-from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.state import decode_goal
+from gaploop.teleop.servos.registers import Protocol, decode_goal
 from gaploop.teleop.servos.torque import DAMPED, torque_off
 from gaploop.teleop.stopping import STOP_SIGNALS, CleanupStep, one_line, run_steps
+from gaploop.teleop.trips import say_reasons
 from gaploop.teleop.workspace import WorkspaceGuard, guard_of
 
 log = logging.getLogger(__name__)

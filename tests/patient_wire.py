@@ -108,7 +108,7 @@ class Traffic:
 def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
     """Return terminal to its traffic, of the emulated arms that start from now on."""
     from gaploop.teleop.emulator import bus
-    from gaploop.teleop.emulator.port import PseudoTerminal
+    from gaploop.teleop.emulator.bus import PseudoTerminal
 
     wires: dict[str, Traffic] = {}
 

@@ -74,9 +74,9 @@ core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/confined.py:main | Path(spec['root']) | ours
-core/consent_store.py:_read_private | path.parent / name | ours
-core/consent_store.py:_set_private | path.parent / f'.{name}.lock' | ours
-core/consent_store.py:_set_private | path.parent / name | ours
+core/consent.py:_read_private | path.parent / name | ours
+core/consent.py:_set_private | path.parent / f'.{name}.lock' | ours
+core/consent.py:_set_private | path.parent / name | ours
 core/files.py:lfs_pointers | Path(folder, name) | listed
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
@@ -92,7 +92,7 @@ core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | our
 core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
-core/station.py:load_station | path.parent / model | user
+core/station.py:load_station | path.parent / station.robot_model | user
 datasets/absolute/examine.py:training_set | Path(os.environ.get('HF_LEROBOT_HOME') or Path.home() / '.cache/huggingface/lerobot') | user
 datasets/absolute/examine.py:training_set | home / relative_path(repo_id, 'dataset.repo_id', config) | paths
 datasets/absolute/examine.py:training_set | path / place | ours
@@ -102,7 +102,7 @@ datasets/absolute/checkpoint.py:_read | folder / f'policy_{n}.json' | ours
 datasets/absolute/checkpoint.py:_read | folder / name | paths
 datasets/absolute/demonstrated.py:DemonstratedTests._states | r / scale | ours
 datasets/lerobot_read.py:pictures_at | row / info.fps | ours
-datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
+datasets/absolute/cameras.py:look.place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -116,7 +116,6 @@ datasets/cache/lerobot_frames.py:_Cache.fitting | self.decoding.root / mine[0].v
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
 datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
-datasets/absolute/cameras.py:_place | info.root / info.video_name(key, chunk, file) | dataset
 datasets/check/description.py:check_folders | info.root / name | ours
 datasets/check/description.py:check_folders | info.root / near[0] | listed
 datasets/check/episodes.py:check_ranges | info.root / info.data_name(c, f) | dataset
@@ -131,7 +130,6 @@ datasets/edit/compose.py:compose | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:compose | stage / name | dataset
 datasets/edit/compose.py:compose | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
-datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
 datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
 datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
@@ -139,22 +137,20 @@ datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
-datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
-datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
-datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
-datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
-datasets/formats/registry.py:export_dataset | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
+datasets/formats/lerobot_v2.py:_write_v21 | path / name | ours
+datasets/formats/lerobot_v2.py:export_v21 | os.replace(part, output) | ours
+datasets/formats/lerobot_v2.py:export_v21 | output.parent / f'.{output.name}.part' | ours
+datasets/formats/lerobot_v2.py:export_v21 | shutil.rmtree(part, ignore_errors=True) | ours
+datasets/formats/lerobot_v2.py:export_v21 | staging.sibling(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
+datasets/harmonise/writing.py:_bring_along | shutil.copy2(path, stage / own) | dataset
+datasets/harmonise/writing.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_units | folder / ranges | user
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
-datasets/lerobot_writer.py:EncodedTakeWriter.save_take | shutil.rmtree(self._root / 'images', ignore_errors=True) | ours
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | dataset
 datasets/new_dataset.py:NewDataset.finish | info.root / info.video_name(name, 0, 0) | ours
@@ -165,6 +161,8 @@ datasets/check/fix.py:plan | Path(scratch, root.name) | ours
 datasets/check/fix.py:fix | shutil.rmtree(stage) | ours
 datasets/check/description.py:_fix_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
 datasets/check/description.py:_fix_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
+datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/check/description.py:_rename | old.rename(new) | listed
 datasets/check/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
 datasets/check/description.py:_rename_features | videos / new | paths
@@ -205,9 +203,6 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
-datasets/survey/sources.py:LocalMetadata.files | os.path.join(base, name) | listed
-datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
-datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
@@ -239,8 +234,8 @@ benchmarks/board/programs.py:shown | folder / take.uid | take
 benchmarks/board/programs.py:shown | part.rename(target) | take
 benchmarks/board/programs.py:shown | shutil.copytree(take.folder, part) | take
 benchmarks/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
-finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
 benchmarks/board/serving.py:_kept | how.private / 'results' / entry.user | paths
 benchmarks/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
@@ -257,24 +252,21 @@ finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
-finetune/gate/promotion.py:verify | Path(policy['path']) | reads
-finetune/gate/promotion.py:verify | Path(run['path']) | reads
-finetune/gate/promotion.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
-finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
-finetune/gate/promotion.py:write_promotion | folder / name | ours
-finetune/gate/simulated.py:simulated_pairs | source / side | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
-finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
+finetune/gate/folder.py:verify | Path(policy['path']) | reads
+finetune/gate/folder.py:verify | Path(run['path']) | reads
+finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
+finetune/gate/folder.py:withdraw | record.replace(folder / WITHDRAWN) | ours
+finetune/gate/folder.py:write_promotion | folder / name | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | self._folder / ATTEMPTS / n | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
+finetune/gate/attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
-finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
+finetune/lerobot_formats.py:policy_in_format | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/picture_demonstrations.py:_record | os.replace(part, job.path) | ours
-finetune/picture_demonstrations.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
@@ -285,11 +277,8 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/real_share.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
-finetune/tuning/real_share.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate.py:drift | folder / n | ours
-scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
-scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+collect/calibration.py:take_poses.look | folder / name | ours
+collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
 failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
@@ -303,9 +292,7 @@ scripts/_pushing.py:kind_of | folder / part | ours
 collect/publisher.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
-scripts/check.py:are_many | Path(roots[0]) | user
 scripts/check.py:_root | Path(config.roots[0]) | user
-scripts/label.py:run | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
@@ -314,33 +301,31 @@ scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
-scripts/_mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
+collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:plan | folder / picture | ours
-teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
 teleop/checks/cameras.py:video_identity.told | folder / what | ours
-teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
+teleop/checks/machine.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/checks/servos.py:_calibration | today.with_stem(f'{today.stem}_former') | ours
-teleop/emulator/console.py:carry_out | Path(how[1]) | user
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
-teleop/emulator/port.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
-teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.replace(link) | ours
+teleop/emulator/bus.py:PseudoTerminal.__init__ | fresh.symlink_to(self.name) | ours
+teleop/emulator/bus.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/lerobot_devices/make.py:_check_calibration_file | Path(HF_LEROBOT_CALIBRATION).glob(f'{kinds}/*/*.json') | ours
-teleop/servos/calibration_files.py:all_files | root.glob(f'{kind}/*/*.json') | ours
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/servos/calibration_files.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
-teleop/servos/calibration_files.py:place_today | root / kind / FORMER.get(arm, arm) | ours
-teleop/servos/calibration_files.py:place_today | root / kind | ours
+teleop/servos/calibration.py:all_files | root.glob(f'{kind}/*/*.json') | ours
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/servos/calibration.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) / file.name | ours
+teleop/servos/calibration.py:place_today | root / kind / FORMER.get(arm, arm) | ours
+teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
-scripts/_world_check.py:_pictures | folder / f'picture_{number}.png' | ours
+finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
 """  # noqa: E501
 

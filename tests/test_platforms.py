@@ -33,7 +33,6 @@ HELD = {
     "collect/encoder_choice.py": {"start_new_session="},
     "collect/encoder_main.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
-    "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "collect/publisher.py": {"start_new_session="},
     "scripts/emulate.py": {"select.select"},
 }
@@ -242,7 +241,7 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.core.errors import GaploopError
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import TakeInfo
-from gaploop.teleop.emulator.port import PseudoTerminal
+from gaploop.teleop.emulator.bus import PseudoTerminal
 from gaploop.teleop.servos.port import SerialPort
 header = TakeHeader(TakeInfo("u"), (), {}, {})
 for refused in (

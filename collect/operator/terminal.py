@@ -20,7 +20,7 @@ from gaploop.collect.scene_setup import sketch_text
 from gaploop.core.messages import FollowerState, SafetyReason, Tick
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.advice import WHAT, say_joints, say_reasons, say_status
+from gaploop.teleop.trips import WHAT, say_joints, say_reasons, say_status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,8 +8,8 @@ raised by a fifth, since limits fitted to pass 95 % of 40 recordings passed 82 %
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval, rate
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
@@ -75,12 +75,29 @@ LEVEL: Final = ("pan", "roll", "yaw", "base", "rotate", "waist")
 """Joints named so turn about axes that weight doesn't load much."""
 
 
+GOOD: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "wiring": (("swapped_joints", "reversed_joint", "dead_joint"),
+               "joints answer their own commands, the right way round"),
+    "offset": (("offset", "drift", "zero_change"),
+               "joints rest at their commands, and stay there"),
+    "dead_band": (("dead_band",), "no joint's play exceeds the others'"),
+    "joint_delay": (("joint_delay",), "no joint is later than the others"),
+    "gain": (("gain", "mixed_units"), "joints go as far as told"),
+    "readings": (("repeats", "frozen_state", "jumps", "quantum", "noise", "missing"),
+                 "readings are new in each row, fine and quiet"),
+    "limits": (("clipped_joint", "speed_limit"),
+               "no limit of angle or speed is met again and again"),
+}  # fmt: skip
+"""What is good where none of some kinds is found."""
+
+
 class ArmTests:
     """Tests of one recording's arm, each adding to its report; what one explains others leave."""
 
     def __init__(self, recording: MotionRecording, report: AbsoluteReport) -> None:
         self.recording, self.report = recording, report
-        self.episodes = recording.episodes
+        self.episodes, self.total = recording.episodes, len(recording.lengths)
+        self.everywhere = [e.index for e in recording.episodes]
         self.fps, self.unit = recording.info.fps, recording.unit
         self.names = [j.name for j in recording.joints]
         self.root = shlex.quote(str(recording.info.root))
@@ -91,12 +108,11 @@ class ArmTests:
     def run(self) -> None:
         """Run all tests, the strongest explanation first."""
         recording, report = self.recording, self.report
-        if recording.missing_rows:
-            self._say(
-                "missing", "", "Rows lack values or hold NaN.", Estimate(*[float("nan")] * 3), "",
-                tuple(recording.missing_rows), max(recording.missing_rows, key=lambda e:
-                recording.missing_rows[e]), "", f"gaploop check {self.root} --fix --drop=true",
-                100.0, of=len(recording.lengths),
+        if missing := recording.missing_rows:
+            report.add(
+                "missing", "", "Rows lack values or hold NaN", list(missing), self.total,
+                f"gaploop check {self.root} --fix --drop=true", 100.0,
+                worst=max(missing, key=lambda e: missing[e]),
             )  # fmt: skip
         if recording.why_not:
             report.untested["the arm"] = recording.why_not
@@ -123,38 +139,75 @@ class ArmTests:
     def _say(
         self,
         kind: str,
-        about: str,
+        joint: int | Sequence[int] | None,
         sentence: str,
-        estimate: Estimate,
-        unit: str,
-        episodes: Sequence[int],
-        worst: int | None,
-        apart: str,
+        found: Mapping[int, float] | Sequence[int],
         command: str,
-        cost_deg: float,
-        of: int = 0,
+        cost_deg: float | None = None,
+        **more: Any,
     ) -> None:
-        finding = AbsoluteFinding(
-            kind, about, sentence, estimate, unit, tuple(sorted(episodes)),
-            of or len(self.episodes), worst, apart, command, cost_deg,
-        )  # fmt: skip
-        self.report.findings.append(finding)
+        """Add a finding about one joint, several, or the whole arm; see `AbsoluteReport.add`."""
+        joints = [joint] if isinstance(joint, int) else joint or []
+        more.setdefault("unit", self._unit_of(joints[0]) if joints else "")
+        about = ", ".join(self.names[k] for k in joints)
+        self.report.add(kind, about, sentence, found, len(self.episodes), command, cost_deg, **more)
 
     def _note(self, what: str, about: str, unit: str, size: Estimate, least: float) -> None:
-        if np.isfinite(size.value) and len(self.episodes) >= FEWEST:
-            self.report.figures.append(Figure(what, about, unit, size, least))
+        if len(self.episodes) >= FEWEST:
+            self.report.note(what, about, unit, size, least)
+
+    def _unit_of(self, joint: int) -> str:
+        return "%" if self.recording.joints[joint].is_grip else (self.unit or "units")
 
     def _free(self, *, arm_only: bool = True) -> list[int]:
         """Return the joints that nothing explains yet, and that are no gripper."""
         own = self.recording.arm if arm_only else range(len(self.names))
         return [k for k in own if k not in self.done]
 
-    def _among(self, flags: dict[int, float], least: float) -> tuple[list[int], int | None]:
-        """Return the episodes whose value is at least so large, and the one where it is largest."""
-        shown = [e for e, v in flags.items() if abs(v) >= least]
-        return shown, max(flags, key=lambda e: abs(flags[e])) if flags else None
+    def _good_fits(self) -> list[int]:
+        return [k for k in self._free() if self.fits[k].explained > EXPLAINED]
 
     # --- tests ---------------------------------------------------------------------------------
+
+    def _wiring(self) -> None:
+        """Commands that another joint answers, or the same one turned round; and other units."""
+        delays = [f.delay_s.value for f in self.fits if f.explained > EXPLAINED]
+        delay_s = float(np.median(delays)) if delays else 0.1
+        same, turned, own = arm.distances(self.recording, delay_s)
+        moves = [k for k in self._free() if np.diag(own)[k] > 1.5]
+        fix = "Fix ids or names in the robot's configuration, then record again."
+        for n, i in enumerate(moves):
+            for j in moves[n + 1 :]:
+                straight = min(same[i, i], turned[i, i]), min(same[j, j], turned[j, j])
+                crossed = min(same[i, j], turned[i, j]), min(same[j, i], turned[j, i])
+                if max(crossed[0] / straight[1], crossed[1] / straight[0]) < 0.5 and all(
+                    c < 0.5 * o for c, o in zip(crossed, (own[j, j], own[i, i]), strict=True)
+                ):
+                    size = float(max(straight))
+                    self._say(
+                        "swapped_joints", (i, j), f"{self.names[i]} answers the commands of "
+                        f"{self.names[j]}, and the other way round: own commands miss by",
+                        self.everywhere, fix, 3 * size, size=Estimate(size, size, size),
+                    )  # fmt: skip
+                    self.done |= {i, j}
+        for k in (k for k in moves if k not in self.done):
+            if turned[k, k] < 0.5 * same[k, k] and turned[k, k] < 0.5 * own[k, k]:
+                size = float(same[k, k])
+                self._say(
+                    "reversed_joint", k, f"{self.names[k]} turns the wrong way round: it misses "
+                    "its command by", self.everywhere, fix, 3 * size,
+                    size=Estimate(size, size, size),
+                )  # fmt: skip
+                self.done.add(k)
+        scales = [self.fits[k].gain.value for k in self._good_fits()]
+        odd = [g for g in scales if not 0.5 < g < 2.0]
+        if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
+            self._say(
+                "mixed_units", None, "Commands and readings are in different units: readings "
+                "change by", self.everywhere, "Write both in one unit, then record again.", 50.0,
+                unit="for each unit commanded", size=median_interval(np.array(odd)),
+            )  # fmt: skip
+            self.done |= set(self.recording.arm)
 
     def _dead(self) -> None:
         """Joints that stand, but for a jitter, while their command moves; or the other way."""
@@ -174,171 +227,10 @@ class ArmTests:
                 (idle, f"{name} moves though its command never changes:", "a dead leader joint"),
             ):
                 if found:
-                    size = median_interval(np.array(list(found.values())))
-                    fix = self.report.without(list(found), len(self.recording.lengths))
-                    worst = max(found, key=lambda e: found[e])
-                    self._say(
-                        "dead_joint", name, text, size, self._u(k), list(found), worst, cause, fix,
-                        size.value,
-                    )  # fmt: skip
+                    fix = self.report.without(list(found), self.total)
+                    self._say("dead_joint", k, text, found, fix, apart=cause)
                     if 2 * len(found) > len(self.episodes):
                         self.done.add(k)
-
-    def _u(self, joint: int) -> str:
-        return "%" if self.recording.joints[joint].is_grip else (self.unit or "units")
-
-    def _wiring(self) -> None:
-        """Commands that another joint answers, or the same one turned round; and other units."""
-        delays = [f.delay_s.value for f in self.fits if f.explained > EXPLAINED]
-        delay_s = float(np.median(delays)) if delays else 0.1
-        same, turned, own = arm.distances(self.recording, delay_s)
-        moves = [k for k in self._free() if np.diag(own)[k] > 1.5]
-        fix = "Fix ids or names in the robot's configuration, then record again."
-        everywhere = [e.index for e in self.episodes]
-        for n, i in enumerate(moves):
-            for j in moves[n + 1 :]:
-                straight = min(same[i, i], turned[i, i]), min(same[j, j], turned[j, j])
-                crossed = min(same[i, j], turned[i, j]), min(same[j, i], turned[j, i])
-                if max(crossed[0] / straight[1], crossed[1] / straight[0]) < 0.5 and all(
-                    c < 0.5 * o for c, o in zip(crossed, (own[j, j], own[i, i]), strict=True)
-                ):
-                    size = float(max(straight))
-                    text = f"{self.names[i]} answers the commands of {self.names[j]}, and the "
-                    text += "other way round: own commands miss by"
-                    about = f"{self.names[i]}, {self.names[j]}"
-                    self._say(
-                        "swapped_joints", about, text, Estimate(size, size, size), self._u(i),
-                        everywhere, None, "", fix, 3 * size,
-                    )  # fmt: skip
-                    self.done |= {i, j}
-        for k in (k for k in moves if k not in self.done):
-            if turned[k, k] < 0.5 * same[k, k] and turned[k, k] < 0.5 * own[k, k]:
-                size = float(same[k, k])
-                text = f"{self.names[k]} turns the wrong way round: it misses its command by"
-                self._say(
-                    "reversed_joint", self.names[k], text, Estimate(size, size, size), self._u(k),
-                    everywhere, None, "", fix, 3 * size,
-                )  # fmt: skip
-                self.done.add(k)
-        scales = [
-            f.gain.value for k, f in enumerate(self.fits)
-            if k in self._free() and f.explained > EXPLAINED
-        ]  # fmt: skip
-        odd = [g for g in scales if not 0.5 < g < 2.0]
-        if len(odd) >= 2 and len(odd) > 0.6 * len(scales):
-            times = median_interval(np.array(odd))
-            text = "Commands and readings are in different units: readings change by"
-            self._say(
-                "mixed_units", "", text, times, "for each unit commanded", everywhere, None, "",
-                "Write both in one unit, then record again.", 50.0,
-            )  # fmt: skip
-            self.done |= set(self.recording.arm)
-
-    def _stalled(self) -> None:
-        """Stretches in which no reading changes while commands move."""
-        needed, found = max(5, round(STALL_S * self.fps)), dict[int, float]()
-        moving = [k for k in range(len(self.names)) if k not in self.done]
-        if len(moving) < 2:
-            return
-        for e in self.episodes:
-            same = (np.diff(e.reading, axis=0) == 0).all(axis=1)
-            for a, b in stretches(same):
-                asked = np.ptp(e.command[a : b + 1][:, moving], axis=0) > 5.0
-                if b - a >= needed and asked.sum() >= 2:
-                    found[e.index] = max(found.get(e.index, 0.0), (b - a) / self.fps)
-        if found:
-            size = median_interval(np.array(list(found.values())))
-            text = "All readings stand still while commands move, for"
-            worst = max(found, key=lambda e: found[e])
-            fix = self.report.without(list(found), len(self.recording.lengths))
-            self._say(
-                "frozen_state", "", text, size, "s", list(found), worst,
-                "a bus or driver that hung, an arm that was held", fix, 30.0,
-            )  # fmt: skip
-
-    def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
-        """Say where a reading moves by more than its own steps before and after, shape (n,).
-
-        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
-        over fewer, rows at which a slow bus has news would be left out more often than others.
-        """
-        step = arm.quantum(values)
-        least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
-        far = np.zeros(len(values), dtype=bool)
-        apart = np.abs(values[6:] - values[:-6]) > least
-        far[6:-6] = apart[:-6] & apart[6:]
-        return far
-
-    def _repeats(self) -> None:
-        """Readings that repeat while the joint is on its way: of all joints, or of some."""
-        shares = np.zeros((len(self.episodes), len(self.names)))
-        rows, moving_rows = np.zeros(len(self.episodes)), np.zeros(len(self.episodes))
-        counts = np.zeros((2, len(self.names)))
-        for n, e in enumerate(self.episodes):
-            same = np.zeros(e.reading.shape, dtype=bool)
-            moving = np.zeros(e.reading.shape, dtype=bool)
-            for k in range(len(self.names)):
-                moving[:, k] = self._on_the_way(e.reading[:, k])
-                same[:, k] = arm.repeated(e.reading[:, k], moving[:, k])
-            counts += same.sum(axis=0), moving.sum(axis=0)
-            shares[n] = same.sum(axis=0) / np.maximum(moving.sum(axis=0), 1)
-            whole = np.r_[False, (np.diff(e.reading, axis=0) == 0).all(axis=1)]
-            any_moving = moving.any(axis=1)
-            rows[n], moving_rows[n] = (whole & any_moving).sum(), any_moving.sum()
-        everywhere = [e.index for e in self.episodes]
-        if moving_rows.sum() >= 100:
-            size = rate(float(rows.sum()), float(moving_rows.sum()))
-            self._note("repeated rows", "", "%", _percent(size), 0.5)
-            if size.value > ROWS_REPEAT and rows.sum() >= 3:
-                found = dict(zip(everywhere, rows / np.maximum(moving_rows, 1), strict=True))
-                shown, worst = self._among(found, ROWS_REPEAT)
-                self._say(
-                    "repeats", "", "All readings repeat the row before while joints move, in",
-                    _percent(size), "% of rows", shown, worst, "a slow bus, a dropped packet",
-                    "gaploop doctor", 3.0 + 20 * size.value,
-                )  # fmt: skip
-                return
-        some = [
-            k for k in range(len(self.names))
-            if k not in self.done | self.limited and counts[1, k] >= 100
-            and counts[0, k] / counts[1, k] > (STICKS if self.recording.joints[k].is_grip else
-            JOINT_REPEATS)
-        ]  # fmt: skip
-        if some:
-            k = max(some, key=lambda k: counts[0, k] / counts[1, k])
-            size = rate(float(counts[0, some].sum()), float(counts[1, some].sum()))
-            found = dict(zip(everywhere, shares[:, some].max(axis=1), strict=True))
-            shown, worst = self._among(found, JOINT_REPEATS)
-            who = self.names[k] if len(some) == 1 else f"{self.names[k]} and {len(some) - 1} others"
-            every = 1 / max(1 - size.value, 0.05)
-            text = f"Readings of {who} repeat while they move"
-            text += f", as if refreshed every {every:.1f} rows:" if size.value > 0.3 else ":"
-            self._say(
-                "repeats", ", ".join(self.names[k] for k in some), text, _percent(size),
-                "% of rows", shown, worst, "a slow bus, dropped packets",
-                "gaploop doctor", 2.0 + 20 * size.value,
-            )  # fmt: skip
-
-    def _jumps(self) -> None:
-        """Single readings far from both neighbours."""
-        for k in self._free():
-            found = dict[int, float]()
-            for e in self.episodes:
-                y = e.reading[:, k]
-                if len(y) < 5:
-                    continue
-                off = np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)
-                lone = (off > JUMP_DEG) & (np.abs(y[2:] - y[:-2]) < 0.3 * off)
-                if lone.any():
-                    found[e.index] = float(off[lone].max())
-            if found:
-                size = median_interval(np.array(list(found.values())))
-                worst = max(found, key=lambda e: found[e])
-                self._say(
-                    "jumps", self.names[k], f"Single readings of {self.names[k]} jump away and "
-                    "back, by", size, self._u(k), list(found), worst,
-                    "a corrupt packet, a loose cable", "gaploop doctor", 5.0,
-                )  # fmt: skip
 
     def _limits(self) -> None:
         """Readings that stop at one value, again and again, while commands go beyond and vary."""
@@ -362,13 +254,113 @@ class ArmTests:
                 if len(every) < max(10, 0.003 * total) or np.ptp(every) < 2.0:
                     continue
                 self.limited.add(k)
-                size = median_interval(np.array(list(found.values())))
-                text = f"{self.names[k]} stops at {limit:.3g}{self.unit} while its command goes on "
-                worst = max(found, key=lambda e: found[e])
                 self._say(
-                    "clipped_joint", self.names[k], text + "beyond by", size, self._u(k),
-                    list(found), worst, "a limit in the driver, of calibration, or an end stop",
-                    "Widen the limit, or calibrate that joint: lerobot-calibrate", size.value,
+                    "clipped_joint", k, f"{self.names[k]} stops at {limit:.3g}{self.unit} while "
+                    "its command goes on beyond by", found,
+                    "Widen the limit, or calibrate that joint: lerobot-calibrate",
+                    apart="a limit in the driver, of calibration, or an end stop",
+                )  # fmt: skip
+
+    def _stalled(self) -> None:
+        """Stretches in which no reading changes while commands move."""
+        needed, found = max(5, round(STALL_S * self.fps)), dict[int, float]()
+        moving = [k for k in range(len(self.names)) if k not in self.done]
+        if len(moving) < 2:
+            return
+        for e in self.episodes:
+            same = (np.diff(e.reading, axis=0) == 0).all(axis=1)
+            for a, b in stretches(same):
+                asked = np.ptp(e.command[a : b + 1][:, moving], axis=0) > 5.0
+                if b - a >= needed and asked.sum() >= 2:
+                    found[e.index] = max(found.get(e.index, 0.0), (b - a) / self.fps)
+        if found:
+            self._say(
+                "frozen_state", None, "All readings stand still while commands move, for", found,
+                self.report.without(list(found), self.total), 30.0, unit="s",
+                apart="a bus or driver that hung, an arm that was held",
+            )  # fmt: skip
+
+    def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
+        """Say where a reading moves by more than its own steps before and after, shape (n,).
+
+        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
+        over fewer, rows at which a slow bus has news would be left out more often than others.
+        """
+        step = arm.quantum(values)
+        least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
+        far = np.zeros(len(values), dtype=bool)
+        apart = np.abs(values[6:] - values[:-6]) > least
+        far[6:-6] = apart[:-6] & apart[6:]
+        return far
+
+    def _repeats(self) -> None:
+        """Readings that repeat while the joint is on its way: of all joints, or of some."""
+        same, moving = list[NDArray[np.bool_]](), list[NDArray[np.bool_]]()
+        for e in self.episodes:
+            moving.append(np.stack([self._on_the_way(y) for y in e.reading.T], axis=1))
+            same.append(
+                np.r_[np.zeros((1, len(self.names)), bool), np.diff(e.reading, axis=0) == 0]
+            )
+        whole = np.array([(s.all(axis=1) & m.any(axis=1)).sum()
+                          for s, m in zip(same, moving, strict=True)])  # fmt: skip
+        rows = np.array([m.any(axis=1).sum() for m in moving])
+        if rows.sum() >= 100:
+            size = rate(float(whole.sum()), float(rows.sum()))
+            self._note("repeated rows", "", "%", scaled(size, 100), 0.5)
+            if size.value > ROWS_REPEAT and whole.sum() >= 3:
+                self._say_repeats(None, "All readings repeat the row before while joints move, in",
+                                  size, whole / np.maximum(rows, 1), ROWS_REPEAT, 3.0)  # fmt: skip
+                return
+        again = np.array([(s & m).sum(axis=0) for s, m in zip(same, moving, strict=True)])
+        there = np.array([m.sum(axis=0) for m in moving])
+        shares = again.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        most = [STICKS if j.is_grip else JOINT_REPEATS for j in self.recording.joints]
+        some = [
+            k for k in range(len(self.names)) if k not in self.done | self.limited
+            and there[:, k].sum() >= 100 and shares[k] > most[k]
+        ]  # fmt: skip
+        if some:
+            first = max(some, key=lambda k: shares[k])
+            size = rate(float(again[:, some].sum()), float(there[:, some].sum()))
+            who = self.names[first] + (f" and {len(some) - 1} others" if some[1:] else "")
+            every = 1 / max(1 - size.value, 0.05)
+            text = f"Readings of {who} repeat while they move"
+            text += f", as if refreshed every {every:.1f} rows:" if size.value > 0.3 else ":"
+            of_episode = (again[:, some] / np.maximum(there[:, some], 1)).max(axis=1)
+            self._say_repeats(some, text, size, of_episode, JOINT_REPEATS, 2.0)
+
+    def _say_repeats(
+        self,
+        joints: Sequence[int] | None,
+        text: str,
+        size: Estimate,
+        shares: FloatArray,
+        least: float,
+        cost_deg: float,
+    ) -> None:
+        """Tell of repeats; `shares` of each episode's rows."""
+        shown = {e: float(v) for e, v in zip(self.everywhere, shares, strict=True) if v >= least}
+        self._say(
+            "repeats", joints, text, shown, "gaploop doctor", cost_deg + 20 * size.value,
+            unit="% of rows", size=scaled(size, 100), apart="a slow bus, dropped packets",
+        )  # fmt: skip
+
+    def _jumps(self) -> None:
+        """Single readings far from both neighbours."""
+        for k in self._free():
+            found = dict[int, float]()
+            for e in self.episodes:
+                y = e.reading[:, k]
+                if len(y) < 5:
+                    continue
+                off = np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)
+                lone = (off > JUMP_DEG) & (np.abs(y[2:] - y[:-2]) < 0.3 * off)
+                if lone.any():
+                    found[e.index] = float(off[lone].max())
+            if found:
+                self._say(
+                    "jumps", k, f"Single readings of {self.names[k]} jump away and back, by",
+                    found, "gaploop doctor", 5.0, apart="a corrupt packet, a loose cable",
                 )  # fmt: skip
 
     def _speed(self) -> None:
@@ -379,14 +371,11 @@ class ArmTests:
                 continue
             lag = max(0, round(fit.delay_s.value * self.fps))
             speeds, asks, where = [], [], []
-            for e in self.episodes:
-                if len(e.reading) < lag + 10:
-                    continue
-                v = np.abs(_speed(e.reading[:, k], self.fps))[lag:]
-                a = np.abs(_speed(e.command[:, k], self.fps))[: len(v)]
-                speeds.append(v)
-                asks.append(a)
-                where.append(np.full(len(v), e.index))
+            for e in (e for e in self.episodes if len(e.reading) >= lag + 10):
+                v, a = (np.abs(x[3:, k] - x[:-3, k]) * self.fps / 3 for x in (e.reading, e.command))
+                speeds.append(v[lag:])
+                asks.append(a[: len(v) - lag])
+                where.append(np.full(len(v) - lag, e.index))
             if not speeds:
                 continue
             v, a, of = np.concatenate(speeds), np.concatenate(asks), np.concatenate(where)
@@ -400,75 +389,71 @@ class ArmTests:
             # A speed that is a limit is met more often than any a bit below it.
             if at_top.sum() < 1.5 * ((v > 0.79 * top) & (v < 0.93 * top)).sum():
                 continue
-            found = {int(e): float(capped[of == e].mean()) for e in np.unique(of)}
-            shown, worst = self._among({e: s for e, s in found.items() if s > 0}, 0.0)
+            found = {int(e): float(capped[of == e].mean()) for e in np.unique(of[capped])}
             self._say(
-                "speed_limit", self.names[k], f"{self.names[k]} moves no faster than", Estimate(
-                top, 0.93 * top, 1.07 * top), f"{self._u(k)}/s though told to", shown, worst,
-                "a speed setting of the servo, a weak supply",
+                "speed_limit", k, f"{self.names[k]} moves no faster than", found,
                 "Demonstrate more slowly, or raise the servo's speed limit.", 0.1 * top,
+                size=Estimate(top, 0.93 * top, 1.07 * top),
+                unit=f"{self._unit_of(k)}/s though told to",
+                apart="a speed setting of the servo, a weak supply",
             )  # fmt: skip
             self.done.add(k)
 
     def _readings(self) -> None:
         """Coarse steps and noise."""
-        everywhere = [e.index for e in self.episodes]
         for k in self._free():
             values = np.concatenate([e.reading[:, k] for e in self.episodes])
             step = arm.quantum(values)
             if np.isfinite(step) and step > QUANTUM_DEG and np.ptp(values) > 20 * step:
                 self._say(
-                    "quantum", self.names[k], f"Readings of {self.names[k]} come in steps of",
-                    Estimate(step, step, step), self._u(k), everywhere, None,
-                    "", "Read the encoder at full resolution, then record again.", 2 * step,
+                    "quantum", k, f"Readings of {self.names[k]} come in steps of",
+                    self.everywhere, "Read the encoder at full resolution, then record again.",
+                    2 * step, size=Estimate(step, step, step),
                 )  # fmt: skip
                 continue
             noise = arm.by_episode(self.rests[k], lambda r: r.noise)
             if len(noise) < 2:
                 continue
             size = median_interval(np.array(list(noise.values())))
-            self._note("noise at rest", self.names[k], self._u(k), size, 0.5 * NOISE_DEG)
+            self._note("noise at rest", self.names[k], self._unit_of(k), size, 0.5 * NOISE_DEG)
             if size.value > NOISE_DEG:
-                shown, worst = self._among(noise, NOISE_DEG)
                 self._say(
-                    "noise", self.names[k], f"At rest, {self.names[k]} jitters by (standard "
-                    "deviation)", size, self._u(k), shown, worst,
-                    "a noisy encoder, an arm that shakes", "gaploop doctor", 4 * size.value,
+                    "noise", k, f"At rest, {self.names[k]} jitters by (standard deviation)",
+                    {e: v for e, v in noise.items() if v >= NOISE_DEG}, "gaploop doctor",
+                    4 * size.value, size=size, apart="a noisy encoder, an arm that shakes",
                 )  # fmt: skip
-
-    def _good_fits(self) -> list[int]:
-        return [k for k in self._free() if self.fits[k].explained > EXPLAINED]
 
     def _delays(self) -> None:
         """An arm that is late, or a joint that is later than all others."""
         known = self._good_fits()
         for k in known:
-            fit, name = self.fits[k], self.names[k]
-            self._note("delay", name, "ms", _ms(fit.delay_s), 1e3 * max(0.02, 0.5 / self.fps))
+            fit, name, width = self.fits[k], self.names[k], self.fits[k].play_deg
+            least_ms = 1e3 * max(0.02, 0.5 / self.fps)
+            self._note("delay", name, "ms", scaled(fit.delay_s, 1e3), least_ms)
             self._note("gain", name, "", fit.gain, 0.5 * GAIN)
-            width = fit.play_deg
-            self._note("dead band", name, self._u(k), width, max(PLAY_DEG, 0.5 * width.value))
-        everywhere = [e.index for e in self.episodes]
+            least = max(PLAY_DEG, 0.5 * width.value)
+            self._note("dead band", name, self._unit_of(k), width, least)
         every = [
-            k for k in self.recording.arm
-            if np.isfinite(self.fits[k].delay_s.value) and self.fits[k].explained > 0.6
+            f.delay_s.value for f in (self.fits[k] for k in self.recording.arm)
+            if np.isfinite(f.delay_s.value) and f.explained > 0.6
         ]  # fmt: skip
         if every:
-            size = median_interval(np.array([self.fits[k].delay_s.value for k in every]))
+            size = median_interval(np.array(every))
             fix = f"Look at fps in {self.root}/meta/info.json, and whether columns are shifted."
+            late_ms = scaled(size, 1e3)
             if size.value > LATE_S:
                 self._say(
-                    "action_lag", "", "The arm follows its commands late, by", _ms(size), "ms",
-                    everywhere, None, "a slow arm, shifted columns, a wrong fps", fix,
-                    20.0 * size.value,
+                    "action_lag", None, "The arm follows its commands late, by", self.everywhere,
+                    fix, 20.0 * size.value, unit="ms", size=late_ms,
+                    apart="a slow arm, shifted columns, a wrong fps",
                 )  # fmt: skip
             elif size.value < -1.5 / self.fps:
                 self._say(
-                    "action_lag", "", "Readings run ahead of commands: columns are shifted by",
-                    _ms(size), "ms", everywhere, None, "", fix, 50.0,
+                    "action_lag", None, "Readings run ahead of commands: columns are shifted by",
+                    self.everywhere, fix, 50.0, unit="ms", size=late_ms,
                 )  # fmt: skip
             else:
-                self.report.good["action_lag"] = f"the arm follows after {_ms(size).value:.0f} ms"
+                self.report.good["action_lag"] = f"the arm follows after {late_ms.value:.0f} ms"
         known = [k for k in known if self.fits[k].explained > TIMED]
         if len(known) < 5:
             self.report.untested["one joint's delay"] = "fewer than five joints follow closely"
@@ -483,13 +468,12 @@ class ArmTests:
                 continue
             nearest = max(earlier, key=lambda d: d.value)
             if delay.low > nearest.high:
-                late = delay.value - nearest.value
-                size = Estimate(late, delay.low - nearest.value, delay.high - nearest.value)
+                late, low, high = (v - nearest.value for v in (delay.value, delay.low, delay.high))
                 self._say(
-                    "joint_delay", self.names[k], f"{self.names[k]} follows later than the other "
-                    "joints, by", _ms(size), "ms", everywhere, None,
-                    "a weak or slow servo, a filter on one joint",
-                    "gaploop doctor  # compares the servos' settings", 40.0 * late,
+                    "joint_delay", k, f"{self.names[k]} follows later than the other joints, by",
+                    self.everywhere, "gaploop doctor  # compares the servos' settings", 40.0 * late,
+                    unit="ms", size=scaled(Estimate(late, low, high), 1e3),
+                    apart="a weak or slow servo, a filter on one joint",
                 )  # fmt: skip
                 self.done.add(k)
 
@@ -510,28 +494,27 @@ class ArmTests:
                 limit = float(np.clip(usual, PLAY_DEG, ALIKE_DEG))
             if width.value - usual > limit and width.low - usual > 0.3 * limit:
                 self._say(
-                    "dead_band", self.names[k], f"At reversals {self.names[k]} answers only after",
-                    width, self._u(k), [e.index for e in self.episodes], None,
-                    "play before the encoder, friction of a weak drive",
+                    "dead_band", k, f"At reversals {self.names[k]} answers only after",
+                    self.everywhere,
                     "Turn the joint by hand: what clicks is play; tighten horn and gears.",
-                    width.value,
+                    size=width, apart="play before the encoder, friction of a weak drive",
                 )  # fmt: skip
                 self.done.add(k)
 
     def _gain(self) -> None:
         for k in self._good_fits():
-            gain = self.fits[k].gain
+            gain, name = self.fits[k].gain, self.names[k]
             away = abs(gain.value - 1)
             nearest = min(abs(gain.low - 1), abs(gain.high - 1))
             if away > GAIN and nearest > 0.6 * GAIN and (gain.low - 1) * (gain.high - 1) > 0:
                 far = max(float(np.ptp(e.command[:, k])) for e in self.episodes)
-                text = f"{self.names[k]} goes {'further' if gain.value > 1 else 'less far'} than "
+                apart = "other units or ranges in calibration" if _is_level(name) else (
+                    "weight that grows with reach, another range in calibration")  # fmt: skip
                 self._say(
-                    "gain", self.names[k], text + "told: times its command", gain, "",
-                    [e.index for e in self.episodes], None, "other units or ranges in calibration"
-                    if _is_level(self.names[k]) else "weight that grows with reach, another range "
-                    "in calibration", "Calibrate leader and follower over the same range.",
-                    away * far / 2,
+                    "gain", k, f"{name} goes {'further' if gain.value > 1 else 'less far'} than "
+                    "told: times its command", self.everywhere,
+                    "Calibrate leader and follower over the same range.", away * far / 2,
+                    unit="", size=gain, apart=apart,
                 )  # fmt: skip
                 self.done.add(k)
 
@@ -551,15 +534,14 @@ class ArmTests:
             if len(own) >= 3:
                 offsets[k] = arm.rest_offset(own)
                 size = offsets[k][0]  # what weight does to it differs from pose to pose
-                self._note("offset", self.names[k], self._u(k), size, max(0.5, abs(size.value) / 6))
+                least = max(0.5, abs(size.value) / 6)
+                self._note("offset", self.names[k], self._unit_of(k), size, least)
         if not offsets:
             self.report.untested["offsets at rest"] = "commands never rest"
             return
-        tested = [k for k in offsets if k not in self.done]
-        for k in tested:
-            if self._moves_off(k):
+        for k, (size, spread) in offsets.items():
+            if k in self.done or self._moves_off(k):
                 continue
-            size, spread = offsets[k]
             others = [abs(offsets[o][0].value) for o in offsets if o != k]
             name = self.names[k]
             limit = OFFSET_DEG + (0.5 if _is_level(name) else SAG_PER_PLAY) * weak
@@ -569,26 +551,24 @@ class ArmTests:
             if not sure or size.low * size.high < 0:
                 continue
             steady = spread < max(0.3, 0.2 * abs(size.value))
-            found = arm.by_episode(self.rests[k], lambda r: r.off)
-            shown, worst = self._among(found, 0.6 * limit)
-            text = f"At rest {name} stands off its command" if steady else (
-                f"At rest {name} stands off its command, differently from pose to pose"
-            )  # fmt: skip
+            text = f"At rest {name} stands off its command"
             apart = "leader and follower calibrated apart, a slipped horn"
             apart += "" if _is_level(name) else ", weight"
-            feature = self.recording.info.names("observation.state")[self.recording.joints[k].state]
-            raw = size.value / self.recording.joints[k].scale
-            fix = "Hold the arm stretched out, then folded: what changes is weight."
             if steady:
+                joint = self.recording.joints[k]
+                feature = self.recording.info.names("observation.state")[joint.state]
+                raw = size.value / joint.scale
                 fix = f"gaploop edit correct {self.root} "
                 fix += f"--episodes='0:{max(self.recording.lengths) + 1}' "
                 fix += f"--subtract='{{\"{feature}\": {raw:.3g}}}' --yes"
                 fix += "  # and calibrate leader and follower in one pose"
-            self._say(
-                "offset", name, text + ", by", size, self._u(k), shown, worst,
-                apart if steady else "weight on a weak drive, play, " + apart,
-                fix, abs(size.value),
-            )  # fmt: skip
+            else:
+                text += ", differently from pose to pose"
+                fix = "Hold the arm stretched out, then folded: what changes is weight."
+                apart = "weight on a weak drive, play, " + apart
+            found = arm.by_episode(self.rests[k], lambda r: r.off)
+            shown = {e: v for e, v in found.items() if abs(v) >= 0.6 * limit}
+            self._say("offset", k, f"{text}, by", shown, fix, size=size, apart=apart)
 
     def _moves_off(self, k: int) -> bool:
         """Say whether a rest offset changes over the episodes, and tell so."""
@@ -611,21 +591,20 @@ class ArmTests:
         noise = 1.96 * spread / np.sqrt(max(len(y) / 4, 1.0))
         if abs(step) > STEP_DEG and clear > 5.0 and stepped:
             after = [int(e) for e in x[first:]]
-            size = Estimate(step, step - noise, step + noise)
             self._say(
-                "zero_change", name, f"From episode {after[0]} on, {name} stands elsewhere to its "
-                "command, by", size, self._u(k), after, after[0],
-                "a new calibration, a slipped horn, another load",
-                self.report.without(after, len(self.recording.lengths)), abs(step) + 2,
+                "zero_change", k, f"From episode {after[0]} on, {name} stands elsewhere to its "
+                "command, by", after, self.report.without(after, self.total), abs(step) + 2,
+                size=Estimate(step, step - noise, step + noise), worst=after[0],
+                apart="a new calibration, a slipped horn, another load",
             )  # fmt: skip
             return True
         if abs(total) > DRIFT_DEG and abs(tau) > 0.6 and abs(total) > 2 * spread:
-            size = Estimate(total, total - noise, total + noise)
-            shown, worst = self._among(found, abs(total) / 4)
             self._say(
-                "drift", name, f"{name} drifts off its command from first to last episode, by",
-                size, self._u(k), shown, worst, "a slipping horn, heat, a loosening screw",
-                "Tighten the horn, calibrate again, record fewer episodes at a time.", abs(total),
+                "drift", k, f"{name} drifts off its command from first to last episode, by",
+                {e: v for e, v in found.items() if abs(v) >= abs(total) / 4},
+                "Tighten the horn, calibrate again, record fewer episodes at a time.",
+                size=Estimate(total, total - noise, total + noise),
+                apart="a slipping horn, heat, a loosening screw",
             )  # fmt: skip
             return True
         return False
@@ -653,47 +632,31 @@ class ArmTests:
                     if b - a >= STALL_S * self.fps:
                         stalls[e.index] = max(stalls.get(e.index, 0.0), (b - a) / self.fps)
             if stalls and 2 * len(stalls) < len(self.episodes):
-                size = median_interval(np.array(list(stalls.values())))
                 self._say(
-                    "stalled_gripper", self.names[k], f"{self.names[k]} is told to open and stands "
-                    "still, for", size, "s", list(stalls), max(stalls, key=lambda e: stalls[e]),
-                    "an overload that tripped, jaws that jam, a cable",
-                    self.report.without(list(stalls), len(self.recording.lengths)), 9.0,
+                    "stalled_gripper", k, f"{self.names[k]} is told to open and stands still, for",
+                    stalls, self.report.without(list(stalls), self.total), 9.0, unit="s",
+                    apart="an overload that tripped, jaws that jam, a cable",
                 )  # fmt: skip
             values = np.array(list(gaps.values()))
             if len(values) < 8 or np.median(values) < CLOSED:
                 continue
             empty = [e for e, gap in gaps.items() if gap < 0.25 * np.median(values)]
             if empty and len(empty) <= 0.4 * len(values):
-                size = rate(len(empty), len(values))
                 self._say(
-                    "empty_grasp", self.names[k], f"{self.names[k]} closes on nothing, where it "
-                    "mostly closes on something:", _percent(size), "% of episodes", empty, empty[0],
-                    "a missed object, a thinner object",
-                    self.report.without(empty, len(self.recording.lengths)), 8.0,
+                    "empty_grasp", k, f"{self.names[k]} closes on nothing, where it mostly closes "
+                    "on something:", empty, self.report.without(empty, self.total), 8.0,
+                    unit="% of episodes", size=scaled(rate(len(empty), len(values)), 100),
+                    worst=empty[0], apart="a missed object, a thinner object",
                 )  # fmt: skip
 
     def _rest_of_it(self) -> None:
         """Name what was found good, and what these columns can't show."""
         report, told = self.report, {f.kind for f in self.report.findings}
-        goods = {
-            "wiring": (("swapped_joints", "reversed_joint", "dead_joint"), "joints answer their "
-            "own commands, the right way round"),
-            "offset": (("offset", "drift", "zero_change"), "joints rest at their commands, and "
-            "stay there"),
-            "dead_band": (("dead_band",), "no joint's play exceeds the others'"),
-            "joint_delay": (("joint_delay",), "no joint is later than the others"),
-            "gain": (("gain", "mixed_units"), "joints go as far as told"),
-            "readings": (("repeats", "frozen_state", "jumps", "quantum", "noise", "missing"),
-            "readings are new in each row, fine and quiet"),
-            "limits": (("clipped_joint", "speed_limit"), "no limit of angle or speed is met again "
-            "and again"),
-        }  # fmt: skip
         fitted = [k for k in self.recording.arm if np.isfinite(self.fits[k].delay_s.value)]
         closed = set() if fitted else {"dead_band", "joint_delay", "gain", "wiring"}
         closed |= {"offset"} if "offsets at rest" in report.untested else set()
         closed |= {"joint_delay"} if "one joint's delay" in report.untested else set()
-        for name, (kinds, text) in goods.items():
+        for name, (kinds, text) in GOOD.items():
             if not told & set(kinds) and name not in closed:
                 report.good[name] = text
         explained = {*fitted, *self.done}
@@ -706,18 +669,5 @@ class ArmTests:
         report.untested["play behind the encoder"] = "readings don't show it"
 
 
-def _speed(values: FloatArray, fps: float) -> FloatArray:
-    """Return speeds over three rows, shape (n - 3,)."""
-    return np.asarray((values[3:] - values[:-3]) * fps / 3)
-
-
 def _is_level(name: str) -> bool:
     return any(word in name.lower() for word in LEVEL)
-
-
-def _ms(size: Estimate) -> Estimate:
-    return Estimate(1e3 * size.value, 1e3 * size.low, 1e3 * size.high)
-
-
-def _percent(size: Estimate) -> Estimate:
-    return Estimate(100 * size.value, 100 * size.low, 100 * size.high)

@@ -7,7 +7,7 @@ change and how fast joints move, so it is relative to the readings, which are la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.messages import FloatArray, Image
+from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, median_interval
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import FEWEST, AbsoluteFinding, AbsoluteReport, Figure
+from gaploop.datasets.absolute.findings import FEWEST, AbsoluteReport, scaled
 from gaploop.datasets.absolute.recording import MotionRecording, evenly
 from gaploop.datasets.check.findings import reason
 from gaploop.datasets.check.frames import stretches
@@ -117,18 +117,35 @@ def look(
             begin = int(np.convolve(speed, np.ones(span - 1), "valid").argmax())
         pauses[index] = begin
 
+    def place(key: str, index: int) -> tuple[Path, float]:
+        names = ("chunk_index", "file_index", "from_timestamp")
+        chunk, file, start_s = (rows[index][f"videos/{key}/{name}"] for name in names)
+        return info.root / info.video_name(key, chunk, file), float(start_s)
+
+    def shown(key: str, index: int, begin: int, count: int) -> Iterator[Any]:
+        path, start_s = place(key, index)
+        with opened(path) as container:
+            if count == 1:  # the others would decode what nobody looks at
+                container.streams.video[0].thread_type = "SLICE"
+            start_s += begin / info.fps
+            yield from shown_frames(path, container, start_s, count, info.fps)
+
     def one(key: str) -> CameraLook:
         seen = CameraLook(key)
-        missing = [i for i in starts if not _place(rows[i], key, info)[0].is_file()]
-        if opened is open_video and missing:
-            seen.broken = "its videos are missing"
-            return seen
         try:
+            if opened is open_video and not all(place(key, e)[0].is_file() for e in starts):
+                seen.broken = "its videos are missing"
+                return seen
             for index in starts:
-                _start(seen, rows[index], index, info, opened)
+                for frame in shown(key, index, 0, 1):
+                    seen.starts[index] = _small(frame, "rgb24")
+                    if len(seen.blur) < RUNS:
+                        seen.blur[index] = blur(frame.reformat(format="gray").to_ndarray())
             for index, begin in pauses.items():
                 count = min(span, recording.lengths[index])
-                _run(seen, rows[index], index, begin, count, info, opened)
+                grey = [_small(frame, "gray") for frame in shown(key, index, begin, count)]
+                if len(grey) >= 8:
+                    seen.runs.append(Run(index, begin, np.stack(grey)))
         except (UnusableInputError, OSError, KeyError, TypeError, ValueError) as error:
             seen.broken = reason(error)
         return seen
@@ -138,56 +155,9 @@ def look(
         return list(pool.map(one, info.video_keys))
 
 
-def _place(row: Any, key: str, info: layout.DatasetInfo) -> tuple[Path, float]:
-    names = ("chunk_index", "file_index", "from_timestamp")
-    chunk, file, start_s = (row[f"videos/{key}/{name}"] for name in names)
-    return info.root / info.video_name(key, chunk, file), float(start_s)
-
-
-def _start(
-    seen: CameraLook, row: Any, index: int, info: layout.DatasetInfo, opened: Callable[[Path], Any]
-) -> None:
-    path, start_s = _place(row, seen.key, info)
-    with opened(path) as container:
-        container.streams.video[0].thread_type = "SLICE"
-        for frame in shown_frames(path, container, start_s, 1, info.fps):
-            small = frame.reformat(width=THUMB[0], height=THUMB[1], format="rgb24").to_ndarray()
-            seen.starts[index] = small.astype(np.float32)
-            if len(seen.blur) < RUNS:
-                grey = frame.reformat(format="gray").to_ndarray()
-                seen.blur[index] = blur(grey)
-
-
-def first_picture(info: layout.DatasetInfo, key: str, episode: int) -> Image:
-    """Return an episode's first picture, uint8, shape (240, 320, 3).
-
-    Raises:
-        UnusableInputError, OSError, KeyError, TypeError, ValueError: there is none to be read.
-    """
-    rows = {int(r["episode_index"]): r for r in layout.episode_rows(info.root)}
-    path, start_s = _place(rows[episode], key, info)
-    with open_video(path) as container:
-        frame = next(shown_frames(path, container, start_s, 1, info.fps))
-        return np.asarray(frame.reformat(width=320, height=240, format="rgb24").to_ndarray())
-
-
-def _run(
-    seen: CameraLook,
-    row: Any,
-    index: int,
-    begin: int,
-    frames: int,
-    info: layout.DatasetInfo,
-    opened: Callable[[Path], Any],
-) -> None:
-    path, start_s = _place(row, seen.key, info)
-    with opened(path) as container:
-        found = shown_frames(path, container, start_s + begin / info.fps, frames, info.fps)
-        grey = [
-            f.reformat(width=THUMB[0], height=THUMB[1], format="gray").to_ndarray() for f in found
-        ]
-    if len(grey) >= 8:
-        seen.runs.append(Run(index, begin, np.stack(grey).astype(np.float32)))
+def _small(frame: Any, colours: str) -> FloatArray:
+    small = frame.reformat(width=THUMB[0], height=THUMB[1], format=colours).to_ndarray()
+    return np.asarray(small, dtype=np.float32)
 
 
 def blur(grey: NDArray[np.uint8]) -> float:
@@ -214,7 +184,7 @@ class CameraTests:
         self, recording: MotionRecording, report: AbsoluteReport, looks: Sequence[CameraLook]
     ) -> None:
         self.recording, self.report, self.looks = recording, report, looks
-        self.fps = recording.info.fps
+        self.fps, self.total = recording.info.fps, len(recording.lengths)
         self.readings = {e.index: e.reading[:, recording.arm] for e in recording.episodes}
         grips = [k for k, joint in enumerate(recording.joints) if joint.is_grip]
         self.grips = {e.index: e.reading[:, grips] for e in recording.episodes if grips}
@@ -260,33 +230,12 @@ class CameraTests:
         if good:
             self.report.good["cameras"] = "cameras " + ", ".join(good)
 
-    def _say(
-        self,
-        kind: str,
-        about: str,
-        sentence: str,
-        size: Estimate,
-        unit: str,
-        values: dict[int, float],
-        of: int,
-        apart: str,
-        command: str,
-        cost: float,
-    ) -> None:
-        worst = max(values, key=lambda e: abs(values[e])) if values else None
-        self.report.findings.append(
-            AbsoluteFinding(
-                kind, about, sentence, size, unit, tuple(sorted(values)), of, worst, apart, command,
-                cost,
-            )
-        )  # fmt: skip
-
     def _note(
         self, what: str, seen: CameraLook, unit: str, values: dict[int, float], least: float
     ) -> None:
         if len(values) >= FEWEST:
             size = median_interval(np.array(list(values.values())))
-            self.report.figures.append(Figure(what, seen.name, unit, size, least))
+            self.report.note(what, seen.name, unit, size, least)
 
     def _speed(self, run: Run) -> FloatArray | None:
         """Return how fast the arm moves between pictures [deg a row], shape (n - 1,)."""
@@ -302,11 +251,10 @@ class CameraTests:
         dark = {e: float(x.mean()) for e, x in seen.starts.items() if x.mean() < BLACK}
         dark = {e: v for e, v in dark.items() if seen.starts[e].std() < BLACK}
         if dark:
-            self._say(
+            self.report.add(
                 "black_camera", seen.name, f"Pictures of {seen.name} are black: mean brightness",
-                median_interval(np.array(list(dark.values()))), "of 255", dark, len(seen.starts),
-                "a covered lens, no light, a camera that sends nothing",
-                self.report.without(list(dark), len(self.recording.lengths)), 60.0,
+                dark, len(seen.starts), self.report.without(list(dark), self.total), 60.0,
+                unit="of 255", apart="a covered lens, no light, a camera that sends nothing",
             )  # fmt: skip
         return 2 * len(dark) > len(seen.starts)
 
@@ -341,19 +289,19 @@ class CameraTests:
                     slow[run.episode] = share
         self._note("new pictures a second", seen, "", rates, 0.1 * self.fps)
         if frozen:
-            self._say(
+            self.report.add(
                 "frozen_camera", seen.name, f"Pictures of {seen.name} stand still while the arm "
-                "moves, for", median_interval(np.array(list(frozen.values()))), "s", frozen,
-                len(seen.runs), "an unplugged camera, one that doesn't see the arm",
-                self.report.without(list(frozen), len(self.recording.lengths)), 40.0,
+                "moves, for", frozen, len(seen.runs),
+                self.report.without(list(frozen), self.total), 40.0, unit="s",
+                apart="an unplugged camera, one that doesn't see the arm",
             )  # fmt: skip
         elif len(slow) > 0.5 * len(rates):
-            self._say(
+            self.report.add(
                 "camera_rate", seen.name, f"{seen.name} gives new pictures less often than there "
-                f"are rows ({self.fps:g} a second):",
-                median_interval(np.array(list(rates.values()))), "a second", slow, len(rates),
-                "long exposure in poor light, USB bandwidth",
-                "More light, or a lower resolution.", 6.0,
+                f"are rows ({self.fps:g} a second):", slow, len(rates),
+                "More light, or a lower resolution.", 6.0, unit="a second",
+                size=median_interval(np.array(list(rates.values()))),
+                apart="long exposure in poor light, USB bandwidth",
             )  # fmt: skip
         return bool(frozen)
 
@@ -387,21 +335,20 @@ class CameraTests:
         ages = [_peak(every[d].mean(axis=0), lags) / self.fps for d in draws]
         low, high = np.percentile(ages, [2.5, 97.5])
         age_s = _peak(mean, lags) / self.fps
-        size = Estimate(1e3 * age_s, 1e3 * min(low, age_s), 1e3 * max(high, age_s))
+        size = scaled(Estimate(age_s, float(min(low, age_s)), float(max(high, age_s))), 1e3)
         if high - low > max(AGE_S, 0.5 * abs(age_s)):
             self.report.untested[what] = (
                 f"episodes differ, between {1e3 * low:.0f} and {1e3 * high:.0f} ms"
             )
             return
-        self.report.figures.append(Figure("age", seen.name, "ms", size, 500 / self.fps))
+        self.report.note("age", seen.name, "ms", size, 500 / self.fps)
         if abs(age_s) > AGE_S and min(abs(low), abs(high)) > 0.5 * AGE_S and low * high > 0:
             text = "shows motion later than readings do" if age_s > 0 else "is ahead of readings"
-            found = {run.episode: age_s for run in seen.runs}
-            self._say(
-                "camera_age", seen.name, f"{seen.name} {text}, by", size, "ms", found,
-                len(seen.runs), "late pictures, or the other column early",
-                "gaploop calibrate latency --help",
-                abs(age_s) * float(np.median(speeds)),
+            self.report.add(
+                "camera_age", seen.name, f"{seen.name} {text}, by",
+                [run.episode for run in seen.runs], len(seen.runs),
+                "gaploop doctor", abs(age_s) * float(np.median(speeds)),
+                unit="ms", size=size, apart="late pictures, or the other column early",
             )  # fmt: skip
         else:
             self.report.good[what] = f"{seen.name} is within {1e3 * abs(age_s):.0f} ms of readings"
@@ -463,10 +410,9 @@ class CameraTests:
              "Set the camera's power-line frequency, or an exposure of whole mains periods."),
         ):  # fmt: skip
             if len(found) >= max(2, 0.3 * looked):
-                size = median_interval(np.array(list(found.values())))
-                self._say(
-                    kind, seen.name, f"Brightness of {seen.name} {text}", size, "%", found, looked,
-                    apart, fix, 0.2 * size.value,
+                self.report.add(
+                    kind, seen.name, f"Brightness of {seen.name} {text}", found, looked, fix,
+                    0.2 * float(np.median(list(found.values()))), unit="%", apart=apart,
                 )  # fmt: skip
 
     def _blurred(self, seen: CameraLook) -> None:
@@ -475,10 +421,10 @@ class CameraTests:
         size = median_interval(np.array(list(seen.blur.values())))
         found = {e: v for e, v in seen.blur.items() if v > BLURRED}
         if 2 * len(found) > len(seen.blur):
-            self._say(
-                "blur", seen.name, f"{seen.name} is out of focus: blur (0 sharp, 1 flat)", size,
-                "", found, len(seen.blur), "a scene without edges, a dirty lens, compression",
-                "Focus the lens on the table, then record again.", 4.0,
+            self.report.add(
+                "blur", seen.name, f"{seen.name} is out of focus: blur (0 sharp, 1 flat)", found,
+                len(seen.blur), "Focus the lens on the table, then record again.", 4.0, size=size,
+                apart="a scene without edges, a dirty lens, compression",
             )  # fmt: skip
 
     def _moved(self, seen: CameraLook) -> None:
@@ -503,12 +449,12 @@ class CameraTests:
         if step > MOVED and clear > 4 and strays < max(0.01, 0.25 * step):
             after = {indices[k]: float(away[k]) for k in range(first, len(indices))}
             size = median_interval(100 * away[first:])
-            self._say(
+            self.report.add(
                 "moved_camera", seen.name, f"From episode {indices[first]} on, {seen.name} sees "
-                "the scene shifted, by", size, "% of its width", after, len(indices),
-                "a camera that was moved, a scene that was",
+                "the scene shifted, by", after, len(indices),
                 f"Put {seen.name} back: compare with a picture of episode {indices[0]}.",
-                2.0 * size.value,
+                2.0 * size.value, unit="% of its width", size=size,
+                apart="a camera that was moved, a scene that was",
             )  # fmt: skip
 
     def _swapped(self) -> None:
@@ -525,13 +471,13 @@ class CameraTests:
                     if crossed < 0.6 * straight:
                         odd[e] = straight - crossed
                 if odd and 2 * len(odd) < len(both):
-                    size = Estimate(len(odd), len(odd), len(odd))
                     listed = f"[{', '.join(map(str, sorted(odd)))}]"
                     fix = f"gaploop edit correct {self.recording.info.root} --episodes='{listed}'"
-                    self._say(
+                    self.report.add(
                         "swapped_cameras", f"{a.name}, {b.name}", f"{a.name} and {b.name} have "
-                        "changed places in some episodes", size, "", odd, len(both), "",
+                        "changed places in some episodes", odd, len(both),
                         f"{fix} --swap='[{a.name}, {b.name}]' --yes", 50.0,
+                        size=Estimate(len(odd), len(odd), len(odd)),
                     )  # fmt: skip
 
 

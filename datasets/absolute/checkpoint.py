@@ -23,8 +23,8 @@ from gaploop.core.paths import plain_name
 from gaploop.core.statistics import Estimate
 from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import training_set
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
-from gaploop.datasets.absolute.recording import GRIPS
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 
@@ -57,7 +57,8 @@ class Checkpoint:
         is_relative: its processors turn positions into changes, and back.
         chunk: actions that it predicts at once; `observations`: how many it looks at.
         fps: rate that it was trained at [Hz]; 0 where nothing says.
-        names: entries of the action in order; () where nothing says.
+        names, state_names: entries of action and state in order; () where nothing says.
+        units: of both, as LeRobot names them; "" where nothing says.
         trained_on: folder of its training set, where it is on this machine.
         episodes: those of it that it learned from, None for all.
     """
@@ -75,6 +76,8 @@ class Checkpoint:
     observations: int = 1
     fps: float = 0.0
     names: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
+    units: str = ""
     trained_on: Path | None = None
     episodes: tuple[int, ...] | None = None
 
@@ -134,23 +137,26 @@ def _read(folder: Path) -> Checkpoint:
     with contextlib.suppress(UnusableInputError):  # it names none, or that isn't here
         trained = training_set(folder)
         root, episodes = trained.root, trained.only
-    fps, names = float(said.get("fps") or 0.0), tuple(said.get("action_names") or ())
+    fps = float(said.get("fps") or 0.0)
+    names, state_names = (tuple(said.get(f"{k}_names") or ()) for k in ("action", "state"))
     if root is not None:
         info = layout.read_info(root)
         fps, names = fps or info.fps, names or info.names(ACTION)
+        state_names = state_names or info.names(STATE)
     chunk = config.get("chunk_size") or config.get("horizon") or config.get("n_action_steps") or 1
     inputs, outputs = (
         {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
         for key in ("input_features", "output_features")
     )
+    is_relative = any(
+        "relative" in str(s.get("registry_name")) and (s.get("config") or {}).get("enabled")
+        for s in before
+    )
+    normalises = all(any(s.startswith(f"{a}normalizer") for s in steps) for a in ("", "un"))
     return Checkpoint(
-        folder, inputs, outputs, modes, stats,
-        any(s.startswith("unnormalizer") for s in steps)
-        and any(s.startswith("normalizer") for s in steps),
-        any("tokenizer" in s for s in steps), renamed,
-        any("relative" in str(s.get("registry_name")) and (s.get("config") or {}).get("enabled")
-            for s in before), int(chunk),
-        int(config.get("n_obs_steps") or 1), fps, names, root, episodes,
+        folder, inputs, outputs, modes, stats, normalises, any("tokenizer" in s for s in steps),
+        renamed, is_relative, int(chunk), int(config.get("n_obs_steps") or 1), fps, names,
+        state_names, str(said.get("units") or ""), root, episodes,
     )  # fmt: skip
 
 
@@ -192,6 +198,7 @@ class CheckpointTests:
     Args:
         stats: of the dataset's rows, by feature: mean, std, min, max.
         tasks: the dataset's.
+        here: what the dataset is called; an arm that the policy is to drive stands in for one.
     """
 
     def __init__(
@@ -201,34 +208,33 @@ class CheckpointTests:
         stats: Stats,
         tasks: tuple[str, ...],
         report: AbsoluteReport,
+        here: str = "this dataset",
     ) -> None:
         self.checkpoint, self.info, self.stats, self.report = checkpoint, info, stats, report
-        self.tasks = tasks
+        self.tasks, self.here = tasks, here
         self.policy, self.root = (shlex.quote(str(p)) for p in (checkpoint.folder, info.root))
 
     def run(self) -> None:
         """Run all tests."""
-        self._features()
-        self._rate()
-        self._normaliser()
+        self.fits()
         self._statistics()
         self._action_kind()
         self._constant()
         self._task()
 
+    def fits(self) -> None:
+        """Test whether joints, cameras and rate are those that it learned from."""
+        self._features()
+        self._cameras()
+        self._rate()
+        self._normaliser()
+
     def say(
-        self, kind: str, about: str, sentence: str, command: str, cost: float, apart: str = "",
-        estimate: Estimate | None = None, unit: str = "",
-    ) -> None:  # fmt: skip
-        """Add a finding about the whole dataset."""
+        self, kind: str, about: str, sentence: str, command: str, cost: float, **more: Any
+    ) -> None:
+        """Add a finding about the whole dataset; see `AbsoluteReport.add`."""
         total = self.info.total_episodes
-        size = estimate or Estimate(float("nan"), float("nan"), float("nan"))
-        self.report.findings.append(
-            AbsoluteFinding(
-                kind, about, sentence, size, unit, tuple(range(total)), total, None, apart, command,
-                cost,
-            )
-        )  # fmt: skip
+        self.report.add(kind, about, sentence, range(total), total, command, cost, **more)
 
     def missing_cameras(self) -> list[str]:
         """Return the names of cameras that it sees and the dataset lacks."""
@@ -237,45 +243,43 @@ class CheckpointTests:
                 and "empty_camera" not in k]  # fmt: skip
 
     def _features(self) -> None:
-        for feature, shapes in (
-            (STATE, self.checkpoint.inputs),
-            (ACTION, self.checkpoint.outputs),
-        ):
+        known, here = self.checkpoint, self.here
+        for feature, shapes in ((STATE, known.inputs), (ACTION, known.outputs)):
             wanted, have = shapes.get(feature), self.info.width(feature)
             if wanted and wanted[0] != have:
                 self.say(
                     "wrong_features", feature, f"The policy's {feature} has {wanted[0]} entries, "
-                    f"this dataset's {have}: it is of another arm",
+                    f"{here}'s {have}: it is of another arm",
                     f"Choose a policy of this arm, or train one: gaploop finetune {self.root}",
                     110.0,
                 )  # fmt: skip
-        names, have_names = self.checkpoint.names, self.info.names(ACTION)
+        names, have_names = known.names, self.info.names(ACTION)
         told = names and not all(n.isdigit() or n.startswith("action_") for n in names)
         if told and set(names) == set(have_names) and names != have_names:
             moved = [a for a, b in zip(names, have_names, strict=True) if a != b]
             self.say(
                 "joint_order", ", ".join(moved), f"The policy's joints come in another order than "
-                f"this dataset's: {', '.join(moved[:3])}",
+                f"{here}'s: {', '.join(moved[:3])}",
                 f"Record in the policy's order: {', '.join(names)}", 105.0,
             )  # fmt: skip
+
+    def _cameras(self) -> None:
         missing = self.missing_cameras()
-        have_cameras = [k.removeprefix(IMAGES) for k in self.info.picture_keys]
+        have = [k.removeprefix(IMAGES) for k in self.info.picture_keys]
         if missing:
             self.say(
-                "wrong_features", ", ".join(missing), f"The policy sees camera {missing[0]}; this "
-                f"dataset has {', '.join(have_cameras) or 'none'}",
+                "wrong_features", ", ".join(missing), f"The policy sees camera {missing[0]}; "
+                f"{self.here} has {', '.join(have) or 'none'}",
                 f"Name cameras as the policy does ({', '.join(missing)}): in --robot.cameras, or "
                 "with lerobot's --rename_map", 108.0,
             )  # fmt: skip
-        for key in self.info.picture_keys:
+        for key, name in zip(self.info.picture_keys, have, strict=True):
             wanted = self.checkpoint.cameras.get(self.checkpoint.renamed.get(key, key))
-            spec = self.info.features[key]
-            shape = list(spec.get("shape") or ())
+            shape = list(self.info.features[key].get("shape") or ())
             if not wanted or len(wanted) != 3 or len(shape) != 3:
                 continue
             height, width = shape[1:] if shape[0] in (1, 3) and shape[2] > 4 else shape[:2]
             if abs(width * wanted[1] / (height * wanted[2]) - 1) > 0.02:
-                name = key.removeprefix(IMAGES)
                 self.say(
                     "wrong_crop", name, f"Camera {name} gives {width}x{height} pictures, the "
                     f"policy learned from {wanted[2]}x{wanted[1]}: they are stretched or cropped",
@@ -283,17 +287,17 @@ class CheckpointTests:
                 )  # fmt: skip
 
     def _rate(self) -> None:
-        fps = self.checkpoint.fps
+        fps, here = self.checkpoint.fps, self.info.fps
         if not fps:
             self.report.untested["the policy's rate"] = "nothing beside it says at which it learned"
-        elif abs(fps - self.info.fps) > 1e-6:
+        elif abs(fps - here) > 1e-6:
+            how = (
+                f"{fps / here:.2g} times slower" if fps > here else f"{here / fps:.2g} times faster"
+            )
             self.say(
-                "wrong_rate", "", f"The policy learned at {fps:g} Hz, this dataset is at "
-                f"{self.info.fps:g} Hz: its plans are played {fps / self.info.fps:.2g} times slower"
-                if fps > self.info.fps else
-                f"The policy learned at {fps:g} Hz, this dataset is at {self.info.fps:g} Hz: its "
-                f"plans are played {self.info.fps / fps:.2g} times faster",
-                f"Run it at its rate: --dataset.fps={fps:g}", 95.0,
+                "wrong_rate", "", f"The policy learned at {fps:g} Hz, {self.here} is at {here:g} "
+                f"Hz: its plans are played {how}", f"Run it at its rate: --dataset.fps={fps:g}",
+                95.0,
             )  # fmt: skip
 
     def lacks_normaliser(self) -> list[str]:
@@ -324,9 +328,8 @@ class CheckpointTests:
         far = dict[str, float]()
         for feature in (STATE, ACTION):
             own, here = self.checkpoint.stats.get(feature, {}), self.stats.get(feature, {})
-            if {"mean", "std"} <= own.keys() & here.keys() and len(own["mean"]) == len(
-                here["mean"]
-            ):
+            known = {"mean", "std"} <= own.keys() & here.keys()
+            if known and len(own["mean"]) == len(here["mean"]):
                 spread = np.maximum(here["std"], 1e-9)
                 off = np.abs(own["mean"] - here["mean"]) / spread
                 off = np.maximum(off, np.abs(np.log(np.maximum(own["std"], 1e-9) / spread)))
@@ -337,8 +340,8 @@ class CheckpointTests:
                 "wrong_statistics", worst, "The policy names this dataset as its training set, and "
                 f"normalises by other statistics: {worst} is off by", "Make the processors anew "
                 f"from this dataset's statistics, or put back those of the training run: "
-                f"{self.policy}", 100.0, "a dataset that was changed since",
-                Estimate(far[worst], far[worst], far[worst]), "spreads",
+                f"{self.policy}", 100.0, apart="a dataset that was changed since",
+                size=Estimate(far[worst], far[worst], far[worst]), unit="spreads",
             )  # fmt: skip
         elif far:
             self.report.good["statistics"] = "the policy normalises by this dataset's statistics"
@@ -363,7 +366,7 @@ class CheckpointTests:
         if len(state["mean"]) != len(action["mean"]):
             return None
         names = self.info.names(ACTION)
-        arm = [k for k, n in enumerate(names) if not any(word in n.lower() for word in GRIPS)]
+        arm = [k for k, n in enumerate(names) if not is_grip(n)]
         if not arm or len(names) != len(action["mean"]):
             return None
         wide = float(np.median(action["std"][arm] / np.maximum(state["std"][arm], 1e-9)))
@@ -388,7 +391,7 @@ class CheckpointTests:
                     "constant_input", name, f"{name} hardly moved in the policy's training and "
                     f"moves here: normalised, its {feature} reaches",
                     "Train on episodes in which it moves, or leave it out of state and action",
-                    50.0, "", Estimate(size, size, size), "spreads",
+                    50.0, size=Estimate(size, size, size), unit="spreads",
                 )  # fmt: skip
 
     def trained_tasks(self) -> tuple[str, ...]:

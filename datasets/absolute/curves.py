@@ -12,12 +12,14 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.datasets.absolute.cameras import first_picture
+from gaploop.datasets import layout
 from gaploop.datasets.absolute.findings import SHOWN, AbsoluteFinding, AbsoluteReport
 from gaploop.datasets.absolute.recording import MotionRecording, read_recording
+from gaploop.datasets.lerobot_read import pictures_at
 
 WIDTH: Final = 640
 HEIGHT: Final = 170
+PICTURE: Final = (320, 240)
 POINTS: Final = 600
 """Of a longer curve so many are drawn."""
 COLOURS: Final = ("#9ca3af", "#b45309", "#1d4ed8", "#047857", "#7c3aed", "#be123c", "#0e7490")
@@ -76,7 +78,8 @@ def _figure(recording: MotionRecording, finding: AbsoluteFinding) -> str:
 
 def _picture(recording: MotionRecording, key: str, episode: int) -> str:
     try:
-        picture = first_picture(recording.info, key, episode)
+        (one,) = layout.read_episodes(recording.info, [episode])
+        picture = cv2.resize(pictures_at(recording.info, one, key, [0])[0], PICTURE)
     except (UnusableInputError, OSError, KeyError, TypeError, ValueError):
         return ""
     png = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))[1].tobytes()

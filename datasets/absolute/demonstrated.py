@@ -1,4 +1,4 @@
-"""Where rollouts leave what the demonstrations showed: starts, readings, pictures.
+"""What rollouts, or other episodes, show that a policy's training set never showed.
 
 Distances are to the nearest row of any demonstration, in spreads of each joint (levels of small
 pictures); how far is far, demonstrations say among themselves: each against the others.
@@ -6,8 +6,11 @@ pictures); how far is far, demonstrations say among themselves: each against the
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
-from gaploop.core.statistics import median_interval
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
-from gaploop.datasets.absolute.recording import evenly
-from gaploop.datasets.columns import IMAGES, STATE
+from gaploop.core.statistics import Estimate
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.mistakes import cut_to
+from gaploop.datasets.absolute.recording import evenly, is_grip
+from gaploop.datasets.columns import ACTION, IMAGES, STATE
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.lerobot_read import pictures_at
 
@@ -33,30 +37,46 @@ SUSTAINED: Final = 3
 MARGIN: Final = 1.5
 """Times as far as any demonstration from the others."""
 START_MARGIN: Final = 0.5
-"""Share of the range of demonstrated starts beyond which one lies outside."""
+"""Share of the range of demonstrated poses beyond which one lies outside."""
+GRIPS: Final = 0.3
+"""Of its travel: a gripper that goes so far within a second closes, or opens."""
 VIEWS: Final = 5
-THUMB: Final = (16, 12)
+"""Pictures of each episode that are looked at, the first among them."""
+SEEN: Final = 24
+"""Episodes of which pictures are looked at."""
+THUMB: Final = (48, 36)
+COARSE: Final = (16, 12)
+CROPS: Final = (0.9, 0.8, 0.7, 0.6, 0.5)
+UNDONE: Final = 0.6
+"""Of the distance between the usual first pictures: what undoes a mistake leaves less."""
+RESAMPLED: Final = 40
+AGREE: Final = 0.75
+"""Share of episodes in which it must."""
+
+
+type Images = NDArray[np.uint8]
+type Views = dict[int, Images]
+"""Small pictures of some episodes, each of shape (views, height, width, 3)."""
 
 
 class DemonstratedTests:
-    """Tests of rollouts against their policy's training set.
+    """Tests of episodes against their policy's training set.
 
     Args:
         training: folder of the demonstrations.
-        rollouts: readings of the rollouts.
+        rollouts: actions and readings of the episodes.
     """
 
     def __init__(self, training: Path, rollouts: FrameTable, report: AbsoluteReport) -> None:
         self.report, self.rollouts = report, rollouts
-        self.shown = load_frames(training, [STATE])
-        names = rollouts.info.names(STATE)
-        self.names = [n.removesuffix(".pos") for n in names]
+        self.shown = load_frames(training, [STATE, ACTION])
+        self.names = [n.removesuffix(".pos") for n in rollouts.info.names(STATE)]
         self.root, self.training = shlex.quote(str(rollouts.info.root)), shlex.quote(str(training))
         columns = (np.asarray(t.columns[STATE], np.float64) for t in (self.shown, rollouts))
         self._shown, self._rolled = columns
 
-    def run(self) -> None:
-        """Run all tests."""
+    def run(self, *, demonstrations: bool) -> None:
+        """Run all tests; of demonstrations, which may go elsewhere, only those of the cameras."""
         if self._shown.shape[1] != self._rolled.shape[1]:
             self.report.untested["rollouts against demonstrations"] = "their joints differ"
         elif len(self.shown.episodes) < LEAST:
@@ -65,145 +85,253 @@ class DemonstratedTests:
             )
         else:
             before = len(self.report.findings)
-            self._starts()
-            self._states()
-            self._views()
-            if len(self.report.findings) == before:
-                total = len(self.shown.episodes)
+            if not demonstrations:
+                self._poses()
+                self._states()
+            self._views(demonstrations)
+            if len(self.report.findings) == before and not demonstrations:
                 self.report.good["demonstrated"] = (
-                    f"rollouts begin and stay where the {total} demonstrations went"
+                    "rollouts begin, grasp and stay where the "
+                    f"{len(self.shown.episodes)} demonstrations went"
                 )
 
     def _say(
-        self, kind: str, about: str, sentence: str, found: dict[int, float], unit: str,
+        self, kind: str, about: str, sentence: str, found: Mapping[int, float], unit: str,
         apart: str, command: str, cost: float,
     ) -> None:  # fmt: skip
-        size = median_interval(np.array(list(found.values())))
-        worst = max(found, key=lambda e: abs(found[e])) if unit != "s" else min(
-            found, key=lambda e: found[e])  # fmt: skip
-        self.report.findings.append(
-            AbsoluteFinding(
-                kind, about, sentence, size, unit, tuple(sorted(found)),
-                len(self.rollouts.episodes), worst, apart, command, cost,
-            )
+        worst = min(found, key=lambda e: found[e]) if unit == "s" else None  # the earliest
+        self.report.add(
+            kind, about, sentence, found, len(self.rollouts.episodes), command, cost, unit=unit,
+            apart=apart, worst=worst,
         )  # fmt: skip
+
+    # Joints
+
+    def _poses(self) -> None:
+        """Find rollouts that begin, or first use the gripper, outside all demonstrated poses."""
+        began = set[int]()
+        for kind, pose_of, does, fix in (
+            ("start_outside", self._starts, "begin outside all demonstrated starts",
+             "Begin where demonstrations do, or record some from there"),
+            ("grasp_outside", self._grasps, "first use the gripper where no demonstration did",
+             "Put the object where demonstrations had it, or record some with it there"),
+        ):  # fmt: skip
+            shown = pose_of(self.shown, self._shown)
+            if len(shown) < LEAST:
+                continue
+            reach = np.maximum(np.ptp(self._shown, axis=0), 1e-9)
+            low, high = (f(list(shown.values()), axis=0) for f in (np.min, np.max))
+            room = START_MARGIN * (high - low) + 0.05 * reach
+            out: dict[int, tuple[int, float]] = {}
+            for index, pose in pose_of(self.rollouts, self._rolled).items():
+                off = np.maximum(low - room - pose, pose - high - room) / reach
+                if off.max() > 0 and index not in began:
+                    k = int(off.argmax())
+                    out[index] = k, float(pose[k] - (low[k] if pose[k] < low[k] else high[k]))
+            began |= set(out)
+            if out:
+                joint = Counter(k for k, _ in out.values()).most_common(1)[0][0]
+                self._say(
+                    kind, self.names[joint], f"Rollouts {does}: {self.names[joint]} is beyond "
+                    "them by", {e: v for e, (k, v) in out.items() if k == joint}, "units",
+                    "another zero or calibration", fix, 40.0,
+                )  # fmt: skip
+
+    def _starts(self, table: FrameTable, state: FloatArray) -> dict[int, FloatArray]:
+        return {e: rows[0] for e, rows in self._rows(table, state).items()}
+
+    def _grasps(self, table: FrameTable, state: FloatArray) -> dict[int, FloatArray]:
+        """Return each episode's pose where its gripper is first sent far within a second."""
+        hands = [k for k, name in enumerate(table.info.names(ACTION)) if is_grip(name)]
+        sent = np.asarray(table.columns[ACTION], np.float64)[:, hands[:1]]
+        span, travel, found = round(table.info.fps), np.ptp(sent), dict[int, FloatArray]()
+        for one in table.episodes if hands else ():
+            rows = table.rows_of(one.index)
+            far = np.abs(sent[rows][span:] - sent[rows][:-span]) > GRIPS * travel
+            if far.any():
+                found[one.index] = state[rows][int(far.argmax()) + span]
+        return found
 
     def _rows(self, table: FrameTable, values: FloatArray) -> dict[int, FloatArray]:
         found = {}
         for one in table.episodes:
             own = values[table.rows_of(one.index)]
             if len(own):
-                found[one.index] = own[np.unique(np.linspace(0, len(own) - 1, ROWS).astype(int))]
+                found[one.index] = own[evenly(len(own), ROWS)]
         return found
-
-    def _starts(self) -> None:
-        firsts = np.stack([rows[0] for rows in self._rows(self.shown, self._shown).values()])
-        low, high = firsts.min(axis=0), firsts.max(axis=0)
-        reach = np.ptp(self._shown, axis=0)
-        room = START_MARGIN * (high - low) + 0.05 * reach
-        out: dict[int, tuple[int, float]] = {}
-        for index, rows in self._rows(self.rollouts, self._rolled).items():
-            off = np.maximum(low - room - rows[0], rows[0] - high - room) / np.maximum(reach, 1e-9)
-            if off.max() > 0:
-                k = int(off.argmax())
-                nearest = low[k] if rows[0][k] < low[k] else high[k]
-                out[index] = k, float(rows[0][k] - nearest)
-        if not out:
-            return
-        joint = Counter(k for k, _ in out.values()).most_common(1)[0][0]
-        found = {e: v for e, (k, v) in out.items() if k == joint}
-        self._say(
-            "start_outside", self.names[joint], "Rollouts begin outside all demonstrated starts: "
-            f"{self.names[joint]} is beyond them by", found, "units", "another zero or calibration",
-            "Begin where demonstrations do, or record some from there", 40.0,
-        )  # fmt: skip
 
     def _states(self) -> None:
         scale = np.maximum(self._shown.std(axis=0), 0.02 * np.ptp(self._shown, axis=0) + 1e-9)
         shown = {e: r / scale for e, r in self._rows(self.shown, self._shown).items()}
         rolled = {e: r / scale for e, r in self._rows(self.rollouts, self._rolled).items()}
-        left = self._left(shown, rolled)
+        left = _left(shown, rolled)
         if not left:
             return
         joints = Counter(int(np.abs(rolled[e][k] - near).argmax()) for e, (k, near) in left.items())
         joint = self.names[joints.most_common(1)[0][0]]
+        lengths, fps = {e.index: e.length for e in self.rollouts.episodes}, self.rollouts.info.fps
+        times = {e: k * max(1.0, (lengths[e] - 1) / (ROWS - 1)) / fps for e, (k, _) in left.items()}
         self._say(
             "left_demonstrations", joint, "Rollouts go where no demonstration went, most in "
-            f"{joint}, after", self._times(left), "s", "cause and effect: a policy that is lost "
-            "leaves them, too", f"Look there: gaploop review {self.root}; record corrections from "
-            "there", 30.0,
+            f"{joint}, after", times, "s", "cause and effect: a policy that is lost leaves them, "
+            "too", f"Look there: gaploop review {self.root}; record corrections from there", 30.0,
         )  # fmt: skip
 
-    def _times(self, left: dict[int, tuple[int, FloatArray]]) -> dict[int, float]:
-        lengths = {e.index: e.length for e in self.rollouts.episodes}
-        fps = self.rollouts.info.fps
-        return {e: k * max(1.0, (lengths[e] - 1) / (ROWS - 1)) / fps for e, (k, _) in left.items()}
+    # Cameras
 
-    def _left(
-        self, shown: dict[int, FloatArray], rolled: dict[int, FloatArray]
-    ) -> dict[int, tuple[int, FloatArray]]:
-        """Return, of each rollout that leaves, the place of the first row and the nearest known."""
-        some = [list(shown)[k] for k in evenly(len(shown), MOST)]
-        bank = np.concatenate([shown[e] for e in some])
-        owner = np.repeat(some, [len(shown[e]) for e in some])
-        reach = max(
-            _sustained(_nearest(shown[e], bank[owner != e])[0]).max(initial=0.0) for e in some
-        )
-        left = {}
-        for index, rows in rolled.items():
-            away, near = _nearest(rows, bank)
-            far = np.flatnonzero(_sustained(away) > MARGIN * reach)
-            if len(far):
-                left[index] = int(far[0]), bank[near[far[0]]]
-        return left
-
-    def _views(self) -> None:
-        """Find cameras that show what they never did, or what another one did."""
-        have = [k for k in self.rollouts.info.picture_keys if k in self.shown.info.picture_keys]
-        known = {k: self._thumbs(self.shown, k) for k in have}
-        now = {k: self._thumbs(self.rollouts, k) for k in have}
-        fits = {
-            (a, b): float(np.median([
-                _nearest(rows, np.concatenate(list(known[b].values())))[0].mean()
-                for rows in now[a].values()
-            ]))
-            for a in have for b in have if now[a] and known[b]
-        }  # fmt: skip
-        for a in have:
-            name, best = a.removeprefix(IMAGES), min(have, key=lambda b: fits.get((a, b), np.inf))
-            if best != a and fits[a, best] < 0.4 * fits[a, a]:
-                other = best.removeprefix(IMAGES)
-                share = {e: float(fits[a, a] / max(fits[a, best], 1.0)) for e in now[a]}
-                self._say(
-                    "camera_order", name, f"Camera {name} shows what {other} showed in the "
-                    f"demonstrations; it is closer to it than to {name}, times", share, "",
-                    "", f"Exchange {name} and {other} in --robot.cameras, or by --rename_map",
-                    125.0,
-                )  # fmt: skip
+    def _views(self, demonstrations: bool) -> None:
+        """Find cameras that show what they never did, or that were changed in a way that shows."""
+        keys = [k for k in self.rollouts.info.picture_keys if k in self.shown.info.picture_keys]
+        known = {k: self._thumbs(self.shown, k) for k in keys}
+        now = {k: self._thumbs(self.rollouts, k) for k in keys}
+        for key in keys:
+            if len(known[key]) < LEAST or not now[key] or self._changed(key, known, now):
                 continue
-            left = self._left(known[a], now[a]) if len(known[a]) >= LEAST else {}
-            if len(left) > 0.5 * len(now[a]):
-                bank = np.concatenate(list(known[a].values()))
-                off = {e: float(_nearest(now[a][e], bank)[0].mean()) for e in left}
+            if demonstrations:
+                continue
+            name = key.removeprefix(IMAGES)
+            shown, rolled = ({e: _flat(x, COARSE) for e, x in s[key].items()} for s in (known, now))
+            left = _left(shown, rolled)
+            if len(left) > 0.5 * len(rolled):
+                bank = np.concatenate(list(shown.values()))
                 self._say(
                     "unfamiliar_view", name, f"Camera {name} shows what it never did in the "
-                    "demonstrations: the nearest of their pictures differs in mean by", off,
-                    "levels", "light, a moved camera, another object or background",
+                    "demonstrations: the nearest of their pictures differs in mean by",
+                    {e: float(_nearest(rolled[e], bank)[0].mean()) for e in left}, "levels",
+                    "light, a moved camera, another object or background",
                     f"Look at both: gaploop review {self.root}, gaploop review {self.training}",
                     35.0,
                 )  # fmt: skip
+                continue
+            self._scenes(name, known[key], now[key])
 
-    def _thumbs(self, table: FrameTable, key: str) -> dict[int, FloatArray]:
-        """Return small pictures of some episodes, each of shape (n, pixels), rms in levels."""
+    def _thumbs(self, table: FrameTable, key: str) -> Views:
         found = {}
-        for k in evenly(len(table.episodes), 16):
-            one = table.episodes[k]
+        for one in (table.episodes[k] for k in evenly(len(table.episodes), SEEN)):
             rows = evenly(one.length, VIEWS)
             shown = pictures_at(table.info, one, key, rows)
             small = [cv2.resize(shown[r], THUMB, interpolation=cv2.INTER_AREA) for r in rows]
-            values = np.stack(small).reshape(len(rows), -1).astype(np.float64)
-            found[one.index] = values / values.shape[1] ** 0.5
+            found[one.index] = np.asarray(small, np.uint8)
         return found
+
+    def _changed(self, key: str, known: Mapping[str, Views], now: Mapping[str, Views]) -> bool:
+        """Say whether the usual first picture is another camera's, or cut, or has other colours."""
+        name = key.removeprefix(IMAGES)
+        usual = {k: np.median([p[0] for p in v.values()], axis=0) for k, v in known.items() if v}
+        firsts = {e: p[0].astype(np.float64) for e, p in now[key].items()}
+        here = np.median(list(firsts.values()), axis=0)
+        shown = [p[0] for p in known[key].values()]
+        chance = _apart(np.median(shown[::2], axis=0), np.median(shown[1::2], axis=0))
+        straight = _apart(here, usual[key])
+        best = min(_changes(key, usual), key=lambda change: change.away(here))
+        closer = [p for p in firsts.values() if best.away(p) < _apart(p, usual[key])]
+        if (
+            best.away(here) > UNDONE * straight
+            or straight < 2 * chance
+            or len(closer) < AGREE * len(firsts)
+        ):
+            return False
+        drawn, every = np.random.default_rng(0), np.array(list(firsts.values()))
+        ratios = list[float]()
+        for _ in range(RESAMPLED):
+            some = np.median(every[drawn.integers(len(every), size=len(every))], axis=0)
+            ratios.append(_apart(some, usual[key]) / max(best.away(some), 0.5))
+        low, middle, high = np.percentile(ratios, [2.5, 50, 97.5])
+        self.report.add(
+            best.kind, name, f"Camera {name} {best.words}: so understood, its usual first picture "
+            "is closer to the demonstrations', by a factor of", list(firsts), len(firsts),
+            best.fix, 125.0, size=Estimate(float(middle), float(low), float(high)),
+            apart="a camera that was moved" if best.kind == "wrong_crop" else "",
+        )  # fmt: skip
+        return True
+
+    def _scenes(self, name: str, known: Views, now: Views) -> None:
+        """Find rollouts whose first picture is like none of the demonstrations'."""
+        shown, rolled = ({e: _flat(p[:1], THUMB) for e, p in s.items()} for s in (known, now))
+        every = np.concatenate(list(shown.values()))
+        own = [
+            float(_nearest(rows, np.delete(every, k, axis=0))[0][0])
+            for k, rows in enumerate(shown.values())
+        ]
+        away = {e: float(_nearest(rows, every)[0][0]) for e, rows in rolled.items()}
+        out = {e: d / max(float(np.median(own)), 0.5) for e, d in away.items()
+               if d > MARGIN * max(own)}  # fmt: skip
+        if out:
+            self._say(
+                "scene_outside", name, f"Rollouts begin with a scene that {name} saw in no "
+                "demonstration: times as far from the nearest as these are from each other", out,
+                "", "light, another object, a person in the picture",
+                f"Look at both: gaploop review {self.root}, gaploop review {self.training}; record "
+                "demonstrations of such scenes", 33.0,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PictureChange:
+    """What may have been done to a camera's pictures: undone, they are like `usual`."""
+
+    kind: str
+    words: str
+    fix: str
+    usual: FloatArray
+    undo: Callable[[FloatArray], FloatArray] = lambda picture: picture
+
+    def away(self, picture: FloatArray) -> float:
+        """Return how far a picture is from what it would be [levels]."""
+        return _apart(self.undo(picture), self.usual)
+
+
+def _changes(key: str, usual: Mapping[str, FloatArray]) -> Iterator[PictureChange]:
+    name = key.removeprefix(IMAGES)
+    for other in (k for k in usual if k != key):
+        to = other.removeprefix(IMAGES)
+        yield PictureChange(
+            "camera_order", f"shows what {to} showed in the demonstrations",
+            f"Exchange {name} and {to} in --robot.cameras, or by --rename_map", usual[other],
+        )  # fmt: skip
+    yield PictureChange(
+        "colour_order", "has red and blue exchanged", "Give pictures as RGB: OpenCV's are BGR "
+        "(cv2.cvtColor, or color_mode: rgb)", usual[key], lambda p: p[..., ::-1],
+    )  # fmt: skip
+    fix = "Crop and resize pictures as for the policy's training"
+    for share, (x, y) in itertools.product(CROPS, ((1, 1), (1, 0), (0, 1))):
+        part = "the picture" if x and y else "the width" if x else "the height"
+        fx, fy = share if x else 1.0, share if y else 1.0
+        yield PictureChange(
+            "wrong_crop", f"is cut to {share:.0%} of {part}", fix, cut_to(usual[key], fx, fy)
+        )
+        yield PictureChange(
+            "wrong_crop", f"shows {part} {1 / share:.2g} times as large as it did", fix, usual[key],
+            lambda p, fx=fx, fy=fy: cut_to(p, fx, fy),  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def _apart(a: FloatArray, b: FloatArray) -> float:
+    return float(np.abs(a - b).mean())
+
+
+def _flat(pictures: Images, size: tuple[int, int]) -> FloatArray:
+    """Return pictures as rows whose distances are rms differences [levels]."""
+    small = [cv2.resize(p, size, interpolation=cv2.INTER_AREA) for p in pictures]
+    values = np.stack(small).reshape(len(small), -1).astype(np.float64)
+    return np.asarray(values / values.shape[1] ** 0.5)
+
+
+def _left(
+    shown: Mapping[int, FloatArray], rolled: Mapping[int, FloatArray]
+) -> dict[int, tuple[int, FloatArray]]:
+    """Return, of each rollout that leaves, the place of the first row and the nearest known."""
+    some = [list(shown)[k] for k in evenly(len(shown), MOST)]
+    bank = np.concatenate([shown[e] for e in some])
+    owner = np.repeat(some, [len(shown[e]) for e in some])
+    reach = max(_sustained(_nearest(shown[e], bank[owner != e])[0]).max(initial=0.0) for e in some)
+    left = {}
+    for index, rows in rolled.items():
+        away, near = _nearest(rows, bank)
+        far = np.flatnonzero(_sustained(away) > MARGIN * reach)
+        if len(far):
+            left[index] = int(far[0]), bank[near[far[0]]]
+    return left
 
 
 def _nearest(rows: FloatArray, bank: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:

@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.statistics import Estimate, median_interval
+from gaploop.core.statistics import Estimate
 from gaploop.core.units import plainly_radians
 from gaploop.datasets import layout
 from gaploop.datasets.absolute import arm
-from gaploop.datasets.absolute.findings import AbsoluteFinding, AbsoluteReport
+from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import MotionRecording
 from gaploop.datasets.check.frames import stretches
 
@@ -52,25 +52,12 @@ class EpisodeTests:
         if len(self.report.findings) == before:
             self.report.good["episodes"] = "episodes are alike in length, motion, start and wording"
 
-    def _say(
-        self,
-        kind: str,
-        sentence: str,
-        found: dict[int, float],
-        unit: str,
-        apart: str,
-        command: str,
-        cost: float,
-    ) -> None:
+    def _say(self, kind: str, sentence: str, found: dict[int, float], unit: str, apart: str,
+             command: str, cost_deg: float) -> None:  # fmt: skip
         if found:
-            size = median_interval(np.array(list(found.values())))
-            worst = max(found, key=lambda e: abs(found[e]))
-            self.report.findings.append(
-                AbsoluteFinding(
-                    kind, "", sentence, size, unit, tuple(sorted(found)), self.total, worst, apart,
-                    command, cost,
-                )
-            )  # fmt: skip
+            self.report.add(
+                kind, "", sentence, found, self.total, command, cost_deg, unit=unit, apart=apart
+            )
 
     def _tasks(self) -> None:
         """Find tasks that differ by case, spaces or a full stop only."""
@@ -86,7 +73,7 @@ class EpisodeTests:
             if len(wordings) < 2:
                 continue
             most = max(wordings, key=lambda w: len(wordings[w]))
-            odd = {e: 1.0 for w, found in wordings.items() if w != most for e in found}
+            odd = {e for w, found in wordings.items() if w != most for e in found}
             if any(row.get("gap_uid") for row in rows):
                 task = shlex.quote(json.dumps({"task": most}, ensure_ascii=False))
                 listed = "[" + ", ".join(map(str, sorted(odd))) + "]"
@@ -96,13 +83,11 @@ class EpisodeTests:
                 fix = f"lerobot-edit-dataset --repo_id=me/it --root={self.root} "
                 fix += "--operation.type=modify_tasks --operation.task_replacements="
                 fix += shlex.quote(json.dumps(other, ensure_ascii=False))
-            size = Estimate(len(wordings), len(wordings), len(wordings))
-            self.report.findings.append(
-                AbsoluteFinding(
-                    "task_wording", most, f"One task is worded in {len(wordings)} ways that differ "
-                    "by case, spaces or a full stop", size, "", tuple(sorted(odd)), self.total,
-                    min(odd), "", fix, 7.0,
-                )
+            n = len(wordings)
+            self.report.add(
+                "task_wording", most, f"One task is worded in {n} ways that differ by case, spaces "
+                "or a full stop", sorted(odd), self.total, fix, 7.0, worst=min(odd),
+                size=Estimate(n, n, n),
             )  # fmt: skip
 
     def _motion(self) -> None:
@@ -182,14 +167,11 @@ class EpisodeTests:
             if first >= 3 and len(whole) - first >= 3 and abs(step) > START_DEG and clear > 8:
                 before = starts[:first] - np.median(starts[:first])
                 half = 1.57 * float(np.ptp(np.percentile(before, [25, 75]))) / first**0.5
-                after = tuple(e.index for e in whole[first:])
-                name = self.recording.joints[k].name
-                self.report.findings.append(
-                    AbsoluteFinding(
-                        "start_change", name, f"From episode {after[0]} on, {name} starts "
-                        "elsewhere, by", Estimate(step, step - half, step + half),
-                        self.recording.unit or "units", after, len(whole), after[0],
-                        "another resting pose, both arms calibrated anew",
-                        f"gaploop review {self.root}", 0.3 * abs(step),
-                    )
+                after, name = [e.index for e in whole[first:]], self.recording.joints[k].name
+                self.report.add(
+                    "start_change", name, f"From episode {after[0]} on, {name} starts elsewhere, "
+                    "by", after, len(whole), f"gaploop review {self.root}", 0.3 * abs(step),
+                    unit=self.recording.unit or "units", worst=after[0],
+                    size=Estimate(step, step - half, step + half),
+                    apart="another resting pose, both arms calibrated anew",
                 )  # fmt: skip

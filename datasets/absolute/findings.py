@@ -9,73 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.core.errors import unknown_choice
-from gaploop.core.statistics import Estimate
+from gaploop.core.statistics import Estimate, median_interval
 
 SHOWN: Final = 7
 """Sentences that are printed; --json has all."""
 FEWEST: Final = 5
 """Episodes; from fewer no interval can be told, so nothing is set against another day."""
-KINDS: Final[Mapping[str, str]] = {
-    "reversed_joint": "commands that a joint answers the wrong way round",
-    "swapped_joints": "commands that another joint answers",
-    "mixed_units": "commands and readings, or episodes, in different units",
-    "dead_joint": "joints that don't answer",
-    "clipped_joint": "readings that stop at one value",
-    "offset": "readings off a resting command",
-    "drift": "an offset that grows",
-    "zero_change": "an offset that changes between two episodes",
-    "dead_band": "play or friction at reversals",
-    "joint_delay": "one joint later than the others",
-    "action_lag": "an arm that follows late, or before it is told",
-    "gain": "joints that go too far or not far enough",
-    "speed_limit": "a top speed below what is asked",
-    "repeats": "readings that repeat",
-    "frozen_state": "readings that stand still while commands move",
-    "jumps": "single readings far off",
-    "missing": "missing values",
-    "quantum": "readings in coarse steps",
-    "noise": "noise at rest",
-    "empty_grasp": "a gripper that closes on nothing",
-    "stalled_gripper": "a gripper that is told to open and doesn't",
-    "short_episode": "episodes of a frame or two",
-    "motionless": "episodes without motion",
-    "noise_episode": "episodes of noise",
-    "idle_start": "idle starts",
-    "pause": "long pauses",
-    "task_wording": "tasks that differ by a full stop",
-    "start_change": "starting poses that change for good",
-    "camera_age": "pictures older than readings",
-    "camera_rate": "cameras slower than the rows",
-    "frozen_camera": "pictures that stand still",
-    "black_camera": "black pictures",
-    "exposure": "brightness that hunts",
-    "flicker": "flicker of mains light",
-    "blur": "blurred pictures",
-    "moved_camera": "a camera that was moved",
-    "swapped_cameras": "cameras that change places",
-    "wrong_features": "joints or cameras that a policy needs and the data lacks",
-    "no_normaliser": "a policy whose processors lack their statistics",
-    "wrong_statistics": "a policy that normalises by another dataset's statistics",
-    "wrong_units": "data in other units than a policy learned from",
-    "wrong_rate": "data at another rate than a policy learned from",
-    "joint_order": "joints in another order than a policy learned from",
-    "joint_sign": "a joint the other way round than a policy learned it",
-    "action_kind": "absolute actions and changes taken for each other",
-    "camera_order": "cameras exchanged since a policy learned from them",
-    "colour_order": "red and blue exchanged",
-    "wrong_crop": "pictures cropped or stretched otherwise",
-    "wrong_task": "a task in words that a policy never learned",
-    "observation_steps": "fewer observations than a policy looks back over",
-    "constant_input": "a joint that hardly moved in a policy's training",
-    "undertrained": "a policy that doesn't command what its demonstrations do",
-    "overfitted": "a policy that knows only the episodes it learned from",
-    "ignored_camera": "a camera that a policy hardly looks at",
-    "start_outside": "rollouts that begin where no demonstration did",
-    "left_demonstrations": "rollouts that go where no demonstration went",
-    "unfamiliar_view": "pictures unlike all of the demonstrations'",
-}
-"""Every kind of finding, and what it looks for."""
 WITHOUT: Final = (
     "short_episode", "motionless", "noise_episode", "frozen_state", "frozen_camera", "black_camera",
     "empty_grasp", "missing", "stalled_gripper",
@@ -98,13 +40,22 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
         "reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras", "wrong_features",
         "no_normaliser", "wrong_statistics", "wrong_units", "wrong_rate", "joint_order",
         "joint_sign", "action_kind", "camera_order", "colour_order", "wrong_crop", "wrong_task",
-        "observation_steps", "start_outside", "unfamiliar_view",
+        "observation_steps", "start_outside", "grasp_outside", "scene_outside", "unfamiliar_view",
     ),
     "the policy": ("constant_input", "undertrained", "overfitted", "ignored_camera"),
-    "the data": ("short_episode", "noise_episode", "left_demonstrations"),
+    "the data": (
+        "short_episode", "noise_episode", "left_demonstrations", "two_ways", "too_few",
+    ),
 }  # fmt: skip
 BELONGS: Final = {kind: where for where, kinds in _BELONGS.items() for kind in kinds}
-"""Where a kind belongs: one of nine dimensions, the deployment (settings), policy, or data."""
+"""Every kind of finding, and where it belongs: one of nine dimensions, the deployment (settings),
+the policy, or the data."""
+UNKNOWN: Final = Estimate(float("nan"), float("nan"), float("nan"))
+
+
+def scaled(size: Estimate, factor: float) -> Estimate:
+    """Return an estimate in another unit."""
+    return Estimate(factor * size.value, factor * size.low, factor * size.high)
 
 
 @dataclass(frozen=True)
@@ -112,7 +63,7 @@ class AbsoluteFinding:
     """One true sentence about a recording.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `BELONGS`.
         about: the joint, camera or task.
         sentence: at most 30 words.
         estimate: the number in it.
@@ -203,6 +154,45 @@ class AbsoluteReport:
     good: dict[str, str] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
 
+    def add(
+        self,
+        kind: str,
+        about: str,
+        sentence: str,
+        found: Mapping[int, float] | Sequence[int],
+        of: int,
+        command: str,
+        cost_deg: float | None = None,
+        *,
+        unit: str = "",
+        size: Estimate | None = None,
+        apart: str = "",
+        worst: int | None = None,
+    ) -> None:
+        """Add a finding; see `AbsoluteFinding`.
+
+        Args:
+            found: the episodes that show it; with each one's number, their median is the estimate
+                and the largest is the worst, unless these are given.
+            cost_deg: by default the estimate.
+        """
+        if isinstance(found, Mapping):
+            size = size or median_interval(np.array(list(found.values())))
+            worst = max(found, key=lambda e: abs(found[e])) if worst is None else worst
+        size = size or UNKNOWN
+        cost_deg = abs(size.value) if cost_deg is None else cost_deg
+        episodes = tuple(sorted(found))
+        self.findings.append(
+            AbsoluteFinding(
+                kind, about, sentence, size, unit, episodes, of, worst, apart, command, cost_deg
+            )
+        )
+
+    def note(self, what: str, about: str, unit: str, size: Estimate, least: float) -> None:
+        """Add a figure, if it is known."""
+        if np.isfinite(size.value):
+            self.figures.append(Figure(what, about, unit, size, least))
+
     def rank(self) -> None:
         """Put what costs most first."""
         self.findings.sort(key=lambda f: -f.cost_deg)
@@ -255,8 +245,8 @@ class AbsoluteReport:
             UnknownChoiceError: no such kind.
         """
         for kind in kinds:
-            if kind not in ("any", *KINDS):
-                raise unknown_choice("kind", kind, ["any", *KINDS])
+            if kind not in ("any", *BELONGS):
+                raise unknown_choice("kind", kind, ["any", *BELONGS])
         return [f for f in self.findings if "any" in kinds or f.kind in kinds]
 
     def without(self, episodes: Sequence[int], total: int) -> str:

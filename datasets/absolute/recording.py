@@ -29,6 +29,11 @@ STEPS: Final = 5.0
 """Commands that spread by less than so many of the readings' steps may be steps themselves."""
 
 
+def is_grip(name: str) -> bool:
+    """Say whether a joint's name is that of a gripper or a hand."""
+    return any(word in name.lower() for word in GRIPS)
+
+
 @dataclass(frozen=True)
 class RecordedJoint:
     """One joint: its columns in action and state, and what one unit of these is worth.
@@ -110,11 +115,11 @@ def read_recording(root: Path, at_most: int = EPISODES) -> MotionRecording:
         why = "no joint of the state answers one of the action" if usable else "values are missing"
         return MotionRecording(info, lengths, why_not=why, missing_rows=missing)
     names = info.names(STATE)
-    is_grip = [any(word in names[s].lower() for word in GRIPS) for _, s in pairs]
-    body = [s for (_, s), grip in zip(pairs, is_grip, strict=True) if not grip]
+    is_hand = [is_grip(names[s]) for _, s in pairs]
+    body = [s for (_, s), grip in zip(pairs, is_hand, strict=True) if not grip]
     in_radians = bool(body) and float(np.abs(state[whole][:, body]).max()) <= TURN_RAD
     joints = []
-    for (a, s), grip in zip(pairs, is_grip, strict=True):
+    for (a, s), grip in zip(pairs, is_hand, strict=True):
         travel = float(np.ptp(np.r_[action[whole, a], state[whole, s]]))
         scale = 100.0 / (travel or 1.0) if grip else math.degrees(1.0) if in_radians else 1.0
         joints.append(RecordedJoint(names[s].removesuffix(".pos"), a, s, scale, grip))
@@ -146,11 +151,7 @@ def recording_of(
     feature = {"dtype": "float32", "shape": (len(names),), "names": [f"{n}.pos" for n in names]}
     features = {ACTION: feature, STATE: feature}
     info = DatasetInfo(Path(), fps, features, "", len(made), sum(len(u) for u, _ in made))
-    grips = [any(word in name.lower() for word in GRIPS) for name in names]
-    joints = tuple(
-        RecordedJoint(name, k, k, 1.0, grip)
-        for k, (name, grip) in enumerate(zip(names, grips, strict=True))
-    )
+    joints = tuple(RecordedJoint(n, k, k, 1.0, is_grip(n)) for k, n in enumerate(names))
     episodes = tuple(Episode(i, u, y) for i, (u, y) in enumerate(made))
     return MotionRecording(info, {e.index: len(e.command) for e in episodes}, joints, episodes)
 

@@ -24,8 +24,7 @@ import filelock
 import xxhash
 
 from gaploop.core import platform_calls
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import note_made_from
+from gaploop.core.consent import Place, note_made_from
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_atomically
 

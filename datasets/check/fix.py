@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core import consent, platform_calls
-from gaploop.core.consent_store import note_made_from
+from gaploop.core.consent import note_made_from
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, refuse_lfs_pointers
 from gaploop.core.paths import refuse_links_out

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gaploop.core import journal_format, labels
-from gaploop.core.consent import ConsentRegister, Use, consent_ids
-from gaploop.core.consent_store import load_register
+from gaploop.core.consent import ConsentRegister, Use, consent_ids, load_register
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json, regular_file
 from gaploop.core.journal_format import read_end, read_header, take_folders

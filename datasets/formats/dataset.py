@@ -1,4 +1,4 @@
-"""A LeRobot v3 dataset on its way out, and foreign episodes into a new one.
+"""A LeRobot v3 dataset read as recordings, and recordings written to a new one.
 
 Episodes come one after another, pictures one at a time; a new dataset is there whole, or not at
 all.
@@ -6,10 +6,7 @@ all.
 
 from __future__ import annotations
 
-import functools
-import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +16,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core import labels
-from gaploop.core.consent import Place, Use, require_consent
-from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.consent import Place, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
@@ -29,107 +24,24 @@ from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.episodes_table import gap_row
-from gaploop.datasets.formats.foreign import not_finite_row
-from gaploop.datasets.formats.model import About, Advance, ForeignRecording, Outgoing, Recording
+from gaploop.datasets.formats.foreign import (
+    About,
+    ForeignRecording,
+    Recording,
+    not_finite_row,
+)
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import pictures_of, video_of
+from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.new_dataset import NewDataset
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import (
-    DamagedVideoError,
     Encoding,
     VideoRange,
     VideoWriter,
-    count_frames,
     encode,
     verify,
 )
-
-
-def open_dataset(
-    root: Path,
-    output: Path,
-    only: Sequence[int] | None = None,
-    *,
-    whole_only: bool = False,
-) -> Outgoing:
-    """Open a dataset for exporting it to `output`.
-
-    Args:
-        whole_only: leave episodes out that rows or pictures are missing of, rather than refuse.
-
-    Raises:
-        UnusableInputError: no dataset, an unknown episode, a missing video, or a take with people
-            in it whose consent doesn't cover a copy today.
-    """
-    info = layout.read_info(Path(root))
-    episodes = layout.read_episodes(info, sorted(set(only)) if only is not None else None)
-    if not episodes:
-        raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
-    about, notes = exported_features(info)
-    videos = [k for k in about.features if about.features[k]["dtype"] == "video"]
-    rows: Counter[int] = Counter()
-    for file in layout.data_files(info.root):
-        rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
-
-    @functools.cache
-    def pictures_in(path: Path) -> tuple[int, str]:
-        try:
-            return count_frames(path), ""
-        except DamagedVideoError as error:
-            return 0, str(error)
-
-    left_out: dict[int, str] = {}
-    for episode in episodes:  # before anything is written
-        if rows[episode.index] != episode.length:
-            left_out[episode.index] = f"{rows[episode.index]} rows of {episode.length}"
-        for key in videos:
-            path, start_s = video_of(info, episode.row, key)
-            if path is None or not path.is_file():
-                left_out[episode.index] = f"the video of {key} is missing"
-                continue
-            count, damage = pictures_in(path)
-            if count < round(start_s * info.fps) + episode.length:
-                left_out[episode.index] = damage or f"pictures of {key} are missing"
-    if left_out and not whole_only:
-        index, reason = next(iter(left_out.items()))
-        raise UnusableInputError(
-            f"{info.root}, episode {index}: {reason}. Get what is missing; leave the episode out "
-            f"with --episodes; or drop pictures first: gaploop convert {info.root} "
-            f"--drop_videos=true --output_dir=OUT. More with: gaploop check {info.root}"
-        )
-    episodes = [e for e in episodes if e.index not in left_out]
-    if not episodes:
-        reasons = "; ".join(sorted(set(left_out.values()))[:3])
-        raise layout.damaged(root, f"no episode is whole ({reasons}).")
-    infos = [episode.info for episode in episodes]
-    twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
-    if twice is not None:
-        raise UnusableInputError(
-            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop check {root} --fix"
-        )
-
-    def check() -> None:
-        require_consent(load_register(), infos, Use.PUBLISH, f"Dataset {root}")
-
-    # Noted first: a withdrawal at the same moment is seen by the check, or finds the place.
-    note_places(infos, Place("export", str(output.absolute())))
-    check()
-    uids = {e.info.uid for e in episodes}
-    events = labels.read(info.root / layout.LABELS)
-    return Outgoing(
-        root=info.root,
-        about=about,
-        lengths=tuple(e.length for e in episodes),
-        rows=tuple(gap_row(e) for e in episodes),
-        tasks=tuple(e.info.task for e in episodes),
-        labels=tuple(event.to_line() for event in events if event.uid in uids),
-        episodes=functools.partial(recordings, info, about, episodes),
-        notes=notes,
-        left_out=left_out,
-        check=check,
-    )
 
 
 def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
@@ -204,8 +116,6 @@ def recordings(
         yield Recording(task, episode.length, values, pictures, row, record)
 
 
-# -- Into a new dataset ----------------------------------------------------------------------------
-
 _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
 """Key frames stand every tenth frame, as in recordings, and no frame is reordered, so that packets
 can be copied."""
@@ -216,7 +126,7 @@ LOSSLESS: Final[Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
 def write_dataset(
     incoming: ForeignRecording,
     target: Path,
-    on_episode: Advance = lambda: None,
+    on_episode: Callable[[], None] = lambda: None,
     *,
     sources: Sequence[Path] = (),
     encoding: Encoding | None = None,
@@ -274,12 +184,6 @@ def write_dataset(
                 rows.append(dict(episode.row))
                 on_episode()
             writer.finish()
-            uids = {row.get("gap_uid") for row in rows}
-            lines = [f"{line}\n" for line in incoming.labels if json.loads(line)["uid"] in uids]
-            if lines:
-                path = stage / layout.LABELS
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text("".join(lines))
             amend(stage)
             if all(rows):
                 episodes_table.materialise(stage, dict(enumerate(rows)))

@@ -1,4 +1,8 @@
-"""Steps that the readers of foreign layouts share: keys, pictures, features, episodes."""
+"""What ALOHA's and Diffusion Policy's layouts share on their way into a LeRobot dataset.
+
+One description for all episodes, then episodes one at a time, pictures decoded one by one. What a
+layout doesn't say about itself is asked for, never guessed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import io
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,18 +23,120 @@ from numpy.typing import NDArray
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.core.take import Images, TakeInfo
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.datasets.formats.model import (
-    About,
-    Carried,
-    ForeignRecording,
-    ImportSettings,
-    Recording,
-)
+from gaploop.datasets.columns import IMAGES, PICTURES
 
 LARGEST_PICTURE: Final = 1 << 28
 """89 megapixels in RGB; more is no camera's, and a few bytes can ask for it [bytes]."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is the same for all episodes of a recording.
+
+    Attributes:
+        features: LeRobot's feature table, without the columns that LeRobot makes itself; numbers
+            are vectors, pictures have shape (height, width, 3).
+        keys: feature of pictures to what it is called in the foreign layout.
+    """
+
+    fps: float
+    robot_type: str
+    features: Mapping[str, Mapping[str, Any]]
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Features that hold numbers, in order."""
+        return tuple(n for n, f in self.features.items() if f["dtype"] not in PICTURES)
+
+    @property
+    def pictures(self) -> dict[str, str]:
+        """Features that hold pictures, in order, each with the camera's short name."""
+        found = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
+        return {n: n.removeprefix(IMAGES) for n in found}
+
+    def size(self, feature: str) -> tuple[int, int]:
+        """Return height and width of a camera's pictures [pixels]."""
+        height, width, _ = self.features[feature]["shape"]
+        return int(height), int(width)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One episode on its way from one layout to another.
+
+    Attributes:
+        columns: feature to values, one row per frame, shape (n,) or (n, width).
+        pictures: feature to its pictures, decoded one at a time.
+        row: the gap columns of `meta/episodes`; empty without any.
+        telemetry: the file of its control-rate record.
+    """
+
+    task: str
+    length: int
+    columns: Mapping[str, NDArray[Any]]
+    pictures: Mapping[str, Images]
+    row: Mapping[str, Any]
+    telemetry: bytes | None = None
+
+    @property
+    def uid(self) -> str:
+        """The take's uid; "" without gap columns."""
+        return str(self.row.get("gap_uid", ""))
+
+
+@dataclass(frozen=True)
+class ForeignRecording:
+    """A foreign recording of `count` episodes; `notes` say what was left out or decided."""
+
+    about: About
+    count: int
+    episodes: Callable[[], Iterator[Recording]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """What a foreign layout doesn't say about itself.
+
+    Attributes:
+        units: of action and state, such as `rad`; "" where nobody said.
+        keys: feature to the key, or keys joined end to end, that it is read from.
+        swap_red_blue: the source's pictures are BGR.
+    """
+
+    fps: float | None = None
+    units: str = ""
+    task: str = ""
+    robot_type: str = ""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: TakeKind | None = None
+    domain: Domain | None = None
+    outcome: Outcome | None = None
+    swap_red_blue: bool = False
+
+    def required_fps(self, where: Path, hint: str = "") -> float:
+        """Return the rate; UnusableInputError: nobody said it, or it isn't whole and above 0."""
+        if self.fps is None:
+            raise UnusableInputError(
+                f"{where} doesn't state its frames per second. Give them with --fps=…{hint}."
+            )
+        if self.fps <= 0 or self.fps != int(self.fps):
+            raise UnusableInputError(
+                f"--fps={self.fps:g}: LeRobot needs a whole number above 0. Resample first."
+            )
+        return float(self.fps)
+
+    def require_units(self, where: Path, hint: str = "") -> None:
+        """Refuse to go on where nobody said the units of action and state."""
+        if not self.units:
+            raise UnusableInputError(
+                f"{where} doesn't state the units of action and state, and gaploop doesn't guess. "
+                "Give them: --units=degrees, radians, normalized, m or another word; "
+                f"--units=unknown goes on without{hint}."
+            )
 
 
 def unpacked(content: bytes) -> Image | None:
@@ -52,17 +158,6 @@ def not_finite_row(values: NDArray[Any]) -> int | None:
     if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
         return None
     return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
-
-
-def require_finite(values: Mapping[str, NDArray[Any]], episode: str) -> None:
-    """Refuse an episode's values, by feature, with NaN or infinity: LeRobot can't train on them."""
-    for name, column in values.items():
-        bad = not_finite_row(column)
-        if bad is not None:
-            raise UnusableInputError(
-                f"Episode {episode}: {name} holds NaN or infinite values, first in row {bad}. "
-                "LeRobot can't train on it; leave that episode out or fix the source."
-            )
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -132,86 +227,39 @@ def described(
 def foreign_recording(
     about: About,
     settings: ImportSettings,
-    values: Mapping[str, NDArray[Any]],
-    pictures: Mapping[str, Images],
+    parts: Mapping[str, tuple[str, ...]],
+    rows: Callable[[str], NDArray[Any]],
+    pictures: Callable[[str, bool], Iterator[Image]],
     origin: str,
-    **known: Any,
+    domain: Domain = Domain.REAL,
 ) -> Recording:
-    """Return an episode that nobody gave gap columns yet.
+    """Return an episode of a layout, with the gap columns that nobody gave it yet.
 
     Args:
-        values: feature to values; `gap.*` are filled in where they are missing.
+        parts: feature to the keys that hold it, joined end to end.
+        rows: from a key to its values, shape (n, …).
+        pictures: from a key, and whether red and blue change places, to pictures.
         origin: what tells it from other episodes of its source; its uid is made from that and
             from its actions.
-        known: fields of `TakeInfo` that the source says, task and telemetry.
     """
-    require_finite(values, origin)
+    values: dict[str, NDArray[Any]] = {}
+    for name, keys in parts.items():
+        found = [as_float32(rows(key)) for key in keys]
+        values[name] = np.concatenate([f.reshape(len(f), -1) for f in found], axis=1)
+        if (bad := not_finite_row(values[name])) is not None:
+            raise UnusableInputError(
+                f"Episode {origin}: {name} holds NaN or infinite values, first in row {bad}. "
+                "LeRobot can't train on it; leave that episode out or fix the source."
+            )
+    swap = settings.swap_red_blue
+    shown = {name: partial(pictures, about.keys[name], swap) for name in about.pictures}
     action = np.ascontiguousarray(values[columns.ACTION])
     digest = hashlib.sha256(action.tobytes()).hexdigest()
     uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
     filled = columns.filled_columns(uid, action, about.fps, about.pictures.values())
-    task = str(known.pop("task", "") or settings.task)
-    telemetry = known.pop("telemetry", None)
     units = "" if settings.units == "unknown" else settings.units
-    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": units, **known})
-    info = replace(info, kind=settings.kind or info.kind, domain=settings.domain or info.domain)
+    kind = settings.kind or TakeKind.IMPORT
+    info = TakeInfo(uid=uid, kind=kind, domain=settings.domain or domain, units=units)
     row = columns.default_row(info, settings.outcome or Outcome.UNLABELLED)
     ordered = {name: {**filled, **values}[name] for name in about.numbers}
-    return Recording(task, len(action), ordered, dict(pictures), row, telemetry)
-
-
-@dataclass(frozen=True)
-class Maker:
-    """Makes recordings of what a layout holds under its own keys.
-
-    Attributes:
-        parts: of a recording that nobody gave gap columns, feature to the keys that hold it.
-        carried: what gaploop noted in it; None where it didn't write it.
-    """
-
-    about: About
-    settings: ImportSettings
-    parts: Mapping[str, tuple[str, ...]]
-    carried: Carried | None
-
-    def source(
-        self, count: int, episodes: Callable[[], Iterator[Recording]], notes: Iterable[str] = ()
-    ) -> ForeignRecording:
-        """Return the recording of `count` episodes."""
-        if self.carried is None:
-            return ForeignRecording(self.about, count, episodes, notes=tuple(notes))
-        return ForeignRecording(self.about, count, episodes, self.carried.labels, exact=True)
-
-    def __call__(
-        self,
-        index: int,
-        origin: str,
-        rows: Callable[[str], NDArray[Any]],
-        pictures: Callable[[str, bool], Iterator[Image]],
-        record: Callable[[str], bytes | None],
-        **known: Any,
-    ) -> Recording:
-        """Return an episode.
-
-        Args:
-            origin: as in `foreign_recording`, and so is `known`.
-            rows: from a key to its values, shape (n, …).
-            pictures: from a key, and whether red and blue change places, to pictures.
-            record: from a uid to the take's control-rate record, if there is one.
-        """
-        about, carried = self.about, self.carried
-        swap = self.settings.swap_red_blue and carried is None
-        shown = {name: partial(pictures, about.keys[name], swap) for name in about.pictures}
-        values: dict[str, NDArray[Any]] = {}
-        if carried is None:
-            for name, keys in self.parts.items():
-                found = [as_float32(rows(key)) for key in keys]
-                values[name] = np.concatenate([f.reshape(len(f), -1) for f in found], axis=1)
-            return foreign_recording(about, self.settings, values, shown, origin, **known)
-        for name in about.numbers:
-            stored = rows(about.keys[name])
-            narrow = tuple(about.features[name]["shape"]) == (1,)
-            values[name] = stored.reshape(len(stored)) if narrow else stored
-        row, n = carried.rows[index], len(values[columns.ACTION])
-        require_finite(values, str(row["gap_uid"]))
-        return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
+    return Recording(settings.task, len(action), ordered, shown, row)

@@ -8,9 +8,12 @@ was made of, row by row and picture by picture. Facts about the layout: LeRobot 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import os
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,22 +26,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from gaploop.core import labels, platform_calls
+from gaploop.core.consent import Place, Use, load_register, note_places, require_consent
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import (
     parse_json,
     read_content,
     read_json,
     refuse_lfs_pointers,
+    writable_folder,
     write_json,
 )
 from gaploop.core.messages import Image
 from gaploop.core.paths import inside, plain_name, refuse_links_out
-from gaploop.datasets import columns, layout, v3_files, video
+from gaploop.datasets import columns, layout, staging, v3_files, video
 from gaploop.datasets.check.frames import matrix, numeric_features
-from gaploop.datasets.formats.model import Advance, Outgoing
+from gaploop.datasets.formats.dataset import exported_features, recordings
+from gaploop.datasets.formats.foreign import About
 from gaploop.datasets.frames import EpisodeReader
-from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.lerobot_read import pictures_of, stored_pictures, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import RATES_DIFFER, SAME_S
 from gaploop.datasets.whole_stats import complete_stats, of_images, of_pictures, of_rows
@@ -149,7 +156,7 @@ def upgrade(
     target: Path,
     only: Sequence[int] | None = None,
     videos: bool = True,
-    advance: Advance = lambda: None,
+    advance: Callable[[], None] = lambda: None,
     fps: float | None = None,
 ) -> dict[int, str]:
     """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
@@ -372,31 +379,142 @@ def _verify_v3(
 # -- From v3 ---------------------------------------------------------------------------------------
 
 
-def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
-    """Write a dataset in the layout of v2.1, and compare what is there with it.
+@dataclass(frozen=True)
+class ExportedDataset:
+    """What an export wrote: episodes, frames, label events; what it left out, and why.
 
-    Episode columns stand in `meta/episodes.jsonl`, where readers of v2.1 pass over them.
+    `notes` name the features that the layout can't hold.
+    """
+
+    episodes: int
+    frames: int
+    labels: int
+    left_out: Mapping[int, str]
+    notes: tuple[str, ...]
+
+
+def export_v21(
+    root: Path,
+    output: Path,
+    only: Sequence[int] | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> ExportedDataset:
+    """Write a dataset in the layout of v2.1; the output's name appears only when it is whole.
+
+    Episodes of which rows or pictures are missing are left out.
 
     Raises:
-        UnusableInputError: a video can't be cut, or what was written isn't what was read.
+        UnusableInputError: an output that exists or is being written by another process, a video
+            that can't be cut, an episode that no uid tells from another, or a consent that is
+            missing, or withdrawn meanwhile. Nothing is left at the output then.
     """
-    about, fps = out.about, out.about.fps
+    require_free(root, output)
+    info = layout.read_info(Path(root))
+    episodes = layout.read_episodes(info, sorted(set(only)) if only is not None else None)
+    if not episodes:
+        raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
+    about, notes = exported_features(info)
+    left_out = _incomplete(info, about, episodes)
+    episodes = [e for e in episodes if e.index not in left_out]
+    if not episodes:
+        reasons = "; ".join(sorted(set(left_out.values()))[:3])
+        raise layout.damaged(root, f"no episode is whole ({reasons}).")
+    infos = [episode.info for episode in episodes]
+    twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
+    if twice is not None:
+        raise UnusableInputError(
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop check {root} --fix"
+        )
+    # Noted first: a withdrawal at the same moment is seen by the check, or finds the place.
+    note_places(infos, Place("export", str(output.absolute())))
+    require_consent(load_register(), infos, Use.PUBLISH, f"Dataset {root}")
+    part = output.parent / f".{output.name}.part"
+    with staging.locked(output.absolute(), "--output_dir"):
+        try:
+            require_free(root, output)  # who held the lock may have made it
+            shutil.rmtree(part, ignore_errors=True)
+            frames, events = _write_v21(info, about, episodes, part, advance)
+            require_consent(load_register(), infos, Use.PUBLISH, f"Dataset {root}")
+            os.replace(part, output)
+            platform_calls.sync_path(output.parent)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            # While it is held: filelock tries anew where the file that it locked is gone.
+            staging.sibling(output.absolute(), "lock").unlink(missing_ok=True)
+    return ExportedDataset(len(episodes), frames, events, left_out, notes)
+
+
+def require_free(root: Path, output: Path) -> None:
+    """Refuse an output that exists, lies in the dataset, or can't be written."""
+    if output.exists():
+        raise UnusableInputError(f"{output} exists. Name another with --output_dir, or remove it.")
+    if output.absolute().is_relative_to(root.absolute()):
+        raise UnusableInputError(
+            f"{output} lies inside the dataset. Name another with --output_dir."
+        )
+    writable_folder(output.absolute().parent, "Folder of the output", "--output_dir")
+
+
+def _incomplete(info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow]) -> dict[int, str]:
+    """Return the episodes that rows or pictures are missing of, and what."""
+    rows: Counter[int] = Counter()
+    for file in layout.data_files(info.root):
+        rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
+
+    @functools.cache
+    def pictures_in(path: Path) -> tuple[int, str]:
+        try:
+            return video.count_frames(path), ""
+        except video.DamagedVideoError as error:
+            return 0, str(error)
+
+    found: dict[int, str] = {}
+    for episode in episodes:
+        if rows[episode.index] != episode.length:
+            found[episode.index] = f"{rows[episode.index]} rows of {episode.length}"
+        for key in (k for k, f in about.features.items() if f["dtype"] == "video"):
+            path, start_s = video_of(info, episode.row, key)
+            if path is None or not path.is_file():
+                found[episode.index] = f"the video of {key} is missing"
+                continue
+            count, damage = pictures_in(path)
+            if count < round(start_s * info.fps) + episode.length:
+                found[episode.index] = damage or f"pictures of {key} are missing"
+    return found
+
+
+def _write_v21(
+    source: DatasetInfo,
+    about: About,
+    episodes: Sequence[EpisodeRow],
+    path: Path,
+    advance: Callable[[], None],
+) -> tuple[int, int]:
+    """Write the files and compare them with what they were made of; return frames, label events.
+
+    Episode columns stand in `meta/episodes.jsonl`, where readers of v2.1 pass over them.
+    """
+    fps = about.fps
     features: dict[str, Any] = {**about.features, **v3_files.AUTOMATIC_FEATURES}
     schema = v3_files.arrow_schema(features)
-    tasks = {task: i for i, task in enumerate(dict.fromkeys(out.tasks))}
+    tasks = {task: i for i, task in enumerate(dict.fromkeys(e.info.task for e in episodes))}
     cameras = [k for k, f in features.items() if f["dtype"] == "video"]
     info = {k: {**f, "shape": list(f["shape"])} for k, f in features.items()}
+    total, count = sum(e.length for e in episodes), len(episodes)
     old = OldDataset(
-        DatasetInfo(path, fps, info, about.robot_type, len(out.lengths), out.total_frames),
+        DatasetInfo(path, fps, info, about.robot_type, count, total),
         {},
         dict(enumerate(tasks)),
-        {i: {"length": n} for i, n in enumerate(out.lengths)},
+        {i: {"length": e.length} for i, e in enumerate(episodes)},
         CHUNK,
     )
     lines: list[dict[str, Any]] = []
     stats: list[dict[str, Any]] = []
     first = 0
-    for i, episode in enumerate(out.episodes()):
+    for i, episode in enumerate(recordings(source, about, episodes)):
         n = episode.length
         values: dict[str, Any] = {
             **episode.columns,
@@ -415,10 +533,10 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, target)
         if not layout.read_parquet(target).equals(table):
-            raise UnusableInputError(f"{out.root}, episode {i}: rows changed. Report it.")
+            raise UnusableInputError(f"{source.root}, episode {i}: rows changed. Report it.")
         for key in cameras:
             clip = episode.pictures[key]
-            assert isinstance(clip, video.VideoRange)  # what open_dataset makes of dtype video
+            assert isinstance(clip, video.VideoRange)  # what is read of dtype video
             with video.VideoWriter(old.video(key, i), fps) as writer:
                 writer.append_part(clip.path, clip.start_s, n)
             if _inspect(old, i, key, n) != _checksums(clip()):
@@ -436,13 +554,14 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
             store.write_bytes(episode.telemetry)
         first += n
         advance()
+    uids = {e.info.uid for e in episodes}
+    events = [e.to_line() for e in labels.read(source.root / layout.LABELS) if e.uid in uids]
     (path / layout.LABELS).parent.mkdir(parents=True)
-    (path / layout.LABELS).write_text("".join(f"{line}\n" for line in out.labels))
+    (path / layout.LABELS).write_text("".join(f"{line}\n" for line in events))
     numbered = [{"task_index": i, "task": task} for task, i in tasks.items()]
     for name, entries in ((EPISODES, lines), (TASKS, numbered), (EPISODE_STATS, stats)):
         text = "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in entries)
         (path / name).write_text(text, encoding="utf-8")
-    count = len(out.lengths)
     description = {
         "codebase_version": "v2.1",
         "robot_type": about.robot_type or None,
@@ -459,3 +578,4 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         "features": info,
     }
     write_json(path / layout.INFO, description)
+    return first, len(events)

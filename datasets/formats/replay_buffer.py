@@ -24,30 +24,26 @@ from typing import Any, Final
 
 import numpy as np
 import zarr
-from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Image
 from gaploop.datasets import columns
-from gaploop.datasets.formats.foreign import Maker, chosen_key, described, named, taken
-from gaploop.datasets.formats.model import (
-    NAME,
+from gaploop.datasets.formats.foreign import (
     About,
-    Advance,
     ForeignRecording,
     ImportSettings,
-    Outgoing,
     Recording,
-    carry,
-    read_carried,
+    chosen_key,
+    described,
+    foreign_recording,
+    named,
+    taken,
 )
 from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
-CHUNK_BYTES: Final = 2_000_000
-"""Size that Diffusion Policy aims at for a chunk (`get_optimal_chunks`)."""
 STATE_KEYS: Final = ("state", "agent_pos", "robot_joint", "qpos", "robot_eef_pose")
 """Keys that hold the robot's state in buffers of that project."""
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -60,107 +56,9 @@ UNITS: Final = "m, rad"
 _PICTURES_AT_ONCE: Final = 16
 
 
-def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
-    """Write a dataset as a replay buffer folder.
-
-    Its keys are `action`, `state`, `img` for a single camera (as `PushTImageDataset` reads them),
-    else the cameras' names; every other column keeps its name.
-    """
-    pictures = out.about.pictures
-    keys = {columns.STATE: "state", columns.ENVIRONMENT: "environment_state"}
-    for feature, camera in pictures.items():
-        free = camera not in {"action", "state", "environment_state"}
-        keys[feature] = "img" if len(pictures) == 1 else camera if free else f"{camera}_rgb"
-    _write(out, LocalStore(path), keys, advance)
-
-
-def _write(
-    out: Outgoing,
-    store: Any,
-    renamed: Mapping[str, str],
-    advance: Advance,
-) -> None:
-    about, rows = out.about, out.total_frames
-    keys = {n: renamed.get(n, n) for n in about.features}
-    root = zarr.create_group(store, zarr_format=2, attributes={NAME: carry(out, keys)})
-    data = root.create_group("data")
-    ends = np.cumsum(out.lengths, dtype=np.int64)
-    meta = root.create_group("meta")
-    meta.create_array("episode_ends", data=ends, chunks=ends.shape, compressors=None)
-    arrays: dict[str, ChunkedRows] = {}
-    for name in about.numbers:
-        spec = about.features[name]
-        arrays[name] = ChunkedRows(data, keys[name], rows, tuple(spec["shape"]), spec["dtype"])
-    for name in about.pictures:
-        arrays[name] = ChunkedRows(data, keys[name], rows, (*about.size(name), 3), np.uint8)
-    telemetry = root.create_group("telemetry")
-    for episode in out.episodes():
-        for name in about.numbers:
-            arrays[name].append(episode.columns[name].reshape(episode.length, -1))
-        for name, images in episode.pictures.items():
-            for picture in images():
-                arrays[name].append(picture[None])
-        if episode.telemetry is not None:
-            content = np.frombuffer(episode.telemetry, dtype=np.uint8)
-            telemetry.create_array(
-                episode.uid, data=content, chunks=content.shape, compressors=None
-            )
-        advance()
-    for array in arrays.values():
-        array.close()
-
-
-class ChunkedRows:
-    """An array that grows by rows and is written in whole chunks, each once."""
-
-    def __init__(
-        self,
-        group: Any,
-        name: str,
-        rows: int,
-        shape: tuple[int, ...],
-        dtype: Any,
-    ) -> None:
-        self._dtype = np.dtype(dtype)
-        row_bytes = max(1, math.prod(shape)) * self._dtype.itemsize
-        self._chunk = max(1, min(rows, math.ceil(CHUNK_BYTES / row_bytes)))
-        self._array = group.create_array(
-            name,
-            shape=(rows, *shape),
-            chunks=(self._chunk, *shape),
-            dtype=dtype,
-            compressors=Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE),
-            chunk_key_encoding={"name": "v2", "separator": "."},
-        )
-        self._open: list[NDArray[Any]] = []
-        self._held = self._done = 0
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Append rows, shape (n, …)."""
-        self._open.append(np.asarray(rows, dtype=self._dtype))
-        self._held += len(rows)
-        if self._held >= self._chunk:
-            held = np.concatenate(self._open)
-            whole = self._held // self._chunk * self._chunk
-            self._write(held[:whole])
-            self._open, self._held = [held[whole:]], self._held - whole
-
-    def close(self) -> None:
-        """Write what is left over."""
-        if self._held:
-            self._write(np.concatenate(self._open))
-
-    def _write(self, rows: NDArray[Any]) -> None:
-        self._array[self._done : self._done + len(rows)] = rows
-        self._done += len(rows)
-
-
 def part_names(robot: int) -> list[str]:
     """Return the names of one robot's seven entries of UMI's state and action."""
     return [f"robot{robot}_{part}.{name}" for part, names in PARTS.items() for name in names]
-
-
-# -- Reading ---------------------------------------------------------------------------------------
 
 
 def pictures_in(
@@ -249,12 +147,7 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
                     f"{path}: data/{name} has {array.shape[0]} rows, the episodes {ends[-1]}. "
                     "Restore it."
                 )
-        carried = read_carried(root.attrs[NAME], path) if NAME in root.attrs else None
-        if carried is None:
-            about, parts, notes = describe(path, root, settings)
-        else:
-            about, parts, notes = carried.about, {}, []
-    make = Maker(about, settings, parts, carried)
+        about, parts, notes = describe(path, root, settings)
 
     def episodes() -> Iterator[Recording]:
         with open_buffer(path) as root:
@@ -266,15 +159,11 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
             def pictures(first: int, last: int, key: str, swap: bool) -> Iterator[Image]:
                 return pictures_in(data[key], first, last, f"{path}/data/{key}", swap)
 
-            def record(uid: str) -> bytes | None:
-                held = f"telemetry/{uid}"
-                return np.asarray(root[held][:]).tobytes() if held in root else None
-
             for index, span in enumerate(zip([0, *ends], ends, strict=False)):
-                shown = partial(pictures, *span)
-                yield make(index, f"{path.name} {index}", partial(rows, *span), shown, record)
+                shown, origin = partial(pictures, *span), f"{path.name} {index}"
+                yield foreign_recording(about, settings, parts, partial(rows, *span), shown, origin)
 
-    return make.source(len(ends), episodes, notes)
+    return ForeignRecording(about, len(ends), episodes, tuple(notes))
 
 
 def _arrays(root: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -307,7 +196,7 @@ def _diffusion_policy_about(
         parts[feature] = taken(keys, feature, numbers, path)
     used = {key for part in parts.values() for key in part}
     parts |= {f"extra.{name}": (name,) for name in numbers if name not in used}
-    settings.required_units(path)
+    settings.require_units(path)
     vectors = {n: named({k: _width(numbers[k]) for k in part}) for n, part in parts.items()}
     cameras = {n.replace("/", "_"): (n, array.shape[1:3]) for n, array in pictures.items()}
     if any(numbers[k].dtype == np.float64 for part in parts.values() for k in part):

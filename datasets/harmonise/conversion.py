@@ -1,4 +1,4 @@
-"""A conversion worked out against one dataset: checked, and turned into steps."""
+"""A conversion worked out against one dataset, and checked."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from gaploop.datasets import columns
 from gaploop.datasets.check.description import checked_rename
 from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.differences import known_units
-from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
-from gaploop.datasets.harmonise.steps import (
-    EE,
+from gaploop.datasets.harmonise.spec import (
     UNITS,
     VECTORS,
-    JointMapping,
-    Order,
-    Step,
-    Suffix,
-    ToTool,
+    CameraSpec,
+    HarmoniseSpec,
     Units,
     Vector,
     Vectors,
     is_gripper,
     joint,
+    mapped,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -48,11 +44,8 @@ class Conversion:
 
     Attributes:
         info: the dataset, with the names that its features are given first.
-        steps: what becomes of the joint vectors, in order.
+        spec: with the units that its takes are in.
         fps: rate afterwards [Hz].
-        rule: how frames of another rate are made, see `spec.RULES`.
-        cameras: camera to what becomes of it; None where it is left out.
-        drop: features that are left out, besides those of cameras.
         units: of the joint vectors afterwards; "" where nobody knows.
         fill: gap columns to add: time from the frame's number, the take's hash, the requested
             action as what was sent, no intervention, no safety event, ages unknown.
@@ -60,11 +53,8 @@ class Conversion:
     """
 
     info: DatasetInfo
-    steps: tuple[Step, ...]
+    spec: HarmoniseSpec
     fps: float
-    rule: str
-    cameras: Mapping[str, CameraSpec | None]
-    drop: tuple[str, ...]
     robot_type: str
     units: str
     fill: tuple[str, ...] = ()
@@ -73,27 +63,19 @@ class Conversion:
     @property
     def lost(self) -> tuple[str, ...]:
         """What the result no longer holds, in words."""
-        left_out = (s.left_out for s in self.steps if isinstance(s, JointMapping))
-        lost = [f"joint {name}" for names in left_out for name in names]
+        lost = [f"joint {old}" for old, change in self.spec.joints.items() if not change.name]
         if self.fps != self.info.fps:
             lost.append(f"frames at {self.info.fps:g} fps")
-        for name, change in self.cameras.items():
+        for name, change in self.spec.cameras.items():
             if change is None:
                 lost.append(f"camera {name}")
             elif change.touches_pictures:
                 lost.append(f"the pictures of camera {name} as they were")
-        return (*lost, *(f"feature {name}" for name in self.drop))
-
-    def vectors(self, values: Vectors) -> dict[str, Vector]:
-        """Return a take's joint vectors, converted."""
-        done = dict(values)
-        for step in self.steps:
-            done = step.apply(done)
-        return done
+        return (*lost, *(f"feature {name}" for name in self.spec.drop))
 
     def camera(self, feature: str) -> tuple[str, CameraSpec] | None:
         """Return the new feature of a camera and its change; None where it is left out."""
-        change = self.cameras.get(feature.removeprefix(columns.IMAGES), CameraSpec())
+        change = self.spec.cameras.get(feature.removeprefix(columns.IMAGES), CameraSpec())
         if change is None:
             return None
         new = f"{columns.IMAGES}{change.name}" if change.name else feature
@@ -101,10 +83,10 @@ class Conversion:
 
     def name_of(self, feature: str) -> str | None:
         """Return a feature's name afterwards; None where it is left out."""
-        if feature in self.drop:
+        if feature in self.spec.drop:
             return None
         if feature.startswith(columns.CAMERA_AGE):
-            change = self.cameras.get(columns.camera_of_age(feature), CameraSpec())
+            change = self.spec.cameras.get(columns.camera_of_age(feature), CameraSpec())
             if change is None:
                 return None
             feature = columns.age_column(change.name) if change.name else feature
@@ -115,7 +97,7 @@ class Conversion:
 
     def features(self) -> dict[str, dict[str, Any]]:
         """Return LeRobot's feature table afterwards, without those that LeRobot adds."""
-        joints = self.vectors(empty_vectors(self.info))
+        joints = self.spec.vectors(empty_vectors(self.info))
         table: dict[str, dict[str, Any]] = {}
         for name, spec in self.info.features.items():
             new = self.name_of(name)
@@ -129,7 +111,7 @@ class Conversion:
                 names = list(joints[name].names)
                 table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
             elif spec["dtype"] in PICTURES:
-                change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
+                change = self.spec.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 height, width, *rest = shape
                 if change.crop is not None:
                     x, y, w, h = change.crop
@@ -150,12 +132,15 @@ class Conversion:
 
     def record(self) -> dict[str, Any]:
         """Return what `harmonise.json` says of it."""
+        spec = self.spec
         return {
-            "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
+            "fps": {"from": self.info.fps, "to": self.fps, "rule": spec.rule},
             "renamed": dict(self.rename),
-            "steps": [asdict(step) for step in self.steps],
-            "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
-            "dropped": list(self.drop),
+            "joints": {name: vars(change) for name, change in spec.joints.items()},
+            "scale": asdict(spec.units) if spec.units is not None else {},
+            "order": dict(spec.order),
+            "cameras": {n: None if c is None else vars(c) for n, c in spec.cameras.items()},
+            "dropped": list(spec.drop),
             "filled": list(self.fill),
             "robot_type": {"from": self.info.robot_type, "to": self.robot_type},
             "lost": list(self.lost),
@@ -206,39 +191,12 @@ def resolve(
             if name not in known:
                 raise unknown_choice(what, name, known, str(info.root))
     units = known_units(episodes, info)
-    steps: list[Step] = []
-
-    def add(step: Step) -> None:
-        nonlocal vectors
-        vectors = step.apply(vectors)
-        steps.append(step)
-
-    if spec.joints:
-        add(JointMapping(spec.joints))
     if spec.units is not None:
-        step = _units_step(spec.units, units, vectors)
-        units = step.target
-        add(step)
-    if spec.action_space is not None:
-        space = spec.action_space
-        if isinstance(space, ToTool):
-            if units not in ("deg", "rad"):
-                raise UnusableInputError(
-                    f"action_space: joints must be in deg or rad for kinematics, they are in "
-                    f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
-                )
-            space = replace(space, units=units)
-        add(space)
-        units = EE if isinstance(space, ToTool) else space.units
-    if spec.suffix is not None:
-        add(Suffix(spec.suffix))
-    if spec.order:
-        add(Order(spec.order))
+        step = _units_step(spec.units, units, mapped(vectors, spec.joints))
+        spec, units = replace(spec, units=step), step.target
     fps = info.fps if spec.fps is None else spec.fps
     robot = info.robot_type if spec.robot_type is None else spec.robot_type
-    done = Conversion(
-        info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units, (), rename
-    )
+    done = Conversion(info, spec, fps, robot, units, (), rename)
     if spec.fill:
         have = done.features()
         if columns.ACTION not in have:
@@ -250,7 +208,7 @@ def resolve(
     return done
 
 
-def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
+def _units_step(spec: Units, known: str, vectors: Vectors) -> Units:
     source = spec.source or known
     if source not in UNITS:
         said = f"'{known}'" if known else "not stated"
@@ -271,7 +229,7 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
             "Give gripper: keep (leave its values), gripper: model with arm: NAME, "
             "or gripper: [rad at 0, rad at 100]."
         )
-    return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)
+    return replace(spec, source=source)
 
 
 def history_of(root: Path) -> list[Mapping[str, Any]]:

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gaploop.core.kinematics import model_of
 from gaploop.core.units import named
 from gaploop.datasets import columns
 from gaploop.datasets.differences import DatasetDifference, differences, profile
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.harmonise.conversion import FILLED, empty_vectors
-from gaploop.datasets.harmonise.spec import UNDECIDED
-from gaploop.datasets.harmonise.steps import EE, POSE, SUFFIX, UNITS, VECTORS, is_gripper, joint
+from gaploop.datasets.harmonise.spec import UNDECIDED, UNITS, VECTORS, is_gripper, joint
 from gaploop.datasets.layout import DatasetInfo
 
-_TIDY: Final = ("robot_type", "fps", "units", "joints", "action_space", "suffix", "order")
+_TIDY: Final = ("robot_type", "fps", "units", "joints", "order")
 
 
 @dataclass
@@ -55,26 +53,8 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         draft.spec["robot_type"] = b.robot_type
     if a.fps != b.fps:
         draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
-    to_tool = _is_tool(b) and not _is_tool(a)
-    to_joints = _is_tool(a) and not _is_tool(b)
-    if to_tool or to_joints:
-        arm = model_of(a.robot_type if to_tool else b.robot_type) or UNDECIDED
-        if arm == UNDECIDED:
-            text = "action_space, arm: an arm's name (so101, koch, …) or MJCF file."
-            draft.undecided.append(text)
-        draft.spec["action_space"] = {"to": EE, "arm": arm}
-    if to_joints:
-        unit = theirs.units if theirs.units in ("deg", "rad") else UNDECIDED
-        space = {"to": "joint", "arm": arm, "units": unit, "start": UNDECIDED}
-        draft.spec["action_space"] = space
-        draft.undecided.append(
-            f"action_space, start: joint positions of every take's first frame [{unit}], without "
-            "the gripper; inverse kinematics goes on from there."
-        )
     target = theirs.units
-    if to_tool:
-        target = ours.units if ours.units in ("deg", "rad") else "deg"
-    if not to_joints and target not in (ours.units, "", EE):
+    if target not in (ours.units, ""):
         units: dict[str, Any] = {} if ours.units else {"from": UNDECIDED}
         units["to"] = target
         if not ours.units:
@@ -95,8 +75,7 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
                 "units, gripper: keep, model with arm: NAME, or [rad at 0, rad at 100]."
             )
         draft.spec["units"] = units
-    if not (to_tool or to_joints):
-        _joints(draft, a, b)
+    _joints(draft, a, b)
     _cameras(draft, a, b)
     _others(draft, a, b)
     if piece.tagged != reference.tagged:
@@ -106,10 +85,6 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
             "--set='{kind: …, domain: …}' --output_dir=OUT"
         )
     return draft
-
-
-def _is_tool(info: DatasetInfo) -> bool:
-    return set(POSE) <= set(info.names(columns.ACTION))
 
 
 def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
@@ -123,16 +98,12 @@ def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         )
     elif missing:
         draft.impossible.append(
-            f"{a.root} has no joints {', '.join(missing)}. Arms that differ can share tool space: "
-            "convert both with action_space: {to: ee, arm: NAME}."
+            f"{a.root} has no joints {', '.join(missing)}. Leave them out of {b.root}: "
+            f"joints: {{{missing[0]}: null}}."
         )
     if extra or missing:
         return
     shared = [f for f in VECTORS if f in a.features and f in b.features]
-    ends = {n.endswith(SUFFIX) for f in shared for n in b.names(f)}
-    have = {n.endswith(SUFFIX) for f in shared for n in a.names(f)}
-    if len(ends) == 1 and have != ends:
-        draft.spec["suffix"] = ends.pop()
     for feature in shared:
         ours, theirs = a.names(feature), b.names(feature)
         if sorted(map(joint, ours)) != sorted(map(joint, theirs)):
@@ -140,7 +111,7 @@ def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
                 f"{feature} has {len(ours)} entries, {b.root} has {len(theirs)}: "
                 f"{', '.join(ours)}, not {', '.join(theirs)}."
             )
-        elif [joint(n) for n in ours] != [joint(n) for n in theirs]:
+        elif ours != theirs:
             draft.spec.setdefault("order", {})[feature] = list(theirs)
 
 

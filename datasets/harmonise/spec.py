@@ -1,4 +1,8 @@
-"""What a conversion is asked to do: the file that `gaploop edit harmonise --spec` reads."""
+"""What a conversion is asked to do: the file that `gaploop edit harmonise --spec` reads.
+
+Its parts that are about numbers change the joint vectors of a take (`observation.state`, `action`,
+`gap.sent`), each exactly.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
@@ -15,31 +20,158 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.units import noted
-from gaploop.datasets.harmonise.steps import (
-    EE,
-    UNITS,
-    JointChange,
-    ToJoints,
-    ToTool,
-    is_gripper,
-    joint,
-)
+from gaploop.datasets import columns
 
 KEYS: Final = (
-    "robot_type", "fps", "joints", "order", "suffix", "units", "action_space", "cameras", "drop",
-    "fill",
+    "robot_type", "fps", "joints", "order", "units", "cameras", "drop", "fill",
 )  # fmt: skip
 RULES: Final = {
     "hold": "the newest frame that there was at that moment",
-    "nearest": "the frame nearest in time, even if it is later",
     "linear": "joint values in between, pictures and the rest as with hold",
 }
 """How frames of another rate are made."""
+UNITS: Final = {
+    "deg": "degrees, grippers 0 to 100, as LeRobot's SO arms",
+    "m100_100": "-100 to 100 over the calibrated range, grippers 0 to 100",
+    "rad": "radians, grippers too",
+}
 UNDECIDED: Final = "?"
 """Stands in a printed spec where only its user can decide."""
+VECTORS: Final = (columns.STATE, columns.ACTION, columns.SENT)
+"""Features that hold joint values."""
+SUFFIX: Final = ".pos"
 _MAX_PIXELS: Final = 8192
 _TICKS: Final = 4096.0
 """Encoder ticks to a turn; LeRobot's degrees divide by one less."""
+
+type Numbers = NDArray[np.float64]
+type Vectors = Mapping[str, Vector]
+"""Feature to its vector."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One feature of one take: names of its entries, and values, shape (n_frames, n_entries)."""
+
+    names: tuple[str, ...]
+    values: Numbers
+
+
+def joint(name: str) -> str:
+    """Return an entry's name without LeRobot's `.pos`."""
+    return name.removesuffix(SUFFIX)
+
+
+def is_gripper(name: str) -> bool:
+    """Say whether an entry is a gripper's, as LeRobot names them."""
+    return joint(name).endswith("gripper")
+
+
+@dataclass(frozen=True)
+class JointChange:
+    """What becomes of one joint: new value = sign · old value + offset, in the old units.
+
+    Its new name is "" to leave it out.
+    """
+
+    name: str
+    sign: float = 1.0
+    offset: float = 0.0
+
+
+def mapped(vectors: Vectors, changes: Mapping[str, JointChange]) -> dict[str, Vector]:
+    """Return vectors with joints renamed, turned round, shifted or left out.
+
+    `changes` goes by their old names without `.pos`.
+    """
+    result = {}
+    for feature, vector in vectors.items():
+        names, parts = [], []
+        for k, old in enumerate(vector.names):
+            change = changes.get(joint(old), JointChange(joint(old)))
+            if change.name:
+                names.append(joint(change.name) + (SUFFIX if old.endswith(SUFFIX) else ""))
+                parts.append(change.sign * vector.values[:, k] + change.offset)
+        if len(set(names)) < len(names):
+            raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
+        values = np.stack(parts, axis=1) if parts else np.empty((len(vector.values), 0))
+        result[feature] = Vector(tuple(names), values)
+    return result
+
+
+def ordered(vectors: Vectors, order: Mapping[str, tuple[str, ...]]) -> dict[str, Vector]:
+    """Return vectors with entries in another order, named so, with `.pos` or without."""
+    result = dict(vectors)
+    for name, wanted in order.items():
+        if name not in vectors:
+            continue
+        have = [joint(n) for n in vectors[name].names]
+        if sorted(have) != sorted(map(joint, wanted)):
+            raise UnusableInputError(
+                f"order: {name} has the entries {', '.join(vectors[name].names)}; name each of "
+                f"them once, got {', '.join(wanted)}."
+            )
+        place = [have.index(joint(n)) for n in wanted]
+        result[name] = Vector(tuple(wanted), vectors[name].values[:, place])
+    return result
+
+
+@dataclass(frozen=True)
+class Units:
+    """Joint values in other units, each one of `UNITS`.
+
+    Attributes:
+        source: "" to take what the takes say.
+        ranges_deg: joint to its angle [deg] at -100 and at 100, where one side is m100_100.
+        gripper_rad: angle [rad] of a gripper at 0 and at 100, where one side is rad; None to
+            keep its values.
+        gripper_said: the spec says what becomes of the gripper.
+    """
+
+    source: str
+    target: str
+    ranges_deg: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    gripper_rad: tuple[float, float] | None = None
+    gripper_said: bool = False
+
+    def apply(self, vectors: Vectors) -> dict[str, Vector]:
+        """Return the vectors in the target's units."""
+        result = {}
+        needs_ranges = (self.source == "m100_100") != (self.target == "m100_100")
+        for feature, vector in vectors.items():
+            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
+            bare = [n for n in bodies if n not in self.ranges_deg]
+            if needs_ranges and bare:
+                raise UnusableInputError(
+                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
+                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
+                    "model."
+                )
+            values = vector.values.copy()
+            for k, name in enumerate(vector.names):
+                values[:, k] = self._entry(name, vector.values[:, k])
+            result[feature] = Vector(vector.names, values)
+        return result
+
+    def _entry(self, name: str, values: Numbers) -> Numbers:
+        if is_gripper(name):
+            if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
+                return values
+            closed, opened = self.gripper_rad
+            if self.target == "rad":
+                return np.asarray(closed + values / 100.0 * (opened - closed))
+            return np.asarray((values - closed) / (opened - closed) * 100.0)
+        low, high = self.ranges_deg.get(joint(name), (-100.0, 100.0))
+        degrees = values
+        if self.source == "rad":
+            degrees = np.degrees(values)
+        elif self.source == "m100_100":
+            degrees = low + (values + 100.0) / 200.0 * (high - low)
+        if self.target == "rad":
+            return np.asarray(np.radians(degrees))
+        if self.target == "m100_100":
+            return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
+        return degrees
 
 
 @dataclass(frozen=True)
@@ -61,19 +193,15 @@ class HarmoniseSpec:
     """A conversion, in the order in which it is carried out.
 
     Attributes:
-        action_space: to tool space (units still to be filled in) or back.
-        suffix: whether joint names end in `.pos`; None to leave them.
         order: feature to the names of its entries.
-        fps: new rate [Hz].
+        fps: new rate [Hz]; None to leave it.
         rule: how frames of another rate are made, see `RULES`.
         cameras: camera to what becomes of it; None to leave it out.
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """
 
     joints: Mapping[str, JointChange] = field(default_factory=dict)
-    units: UnitsSpec | None = None
-    action_space: ToTool | ToJoints | None = None
-    suffix: bool | None = None
+    units: Units | None = None
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fps: float | None = None
     rule: str = "hold"
@@ -81,6 +209,13 @@ class HarmoniseSpec:
     drop: tuple[str, ...] = ()
     robot_type: str | None = None
     fill: bool = False
+
+    def vectors(self, values: Vectors) -> dict[str, Vector]:
+        """Return a take's joint vectors, converted."""
+        done = mapped(values, self.joints)
+        if self.units is not None:
+            done = self.units.apply(done)
+        return ordered(done, self.order)
 
 
 def load_spec(path: Path) -> HarmoniseSpec:
@@ -136,7 +271,6 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         name = joint(str(entry.get("name", old)))
         joints[joint(str(old))] = JointChange(name, float(sign), offset)
     units = _units(value.get("units"), f"{where}, units", folder)
-    space = _space(value.get("action_space"), f"{where}, action_space")
     cameras: dict[str, CameraSpec | None] = {}
     given = mapping(value.get("cameras"), f"{where}, cameras", "camera: change")
     for camera, change in given.items():
@@ -150,12 +284,10 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
         called = plain_name(entry["name"], "name", here) if entry.get("name") else ""
         cameras[str(camera)] = CameraSpec(called, crop, resize)  # type: ignore[arg-type]
-    robot, suffix = value.get("robot_type"), value.get("suffix")
+    robot = value.get("robot_type")
     return HarmoniseSpec(
         joints,
         units,
-        space,
-        None if suffix is None else bool(suffix),
         {str(feature): tuple(map(str, names)) for feature, names in order.items()},
         fps,
         rule,
@@ -174,25 +306,6 @@ def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return [(prefix.rstrip("."), value)]
 
 
-def _space(value: Any, where: str) -> ToTool | ToJoints | None:
-    if value is None:
-        return None
-    value = mapping(value, where, "key: value")
-    check_keys(value, ("to", "arm", "units", "start"), where, ("to", "arm"))
-    if value["to"] not in (EE, "joint"):
-        raise unknown_choice("action space", value["to"], (EE, "joint"), where)
-    units = noted(str(value.get("units", "deg")))
-    if units not in ("deg", "rad"):
-        raise unknown_choice("units", units, ("deg", "rad"), where)
-    start = value.get("start") or []
-    if not isinstance(start, list):
-        raise UnusableInputError(f"{where}: start must be a list of joint positions [{units}].")
-    positions = [number(v, f"{where}, start", -1e6, 1e6) for v in start]
-    if value["to"] == EE:
-        return ToTool(str(value["arm"]), "")
-    return ToJoints(str(value["arm"]), units, positions)
-
-
 def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
@@ -205,28 +318,7 @@ def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
     return sizes
 
 
-# The part that is about units.
-
-
-@dataclass(frozen=True)
-class UnitsSpec:
-    """Conversion of units, each one of `steps.UNITS`.
-
-    Attributes:
-        source: "" to take what the takes say.
-        ranges_deg: joint to its angle [deg] at -100 and at 100.
-        gripper_rad: angle [rad] of the gripper at 0 and at 100; None to keep its values.
-        gripper_said: the spec says what becomes of the gripper.
-    """
-
-    target: str
-    source: str = ""
-    ranges_deg: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    gripper_rad: tuple[float, float] | None = None
-    gripper_said: bool = False
-
-
-def _units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
+def _units(value: Any, where: str, folder: Path) -> Units | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -270,7 +362,7 @@ def _units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
         for name, ends in mapping(ranges, here, form).items():
             ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
     source = str(value.get("from", ""))
-    return UnitsSpec(value["to"], source, ranges_deg, angles_rad, gripper != "")
+    return Units(source, value["to"], ranges_deg, angles_rad, gripper != "")
 
 
 def _known_arm(arm: Any, where: str) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gaploop.core.consent import Place, Use
-from gaploop.core.consent_store import note_places
+from gaploop.core.consent import Place, Use, note_places
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH
@@ -23,7 +22,6 @@ from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
-from gaploop.datasets.lerobot_writer import require_loads
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""
@@ -123,7 +121,6 @@ def inspect(root: Path, options: PushOptions) -> Look:
             f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Fix it first; see "
             f"what is wrong and how with: gaploop check {root}"
         )
-    require_loads(root)
     episodes = tuple(layout.read_episodes(info))
     warnings = []
     bare = [e.index for e in episodes if e.outcome is Outcome.UNLABELLED]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 
 PUBLIC_ENDPOINT: Final = "https://huggingface.co"
+HUB: Final = "hf://datasets/"
 REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Owner and name; `check_repo_id` is stricter."""
 
@@ -53,3 +55,11 @@ def check_repo_id(repo_id: str, option: str = "--repo_id") -> str:
             "me/pick_place: letters, digits and single -, _ or . between them."
         )
     return repo_id
+
+
+def is_hub_address(name: str) -> bool:
+    """Say whether a name can only mean a repository: owner/name, and no such folder here."""
+    if name.startswith(HUB):
+        return True
+    is_name = bool(REPO_ID.fullmatch(name.partition("@")[0]))
+    return is_name and not Path(name).exists() and not Path(name).parent.exists()

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import parse_json
 from gaploop.datasets.layout import EpisodeRow
 
 NONE: Final = "none"
@@ -46,12 +45,6 @@ _VALUE: Final = rf"""(?:{_QUOTED}[^\s,'"]+)"""
 _PART: Final = re.compile(
     rf"""({_QUOTED}[^\s,'"=!<>]+)\s*(!?=)(?!=)\s*({_VALUE}(?:,\s*{_VALUE})*)(?:\s+|$)"""
 )
-_COLUMNS: Final = {
-    "task": "tasks",
-    "date": "gap_t0_ns",
-    "episode": "episode_index",
-}
-"""Fields that aren't a gap column of their own name."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +54,6 @@ class Condition:
     field: str
     values: frozenset[str]
     negated: bool
-
-    @property
-    def column(self) -> str:
-        """The column of `meta/episodes` that the field is read from; "" for the robot's type."""
-        if self.field == "robot_type":
-            return ""
-        named = f"gap_{self.field}" if self.field in FIELDS else "gap_conditions"
-        return _COLUMNS.get(self.field, named)
 
     def of_episode(self, episode: EpisodeRow) -> Collection[str]:
         """Return the field's values in an episode; never empty."""
@@ -82,30 +67,6 @@ class Condition:
                 return _words(getattr(episode, self.field))
         known = self.field in FIELDS
         return _words(getattr(info, self.field) if known else info.conditions.get(self.field))
-
-    def of_row(self, row: Mapping[str, Any], robot_type: str) -> Collection[str]:
-        """Return the field's values in a row of `meta/episodes`; never empty.
-
-        Raises:
-            UnusableInputError: the row doesn't have the column.
-        """
-        if self.field == "robot_type":
-            return _words(robot_type)
-        if self.column not in row:
-            raise UnusableInputError(
-                f"The episodes have no column {self.column}, which the query needs. Add gap "
-                "columns with: gaploop convert DIR --output_dir=OUT"
-            )
-        value = row[self.column]
-        match self.field:
-            case "date":
-                value = _day(value)
-            case "task":
-                value = (value or [""])[0]
-            case name if name not in FIELDS:
-                conditions = parse_json(value or "{}")
-                value = conditions.get(name) if isinstance(conditions, Mapping) else None
-        return _words(value)
 
     def allows(self, words: Collection[str]) -> bool:
         """Return whether the part holds for a field's values."""

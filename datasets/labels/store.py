@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
@@ -139,14 +139,11 @@ class LabelStore:
 
     # Saying more
 
-    def say(self, new: Sequence[LabelEvent], *, merged: bool = False) -> bool:
+    def say(self, new: Sequence[LabelEvent]) -> bool:
         """Write events durably, all of them or none; then show them in a dataset's columns.
 
         They are written at once, also while the dataset is being published to or edited: whoever
         changes it takes them over.
-
-        Args:
-            merged: they are events of another log: put them among those there by time.
 
         Returns:
             Whether the columns show it; where another process changes the dataset for longer than
@@ -158,7 +155,7 @@ class LabelStore:
         """
         if not new:
             return True
-        self.write(new, merged=merged)
+        self.write(new)
         if self.journal:
             return True
         said = episodes_table.label_values(self.events)
@@ -169,26 +166,18 @@ class LabelStore:
         }
         return self.show({event.uid for event in new} | stale)
 
-    def write(
-        self,
-        new: Sequence[LabelEvent],
-        known: Sequence[LabelEvent] | None = None,
-        *,
-        merged: bool = False,
-    ) -> None:
+    def write(self, new: Sequence[LabelEvent], known: Sequence[LabelEvent] | None = None) -> None:
         """Write events durably, all of them or none, as the first half of `say`.
 
         Args:
             known: every event that was said before; `events` where None.
-            merged: as in `say`.
 
         Raises:
             UnusableInputError: the folder can't be written.
             OSError: there is no room.
         """
-        write = labels.insert if merged else labels.append
         if self.journal:
-            write(self.file, *new)
+            labels.append(self.file, *new)
             return
         writable_folder(self.root.parent, "The folder of the dataset")  # first: locks are there
         uids = {event.uid for event in new}
@@ -196,12 +185,12 @@ class LabelStore:
         rows = [e.row for e in self.episodes if e.info.uid in uids]
         before = episodes_table.bases(rows, new, self.events if known is None else known)
         try:
-            write(self.file, *before, *new, create=False)
+            labels.append(self.file, *before, *new, create=False)
         except FileNotFoundError:  # the first label of all: nobody may trade folders meanwhile
             with staging.locked(self.root):
                 staging.recover(self.root)
                 make_folder(self.file.parent)
-                write(self.file, *before, *new)
+                labels.append(self.file, *before, *new)
 
     def show(self, uids: Set[str]) -> bool:
         """Show in a dataset's columns what was written about some takes; the rest of `say`.
@@ -281,6 +270,16 @@ class LabelStore:
         self._of_take: dict[str, list[LabelEvent]] = {}
         for event in self.events:
             self._of_take.setdefault(event.uid, []).append(event)
+
+
+def value_of(episode: EpisodeRow, name: str, said: Mapping[labels.Key, LabelEvent]) -> Any:
+    """Return what stands about one label field of a take."""
+    if name == "dimensions":
+        return dict(episode.info.dimensions)
+    if name == "discard_reason":
+        event = said.get((episode.info.uid, name))
+        return event.value if event else ""
+    return str(getattr(episode, name))
 
 
 def repeats(event: LabelEvent, before: LabelEvent | None) -> bool:

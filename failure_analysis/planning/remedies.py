@@ -114,8 +114,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         ("joint positions, velocities and currents at control rate",),
         ("grid_cell",),
         "",
-        "gaploop calibrate latency JOURNAL measures delay and play from takes that are there "
-        "already.",
+        "gaploop diagnose DATASET measures delay and play from episodes that are there already.",
     ),
     D.SENSOR_NOISE: Remedy(
         "recalibrate",

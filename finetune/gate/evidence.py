@@ -11,9 +11,11 @@ independent of each other, so each has scenes of its own. The product over a rou
 expected to be at most what equal means would give (arithmetic over geometric mean), so the
 hypothesis is about the mean over the kinds and the evidence counts at the end of each round.
 
-A value can come with another whose mean is known to be 0, its control: betting on x less a weight
-times the control is a fair bet of the same kind, whatever the weight, if that is settled before the
-round. Where the two vary together it has less to overcome.
+What a comparison costs and finds is planned with it. Two policies trained on the same data with
+other seeds differ in their true success. A test that compares two given policies finds that
+difference, and would promote every lucky retrain. So the candidate has to be better by more than a
+margin, chosen so that a mere retrain is promoted in at most alpha of all cases, luck of training
+and luck of attempts taken together.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.stats import norm
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
+from gaploop.core.suite import Rules
 
 PRIOR: Final = 20.0
 """The planned mean and spread count as this many values when stakes are adapted."""
@@ -33,15 +39,13 @@ CAP: Final = 0.9
 """Largest share of the wealth that one value may cost."""
 GRID: Final = np.linspace(-0.995, 0.995, 200)
 """Differences that a confidence sequence is searched on: steps of a point."""
-CONTROL: Final = 2.0
-"""No control is further from 0: a difference less a mean of others, each in [-1, 1]."""
 NEAR: Final = 0.1
 """Stakes of a confidence sequence are best for a mean that differs by this much."""
 
 
 def log_evidence(
     x: FloatArray, null: float, target: float, spread: float, *,
-    low: float | FloatArray = -1.0, prior: float = PRIOR, control: FloatArray | None = None,
+    low: float | FloatArray = -1.0, prior: float = PRIOR,
 ) -> FloatArray:  # fmt: skip
     """Return the log of the wealth after every round, against "the mean is at most `null`".
 
@@ -51,7 +55,6 @@ def log_evidence(
         spread: second moment about `null` that is expected.
         low: no value is lower; an array has shape (..., 1).
         prior: how many values `target` and `spread` count as; infinite keeps the stake as it is.
-        control: in [-2, 2], of mean 0 whatever came before, broadcast to the shape of `x`.
 
     Returns:
         shape (..., rounds).
@@ -61,25 +64,9 @@ def log_evidence(
     trust, count = past / (past + prior), np.maximum(past, 1.0)
     gained, total, squares = x - null, _before(x), _before((x - null) ** 2)
     second = spread + trust * (squares / count - spread)
-    lowest = null - low
-    if control is not None:
-        # The weight of the control in each round, and the share of `squares` that it leaves. The
-        # slope of the values before on their controls, shrunk towards 0 as James and Stein do: it
-        # is 0 until the two are seen to vary together by more than two standard errors, so that a
-        # control which is worth nothing costs nothing.
-        joint, own = _before(gained * control), _before(control**2)
-        both = squares * own
-        known = np.divide(joint**2, both, out=np.zeros_like(joint), where=both > 0)  # correlation²
-        slope = np.divide(joint, own, out=np.zeros_like(joint), where=both > 0)
-        shrunk = 1 - 4 / np.maximum(past * known, 4.0)
-        weight, left = slope * shrunk, 1 - known * shrunk * (2 - shrunk)
-        total = total - weight * _before(control)
-        second = second * left
-        lowest = lowest + CONTROL * np.abs(weight)
-        gained = gained - weight[..., None] * control
     mean = target + trust * (total / count - target)
     gain = np.maximum(target, mean) - null
-    stake = np.minimum(gain / np.maximum(second, gain**2), CAP / lowest)
+    stake = np.minimum(gain / np.maximum(second, gain**2), CAP / (null - low))
     wealth: FloatArray = np.log1p(stake[..., None] * gained).sum(-1).cumsum(-1)
     return wealth
 
@@ -141,20 +128,17 @@ def discordance(one: float, other: float) -> float:
     return one * (1 - other) + other * (1 - one)
 
 
-def difference_interval(
-    x: FloatArray, alpha: float, spread: float, control: FloatArray | None = None
-) -> tuple[float, float]:
+def difference_interval(x: FloatArray, alpha: float, spread: float) -> tuple[float, float]:
     """Return an interval for the mean of `x` that holds at all rounds together.
 
     Args:
         x: differences in [-1, 1], shape (rounds, kinds).
         alpha: chance that it misses the mean at any round, at most.
         spread: second moment that is expected.
-        control: as in `log_evidence`.
     """
     bound = math.log(2 / alpha)
-    above = _peaks(x, spread, control) < bound
-    below = _peaks(-x, spread, control)[::-1] < bound
+    above = _peaks(x, spread) < bound
+    below = _peaks(-x, spread)[::-1] < bound
     low = _edge(GRID[above.argmax()]) if above.any() else 1.0
     high = _edge(GRID[::-1][below[::-1].argmax()]) if below.any() else -1.0
     return low, high
@@ -165,12 +149,12 @@ def _edge(value: float) -> float:
     return float(np.sign(value)) if abs(value) >= GRID[-1] else float(value)
 
 
-def _peaks(x: FloatArray, spread: float, control: FloatArray | None) -> FloatArray:
+def _peaks(x: FloatArray, spread: float) -> FloatArray:
     """Return the most evidence ever against "the mean is at most m", for each m of the grid."""
     nulls = GRID[:, None]
     shifted = x[None] - nulls[..., None]  # a mean of m is one of 0 here
     low: FloatArray = np.subtract(-1.0, nulls, dtype=np.float64)
-    log_e = log_evidence(shifted, 0.0, NEAR, spread, low=low, control=control)
+    log_e = log_evidence(shifted, 0.0, NEAR, spread, low=low)
     peaks: FloatArray = log_e.max(-1, initial=0.0)
     return peaks
 
@@ -180,3 +164,108 @@ def _before(x: FloatArray) -> FloatArray:
     sums = x.sum(-1)
     before: FloatArray = sums.cumsum(-1) - sums
     return before
+
+
+LONGEST: Final = 2.6
+"""A comparison may take this many times the pairs of a fixed one: it then keeps its power, as its
+stopping early for want of a gain takes a part of the permitted misses."""
+MOST_PAIRS: Final = 5_000
+"""A fixed comparison of more pairs than this is refused."""
+LUCK_SHARE: Final = 0.9
+"""Of alpha, what retrains may take by plan; the rest is for power curves not being quite normal."""
+
+
+@dataclass(frozen=True)
+class PowerPoint:
+    """What the comparison does where the candidate differs by `difference`.
+
+    Attributes:
+        promoted: share of comparisons that promote it.
+        pairs: pairs of attempts needed on average.
+    """
+
+    difference: float
+    promoted: float
+    pairs: float
+
+
+@dataclass(frozen=True)
+class GateDesign:
+    """A comparison, planned.
+
+    Attributes:
+        gain: smallest improvement that is worth finding.
+        margin: the candidate has to be better by more than this, in success.
+        max_pairs: pairs of attempts after which it ends without an answer.
+        fixed_pairs: pairs that a test of fixed size with the same errors needs.
+        curve: power and mean pairs by true difference, once simulated; see `power_curve`.
+    """
+
+    gain: float
+    margin: float
+    max_pairs: int
+    fixed_pairs: int
+    curve: tuple[PowerPoint, ...] = ()
+
+
+def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
+    """Plan a comparison.
+
+    Args:
+        kinds: tasks of the suite; evidence counts once all of them were tried.
+
+    Raises:
+        UnusableInputError: retrains differ so much that no gain of this size can be told apart.
+    """
+    margin = retrain_margin(rules)
+    fixed = fixed_pairs(rules, margin)
+    if fixed > MOST_PAIRS and not rules.max_pairs:
+        raise UnusableInputError(
+            f"rules: a gain of {rules.gain:g} over a margin of {margin:.3f} (from retrain_sd "
+            f"{rules.retrain_sd:g}) takes {fixed} pairs even at a fixed size. Raise gain, or set "
+            "max_pairs to have less power."
+        )
+    most = math.ceil((rules.max_pairs or LONGEST * fixed) / kinds) * kinds
+    return GateDesign(rules.gain, margin, most, fixed)
+
+
+def retrain_margin(rules: Rules) -> float:
+    """Return the margin that keeps promotions of mere retrains at `alpha`.
+
+    Retrains differ by luck with a variance of 2 retrain_sd². The power curve of a test that
+    holds alpha at the margin and `power` at the gain is taken as normal; averaged over that luck
+    it has to be alpha at most.
+
+    Raises:
+        UnusableInputError: no margin below the gain does it.
+    """
+    if rules.retrain_sd == 0:
+        return 0.0
+    best = rules.gain / (math.sqrt(2) * norm.isf(LUCK_SHARE * rules.alpha))
+    if rules.retrain_sd >= 0.99 * best:
+        raise UnusableInputError(
+            f"rules: retrain_sd {rules.retrain_sd:g} hides a gain of {rules.gain:g}: trainings on "
+            f"the same data differ as much. Raise gain, or bring retrain_sd under {best:.3f} by "
+            "training more evenly, such as for longer or by averaging weights."
+        )
+    z, luck = float(norm.isf(rules.alpha)), float(norm.isf(LUCK_SHARE * rules.alpha))
+
+    def excess(margin: float) -> float:
+        """Return by how much the middle of the power curve falls short of what retrains need."""
+        slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
+        return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+    return float(brentq(excess, 0.0, rules.gain * (1 - 1e-6)))
+
+
+def fixed_pairs(rules: Rules, margin: float) -> int:
+    """Return the pairs that a one-sided test of fixed size needs for the same errors.
+
+    Normal approximation for the difference of paired proportions (Connor 1987, Biometrics
+    43:207-211), with independent attempts.
+    """
+    base = rules.baseline_rate
+    null, gain = min(base + margin, 1.0), base + rules.gain
+    false = norm.isf(rules.alpha) * math.sqrt(discordance(base, null) - margin**2)
+    missed = norm.ppf(rules.power) * math.sqrt(discordance(base, gain) - rules.gain**2)
+    return math.ceil(((false + missed) / (rules.gain - margin)) ** 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -28,8 +28,9 @@ from gaploop.finetune.evaluation import (
     paired_difference,
     wilson,
 )
-from gaploop.finetune.gate.design import GateDesign, PowerPoint
 from gaploop.finetune.gate.evidence import (
+    GateDesign,
+    PowerPoint,
     difference_interval,
     discordance,
     log_evidence,
@@ -59,15 +60,10 @@ class Outcomes:
     """What came of the complete rounds of a stage; all of shape (..., rounds, tasks, 2).
 
     The last axis is baseline, candidate; those before the rounds are of simulated comparisons.
-
-    Attributes:
-        control: of each pair what simulation says of its scene, shape (..., rounds, tasks), as in
-            `log_evidence`; None where nothing was simulated. See `simulated.py`.
     """
 
     success: npt.NDArray[np.bool_]
     safety: npt.NDArray[np.bool_]
-    control: FloatArray | None = None
 
     @property
     def rounds(self) -> int:
@@ -76,17 +72,12 @@ class Outcomes:
 
     def first(self, rounds: int) -> Outcomes:
         """Return the outcomes of the first rounds."""
-        control = None if self.control is None else self.control[..., :rounds, :]
-        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :], control)
+        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :])
 
     def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
         """Return candidate minus baseline for some tasks, shape (..., rounds, tasks)."""
         chosen = self.success[..., tasks, :].astype(np.float64)
         return chosen[..., 1] - chosen[..., 0]
-
-    def controls(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray | None:
-        """Return the controls of `differences`."""
-        return None if self.control is None else self.control[..., tasks]
 
 
 @dataclass(frozen=True)
@@ -137,30 +128,27 @@ class GateStatement:
         return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
 
 
-def comparison(
-    x: FloatArray, rules: Rules, margin: float, control: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
+def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the candidate is better, and that it doesn't gain enough.
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         margin: of `GateDesign`.
-        control: of `Outcomes`.
 
     Returns:
         logs after every round, each of shape (..., rounds).
     """
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
-    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED, control=control)
+    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
     x = -np.asarray(x)
-    futile = log_evidence(x, -rules.gain, -margin, spread, prior=PLANNED, control=control)
+    futile = log_evidence(x, -rules.gain, -margin, spread, prior=PLANNED)
     return better, futile
 
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
     rules, missed = suite.rules, 1 - suite.rules.power
-    better, futile = comparison(outcomes.differences(), rules, margin, outcomes.controls())
+    better, futile = comparison(outcomes.differences(), rules, margin)
     over = f"better by more than {margin:.1%}" if margin else "better"
     found = [
         GateStatement(f"is {over}", True, better, math.log(1 / rules.alpha)),
@@ -170,10 +158,7 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
     groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
     if len(groups) == 1:  # judged as a whole only
         groups = []
-    in_groups = [
-        (g, *margin_evidence(outcomes.differences(n), allowed, outcomes.controls(n)))
-        for g, n in groups
-    ]
+    in_groups = [(g, *margin_evidence(outcomes.differences(n), allowed)) for g, n in groups]
     # Every group has to be shown not to lose, so none needs a correction.
     bound = math.log(1 / rules.alpha)
     for group, kept, _ in in_groups:
@@ -216,13 +201,11 @@ def reached(
     return no, yes
 
 
-def margin_evidence(
-    x: FloatArray, margin: float, control: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
+def margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the loss is under `margin`, and that it is over it."""
     spread = 0.3 + margin**2  # twice a success rate of 0.8 times 0.2; data soon outweighs it
-    kept = log_evidence(x, -margin, 0.0, spread, control=control)
-    lost = log_evidence(-x, margin, 2 * margin, spread, control=control)
+    kept = log_evidence(x, -margin, 0.0, spread)
+    lost = log_evidence(-x, margin, 2 * margin, spread)
     return kept, lost
 
 
@@ -246,7 +229,6 @@ class StageResult:
         difference: candidate minus baseline, with an interval that holds at all rounds together.
         repeats: side to tries that the operator said didn't count.
         taken_back: side to answers that the operator took back and gave anew.
-        simulated: correlation of the differences with their controls; None without simulation.
     """
 
     stage: str
@@ -258,7 +240,6 @@ class StageResult:
     tracks: tuple[EvidenceTrack, ...] = ()
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
-    simulated: float | None = None
 
 
 def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageResult:
@@ -341,14 +322,9 @@ def _result(
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     low, high = -1.0, 1.0
     if answer is not StageAnswer.OPEN:  # a search: only where it is shown
-        low, high = difference_interval(x, rules.alpha, spread, outcomes.control)
+        low, high = difference_interval(x, rules.alpha, spread)
     difference = float(x.mean()), low, high
-    result = StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
-    if outcomes.control is None:
-        return result
-    varies = x.std() > 0 and outcomes.control.std() > 0
-    told = float(np.corrcoef(x.ravel(), outcomes.control.ravel())[0, 1]) if varies else 0.0
-    return replace(result, simulated=told)
+    return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
 
 
 def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:

@@ -24,7 +24,7 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.finetune.gate.canary import Canary
-from gaploop.finetune.gate.design import GateDesign
+from gaploop.finetune.gate.evidence import GateDesign
 from gaploop.finetune.gate.judge import Answer, StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
 
@@ -183,9 +183,6 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
         for track in stage.tracks
     ]
     blocks.append(table(head, shown, numbers=(2, 3, 4)))
-    if stage.simulated is not None:
-        told = f"correlates at {stage.simulated:+.2f} with the station's, over these pairs"
-        blocks.append(text(f"What simulation predicts per scene {told}. The evidence uses it."))
     for what, counts in (
         ("Tries that the operator said didn't count", stage.repeats),
         ("Answers that the operator took back and gave anew", stage.taken_back),

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
-from gaploop.finetune.gate.design import GateDesign, make_design
+from gaploop.finetune.gate.evidence import GateDesign, make_design
 from gaploop.finetune.gate.folder import (
     RESULT,
     SCHEMA,
@@ -43,7 +42,7 @@ from gaploop.finetune.gate.judge import (
     judge_sim,
     power_curve,
 )
-from gaploop.finetune.gate.replay import Replay
+from gaploop.finetune.gate.outcomes import Replay
 
 SIM_TIMEOUT_S: Final = 8.0
 """Time limit of an attempt in nominal simulation [simulated s]."""
@@ -93,8 +92,6 @@ class Gate:
         last: the stage after which to stop.
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
-        control: what simulation says of each pair on the station, shape (rounds, tasks); see
-            `simulated.py`.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
@@ -104,7 +101,6 @@ class Gate:
     last: str = FULL
     station: Try | None = None
     recorded: Replay | None = None
-    control: FloatArray | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
 
@@ -186,10 +182,7 @@ def run_gate(
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
 
-    def judge_station(seen: Outcomes) -> StageResult:
-        control = None if gate.control is None else gate.control[: seen.rounds]
-        return judge_hardware(replace(seen, control=control), suite, design)
-
+    judge_station = partial(judge_hardware, suite=suite, design=design)
     for name in STAGES:
         if why := _why_not(name, gate, stages):
             not_run[name] = why
@@ -273,7 +266,7 @@ def _contested(
                     taken_back[turn.side] += bool(later.before)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
-                from gaploop.finetune.gate.cell_attempts import cell_attempts  # here: torch
+                from gaploop.finetune.gate.attempts import cell_attempts  # here: torch
 
                 attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):

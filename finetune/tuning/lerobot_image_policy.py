@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,11 +35,10 @@ from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.hub_fetch import is_hub_name
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
-from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.presets import Preset
-from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
+from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +90,8 @@ class ImagePolicyWork:
             and options.rename_map.get(name, name) in used
         }
         _check_finite(whole, numbers)
-        uids = chosen_held_out(options, [note_of(t) for t in real_of(options, whole)])
-        aside = [t for t in whole.takes if t.episode.info.uid in uids]
-        kept = tuple(t for t in whole.takes if t.episode.info.uid not in uids)
-        for number, source in enumerate(whole.spec.sources):
-            if all(t.source != number for t in kept):
-                raise UnusableInputError(
-                    f"Source '{source.name}': all takes are held out. Hold out fewer."
-                )
-        self._opened = opened = replace(whole, takes=kept)
+        opened, aside = split_held_out(options, whole)
+        self._opened = opened
         shares = opened.mixture(1).mean_shares(spec.steps)
         dataset = load_takes(opened, config, shares, cache=options.cache)
         bundle = bundles.open_bundle(

@@ -103,11 +103,6 @@ TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
     "full": TrainSpec(steps=300, lr=3e-4, warmup_steps=20, final_lr=0.1),
 }
 """Named starting points, each held by a test that trains two steps and resumes."""
-FROM_SCRATCH: Final[Mapping[str, TrainSpec]] = {
-    "act": TRACKED_SPECS["pretrain"],
-    "keypoint": TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16"),
-}
-"""How a base is trained in simulation, by LeRobot's name of its class; as packaged ones were."""
 REINFORCE_SPEC: Final = TrainSpec(
     steps=10, batch_size=80, lr=5e-5, final_lr=1.0, warmup_steps=1, weight_decay=0.0
 )

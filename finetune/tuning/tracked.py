@@ -15,7 +15,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.mixing.lerobot_mixture import weighted_stats
 from gaploop.datasets.mixing.mixture import MixtureStage
-from gaploop.datasets.mixing.spec import by_size, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import (
@@ -23,11 +22,9 @@ from gaploop.finetune.batches import (
     Batch,
     MixedBatches,
     TrainingEpisode,
-    TrainingSource,
     check_signature,
     chunks_at,
-    load_mixture_sources,
-    load_source,
+    sources_in_memory,
 )
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
@@ -35,9 +32,8 @@ from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
 from gaploop.finetune.tuning import lerobot_bundle as bundles
-from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.presets import Preset
-from gaploop.finetune.tuning.work import chosen_held_out
+from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out
 from gaploop.sim.arms import SO101
 
 log = logging.getLogger(__name__)
@@ -55,7 +51,15 @@ class TrackedWork:
                 "and --rename_map do nothing for it. Leave them out."
             )
         bundle = act.load(base, ranks.device)
-        sources, stages = sources_of(options, cell_of(base))
+        opened, aside = split_held_out(options, mixture_of(options))
+        sources, stages = sources_in_memory(opened)
+        if options.sim_takes and not options.sim:
+            task, robot = cell_of(base) or ("pick_place", SO101.name)
+            cell, workers = DemonstratedCell(task, robot), options.num_workers or 2
+            sim = scripted_source(options.sim_takes, cell, seed=options.seed, workers=workers)
+            share = options.mix.real
+            shares = tuple(share * s for s in stages[0].shares)
+            sources, stages = [*sources, sim], [MixtureStage((*shares, 1.0 - share))]
         if not (base / act.SIDECAR).exists():
             # As lerobot-train saves a policy it has no names and no rate: the data's are its.
             own, first = bundle.signature, sources[0]
@@ -72,10 +76,7 @@ class TrackedWork:
         for source in sources:
             where = f"policy {named}"
             check_signature(source.signature, bundle.signature, source.root, where)
-        # Other datasets don't say what is simulated: what was named with --sim is.
-        real = sources[: len(options.real)] if options.real else sources
-        notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
-        self._sources, aside = split_by_uid(sources, chosen_held_out(options, notes))
+        self._sources = sources
         spec = recipe.spec
         torch.manual_seed(spec.seed)
         module = bundle.policy if recipe.full else adapter.wrap(bundle.policy, base, recipe.lora)
@@ -97,8 +98,9 @@ class TrackedWork:
                 new = bundles.merged_stats(bundles.base_stats(bundle), new)
             bundles.set_stats(bundle, new)
         bundles.require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
-        self.learner = ActLearner(bundle, module, aside)
-        self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
+        self.held_out: Sequence[TakeNote] = [note_of(t) for t in aside]
+        apart = sources_in_memory(replace(opened, takes=tuple(aside)))[0] if aside else ()
+        self.learner = ActLearner(bundle, module, [e for s in apart for e in s.episodes])
 
     def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
         """Return how `run.json` names what was trained on."""
@@ -125,100 +127,6 @@ def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
         for step in bundle.preprocessor.steps:
             if hasattr(step, "domain"):
                 step.domain = 1.0  # the tracker says 'real': there an adapted policy drives
-
-
-def sources_of(
-    options: FinetuneConfig, cell: tuple[str, str] | None = None
-) -> tuple[list[TrainingSource], list[MixtureStage]]:
-    """Return the takes to tune on and their shares; held-out takes are among them.
-
-    Args:
-        cell: task and arm of the embedded cell, for `sim_takes`; the default one if None.
-
-    Raises:
-        UnusableInputError: nothing to learn from, or takes of the wrong kind.
-    """
-    if options.mixture is not None:
-        if options.real or options.sim or options.sim_takes or options.episodes:
-            raise UnusableInputError(
-                f"--mixture={options.mixture} stands for --real, --sim, --sim_takes and "
-                "--episodes. Name datasets in one place."
-            )
-        return load_mixture_sources(load_mixture(options.mixture))
-    if not options.real:
-        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
-    real = [load_source(r, options.select, options.episodes or None) for r in options.real]
-    for source in real:
-        if source.is_nominal:
-            raise UnusableInputError(
-                f"{source.root} holds takes of nominal simulation, given with --real. Give it "
-                "with --sim."
-            )
-    weights = options.weights()
-    real = [weighted(s, weights) for s in real]
-    if options.station:
-        known = sorted({e.station or "(none)" for s in real for e in s.episodes})
-        there = [tuple(e for e in s.episodes if e.station == options.station) for s in real]
-        real = [replace(s, episodes=own) for s, own in zip(real, there, strict=True) if own]
-        if not real:
-            raise UnusableInputError(
-                f"No real take is of station '{options.station}'. There are: {', '.join(known)}."
-            )
-    sim = [load_source(r, options.select) for r in options.sim]
-    if not sim and options.sim_takes:
-        task, robot = cell or ("pick_place", SO101.name)
-        sim = [
-            scripted_source(
-                options.sim_takes,
-                DemonstratedCell(task, robot),
-                seed=options.seed,
-                workers=options.num_workers or 2,
-            )
-        ]
-    share = options.share_real if sim else 1.0
-    shares = by_size([s.frames for s in real], share)
-    if sim:
-        shares = [*shares, *by_size([s.frames for s in sim], 1.0 - share)]
-    return [*real, *sim], [MixtureStage(tuple(shares))]
-
-
-def split_by_uid(
-    sources: Sequence[TrainingSource], uids: frozenset[str]
-) -> tuple[list[TrainingSource], list[TrainingEpisode]]:
-    """Split the takes with these uids off their sources.
-
-    Raises:
-        UnusableInputError: that leaves a source without takes.
-    """
-    kept, aside = [], []
-    for source in sources:
-        stay = tuple(e for e in source.episodes if e.uid not in uids)
-        if not stay:
-            raise UnusableInputError(
-                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
-            )
-        aside += [e for e in source.episodes if e.uid in uids]
-        kept.append(replace(source, episodes=stay))
-    return kept, aside
-
-
-def note_of(episode: TrainingEpisode) -> TakeNote:
-    """Return what decisions need to know of a take."""
-    return TakeNote(episode.uid, episode.session, episode.dimensions, episode.index)
-
-
-def weighted(source: TrainingSource, weights: Mapping[str, float]) -> TrainingSource:
-    """Return a source whose takes are drawn as often as the weights of their dimensions say."""
-    if not weights:
-        return source
-    episodes = []
-    for episode in source.episodes:
-        # The mean of the weights of its dimensions; what none claims counts 1.
-        total = sum(episode.dimensions.values())
-        scale = max(1.0, total)
-        claimed = sum(p * weights.get(d, 1.0) for d, p in episode.dimensions.items()) / scale
-        episodes.append(replace(episode, weight=claimed + 1.0 - total / scale))
-    return replace(source, episodes=tuple(episodes))
 
 
 @dataclass

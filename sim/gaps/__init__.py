@@ -18,10 +18,9 @@ from typing import Final, Literal
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
-from gaploop.sim.gaps.drives import DRIVES
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
-from gaploop.sim.gaps.randomised import RANDOMISED
+from gaploop.sim.gaps.randomised import DRIVES, RANDOMISED
 
 __all__ = [
     "MECHANISMS",
@@ -110,6 +109,11 @@ class InjectedGap:
     held_out: bool
     blind: bool = False
 
+    @property
+    def key(self) -> str:
+        """Its mechanism's name among all: "dimension.mechanism"."""
+        return f"{self.dimension}.{self.mechanism}"
+
 
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
@@ -194,8 +198,7 @@ def put_into(
     known, values = all_mechanisms(), dict[str, Values]()
     for gap in injected:
         if gap.severity > 0.0:
-            key = f"{gap.dimension}.{gap.mechanism}"
-            values[key] = known[key].relative(gap.parameters, on)
+            values[gap.key] = known[gap.key].relative(gap.parameters, on)
     for key, given_values in (given or {}).items():
         if key not in known:
             raise unknown_choice("mechanism", key, known, "parameters")

@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.sim import look
+from gaploop.sim.conditions import SKIN_RGBA, SLEEVE_RGBA
 
 HAND = "gaploop_hand"  # other scenes have hands
 AWAY_M = 0.42  # distance at which the hand is out of the picture
@@ -62,20 +62,20 @@ def add_hand(spec: mujoco.MjSpec, mocap: bool = True) -> None:
     """
     body = spec.worldbody.add_body(name=HAND, pos=PARKED_M, mocap=mocap)
     box, capsule = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CAPSULE
-    body.add_geom(type=box, size=[0.032, 0.038, 0.013], pos=[0, 0, 0.012], rgba=look.SKIN_RGBA)
+    body.add_geom(type=box, size=[0.032, 0.038, 0.013], pos=[0, 0, 0.012], rgba=SKIN_RGBA)
     for k in range(4):
         y = -0.027 + 0.018 * k
         body.add_geom(
-            type=capsule, size=[0.0085, 0, 0], rgba=look.SKIN_RGBA,
+            type=capsule, size=[0.0085, 0, 0], rgba=SKIN_RGBA,
             fromto=[0.02, y, 0.012, 0.046 + 0.004 * (k in (1, 2)), y, 0.004],
         )  # fmt: skip
     body.add_geom(
         type=capsule, size=[0.009, 0, 0], fromto=[-0.01, 0.035, 0.01, 0.03, 0.05, 0.004],
-        rgba=look.SKIN_RGBA,
+        rgba=SKIN_RGBA,
     )  # fmt: skip
     body.add_geom(
         type=capsule, size=[0.032, 0, 0], fromto=[-0.05, 0, 0.03, -0.32, 0, 0.10],
-        rgba=look.SLEEVE_RGBA, contype=0, conaffinity=0,
+        rgba=SLEEVE_RGBA, contype=0, conaffinity=0,
     )  # fmt: skip
 
 

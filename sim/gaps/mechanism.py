@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol
@@ -20,24 +20,24 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import CellArm
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim import look, scene
-from gaploop.sim.arms import SO101
-from gaploop.sim.gaps.hand import HandVisits, add_hand
-from gaploop.sim.kinematics import from_polar
-from gaploop.sim.scene import CAMERA_NAME, TIMESTEP_S, SceneOptions, SpecEdit
-from gaploop.sim.tasks import Criterion
+from gaploop.sim.gaps.hand import HandVisits
 
 type Rng = np.random.Generator
 type Vector = NDArray[np.float64]
 type Values = Mapping[str, float]
 """Parameter name to value."""
+type SpecEdit = Callable[[mujoco.MjSpec], None]
 
+OBJECT_HALF_M: Final = 0.0125
+"""Half size of the cell's cube. Severities are written for the cell: for its object,"""
+CAMERA_M: Final = 0.62
+"""the distance of its camera,"""
+PERIOD_S: Final = 0.02
+"""the period of its policies. In another scene they are relative to its own."""
 HORIZON_S: Final = 30.0
 """What comes and goes within a take is drawn this far ahead; no take is longer."""
-DISTRACTOR_PREFIX: Final = "distractor"
 
 
 def stream(seed: Sequence[int], *names: str) -> Rng:
@@ -147,24 +147,40 @@ def person_side(rng: Rng) -> float:
     return float(rng.choice([-1.2, -0.6, 0.0, 0.6, 1.2]) + np.clip(rng.normal(0.0, 0.15), -1, 1))
 
 
+class UnavailableError(UnusableInputError):
+    """A scene lacks what a mechanism changes."""
+
+
 class ModelApplier:
-    """The first applier: the scene, its compiled model, and by what success is judged.
+    """The first applier: a scene, its compiled model, and by what success is judged.
+
+    `scene.CellModel` is the cell's, `world_model.WorldModel` any other scene's. What one of them
+    doesn't have raises UnavailableError with what is missing.
 
     Attributes:
-        options: what is compiled.
-        criterion: what counts as success.
         hand: what a person's hand does in every take, or None.
+        edits: bodies to add before the model is compiled.
+        criterion: what counts as success, a `tasks.Criterion`.
     """
 
-    def __init__(self, options: SceneOptions, gap_seed: int) -> None:
-        self.arm: CellArm = options.arm
-        self.options = options
-        self.criterion = Criterion(options.task)
+    lacks: ClassVar[str] = "only the embedded cell has that"
+    criterion: Any
+
+    def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
+        self.edits: list[SpecEdit] = []
         self._gap_seed = gap_seed
-        self._edits: list[SpecEdit] = []
         self._changes: list[Callable[[mujoco.MjModel], None]] = []
-        self._boxes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what the scene lacks."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        why = {
+            "criterion": "the environment itself says what success is",
+            "arm": "only arms of the embedded cell are known that well",
+        }
+        raise UnavailableError(why.get(name, self.lacks))
 
     def scale(self, relative_to: str) -> float:
         """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
@@ -177,137 +193,51 @@ class ModelApplier:
 
     def edit(self, edit: SpecEdit) -> None:
         """Add to the scene before it is compiled; may decorate what does."""
-        self._edits.append(edit)
+        self.edits.append(edit)
 
     def change(self, change: Callable[[mujoco.MjModel], None]) -> None:
         """Change the compiled model in place; may decorate what does."""
         self._changes.append(change)
 
-    def add_box(self, half_m: tuple[float, float, float], rgba: look.Rgba | None = None) -> None:
-        """Add a loose box of a set-up distractor's colour, or of another."""
-        index = self._boxes
-        self._boxes += 1
-        colour = rgba or look.DISTRACTOR_RGBA[index % len(look.DISTRACTOR_RGBA)]
+    def put_on(self, model: mujoco.MjModel) -> None:
+        """Change a model that was compiled before, as far as that needs no compiling, in place."""
+        for change in self._changes:
+            change(model)
 
-        @self.edit
-        def edit(spec: mujoco.MjSpec) -> None:
-            name = f"{DISTRACTOR_PREFIX}{index}"
-            body = spec.worldbody.add_body(name=name, pos=[0.3, 0.3 + 0.06 * index, half_m[2]])
-            body.add_freejoint(name=name)
-            body.add_geom(
-                name=name, type=mujoco.mjtGeom.mjGEOM_BOX, size=half_m, rgba=colour,
-                mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
-            )  # fmt: skip
+    def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
+        """Return the servos but the gripper's: actuator, degree of freedom, relative strength.
 
-    def change_object(self, **values: Any) -> None:
-        """Change fields of the carried object, an `ObjectKind`, before it is compiled."""
-        self.options = replace(self.options, thing=replace(self.options.thing, **values))
-
-    def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
-        """Make the carried object larger or smaller, of the same density."""
-        thing = self.options.thing
-        half = thing.half_size_m
-        self.change_object(
-            half_size_m=(half[0] * x, half[1] * y, half[2] * z), mass_kg=thing.mass_kg * x * y * z
-        )
-
-    def change_density(self, factor: float) -> None:
-        """Make the carried object heavier or lighter."""
-        self.change_object(mass_kg=self.options.thing.mass_kg * factor)
-
-    def shift_com(self, x_fraction: float, y_fraction: float) -> None:
-        """Move the carried object's centre of mass by shares of its half width."""
-        half_x, half_y, _ = self.options.thing.half_size_m
-        self.change_object(com_m=(x_fraction * half_x, y_fraction * half_y, 0.0))
-
-    def make_cylinder(self) -> None:
-        """Make the carried object round."""
-        self.change_object(shape="cylinder")
-
-    @property
-    def object_rgba(self) -> look.Rgba:
-        """Colour of the carried object."""
-        return look.OBJECT_RGBA
-
-    def shade_m(self, azimuth_rad: float, radius_m: float) -> tuple[float, float, float]:
-        """Return where a thing hides part of the scene from the camera [m], shape (3,).
-
-        `azimuth_rad` and `radius_m` are about the SO-101's first axis; other arms' scenes lie
-        further out.
+        The last is how much stronger it is than the SO-101's: by that a torque grows.
         """
-        further_m = self.arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]
-        x, y = from_polar(azimuth_rad, radius_m + further_m)
-        return float(x), float(y), self.arm.shade_z_m
+        del model
+        raise UnavailableError(self.lacks)
 
-    def light(self, lighting: look.Lighting) -> None:
-        """Set the lamps' strengths."""
+    def cameras(self, model: mujoco.MjModel) -> Sequence[int]:
+        """Return the cameras that a policy sees by."""
+        del model
+        raise UnavailableError(self.lacks)
+
+    def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
+        """Change each of `motors`; `change` gets the model and what `motors` says of one."""
 
         @self.change
-        def change(model: mujoco.MjModel) -> None:
-            model.light("key").diffuse[:] = scene.KEY_LIGHT_DIFFUSE * np.asarray(lighting.key_rgb)
-            fill = np.asarray(lighting.fill_rgb)
-            model.light("fill").diffuse[:] = scene.FILL_LIGHT_DIFFUSE * fill
-            model.vis.headlight.ambient[:] *= fill
+        def all_of_them(model: mujoco.MjModel) -> None:
+            for motor in self.motors(model):
+                change(model, *motor)
 
     def move_camera(self, offset: Sequence[float]) -> None:
-        """Move the overhead camera by (dx, dy, dz [m], roll, pitch, yaw [rad])."""
+        """Move the cameras by (dx, dy, dz [m], roll, pitch, yaw [rad]), about their base's axes."""
         if not any(offset):
             return
 
         @self.change
         def change(model: mujoco.MjModel) -> None:
-            camera = model.camera(CAMERA_NAME)
-            camera.pos[:] += np.asarray(offset[:3])
             turn, quat = np.zeros(4), np.zeros(4)
-            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")  # about the base's axes
-            mujoco.mju_mulQuat(quat, turn, camera.quat)
-            camera.quat[:] = quat
-
-    def move_table(self, height_m: float) -> None:
-        """Raise the table by `height_m` [m], or lower it."""
-
-        @self.change
-        def change(model: mujoco.MjModel) -> None:
-            model.body("table").pos[2] += height_m
-
-    def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
-        """Change each servo but the gripper's, which keeps its strength.
-
-        `change` is given the model, the servo, its joint's degree of freedom, and how much stronger
-        the servo is than the SO-101's: by that a torque grows.
-        """
-        arm = self.arm
-
-        @self.change
-        def all_of_them(model: mujoco.MjModel) -> None:
-            for k in arm.arm_columns:
-                name, stall_nm = arm.joint_names[k], arm.servos.stall_nm[k]
-                dof = int(model.joint(name).dofadr[0])
-                change(model, model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0])
-
-    def bodies(self, *names: str) -> list[str]:
-        """Return what an arm's bodies, or servos, are called in the model: of a pair, both."""
-        return [side.prefix + name for side in self.arm.arms for name in names]
-
-    def fingers(self, model: mujoco.MjModel) -> list[int]:
-        """Return the geoms of all jaws in a compiled model."""
-        bodies = {model.body(name).id for name in self.bodies(*self.arm.finger_bodies)}
-        return [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) in bodies]
-
-    def compile(self) -> mujoco.MjModel:
-        """Return the model with all that was asked for."""
-        hand = (add_hand,) if self.hand else ()
-        model = scene.build_model(self.options, (*self._edits, *hand))
-        limit_nm = self.arm.servos.gripper_nm
-        for name in self.bodies("gripper"):
-            model.actuator(name).forcerange[:] = (-limit_nm, limit_nm)
-        self.put_on(model)
-        return model
-
-    def put_on(self, model: mujoco.MjModel) -> None:
-        """Change a model that was compiled before, as far as that needs no compiling, in place."""
-        for change in self._changes:
-            change(model)
+            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")
+            for camera in self.cameras(model):
+                model.cam_pos[camera] += offset[:3]
+                mujoco.mju_mulQuat(quat, turn, model.cam_quat[camera])
+                model.cam_quat[camera] = quat
 
 
 def turn_body(model: mujoco.MjModel, name: str, xyz_rad: Sequence[float]) -> None:
@@ -429,7 +359,7 @@ class CommandPath:
         faults: what loses goals, by the key of its mechanism.
     """
 
-    def __init__(self, timestep_s: float = TIMESTEP_S) -> None:
+    def __init__(self, timestep_s: float) -> None:
         self._timestep_s = timestep_s
         self.latency_s = 0.0
         self.play_rad: float | Vector = 0.0
@@ -476,30 +406,12 @@ class ReadingFault(Protocol):
         """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
 
 
-class JointColumns(Protocol):
-    """What `SensorPath` knows of an arm; `CellArm` is one."""
-
-    @property
-    def joint_names(self) -> tuple[str, ...]:
-        """Order of all joint arrays."""
-
-    @property
-    def grippers(self) -> list[int]:
-        """Columns of the grippers."""
-
-    @property
-    def arm_columns(self) -> list[int]:
-        """Columns of all other joints."""
-
-    @property
-    def zero_keys(self) -> tuple[str, ...]:
-        """Of each of `arm_columns`, the joint of the gap `zero_offset` that it has, or ""."""
-
-
 class SensorPath:
     """The fourth applier: what the encoders report, and a servo bus that goes down.
 
     Attributes:
+        zero_keys: of each joint, the parameter of the gap `zero_offset` that shifts it, "" where
+            none does; None of a gripper, whose zero is the closed jaw: every calibration finds it.
         zero_rad: reading at each joint's true zero [rad], shape (n_joints,).
         step_rad: steps that readings come in [rad].
         noise_rad: standard deviation of a reading [rad].
@@ -508,9 +420,10 @@ class SensorPath:
         faults: what else is added to readings, by the key of its mechanism.
     """
 
-    def __init__(self, arm: JointColumns) -> None:
-        self.arm, self._grippers = arm, arm.grippers
-        self.zero_rad: Vector = np.zeros(len(arm.joint_names))
+    def __init__(self, zero_keys: Sequence[str | None]) -> None:
+        self.zero_keys = tuple(zero_keys)
+        self._grippers = [k for k, key in enumerate(self.zero_keys) if key is None]
+        self.zero_rad: Vector = np.zeros(len(self.zero_keys))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
 
@@ -528,6 +441,11 @@ class SensorPath:
             lengths = np.array([up_s, self.outage_s]) * rng.uniform(0.3, 1.7, (count, 2))
             self._outages = np.cumsum(lengths)
 
+    @property
+    def shifts(self) -> bool:
+        """Whether readings differ from the true angles while the bus is up."""
+        return bool(self.noise_rad or self.step_rad or self.zero_rad.any() or self.faults)
+
     def bus_out(self, t_s: float) -> bool:
         """Say whether the servo bus is down: no goal arrives and readings repeat."""
         return bool(np.searchsorted(self._outages, t_s) % 2 == 1)
@@ -543,7 +461,6 @@ class SensorPath:
         if self.step_rad:
             read = q_rad + offset
             offset += np.round(read / self.step_rad) * self.step_rad - read
-        # The gripper's zero is the closed jaw, which every calibration finds.
         offset[self._grippers] = 0.0
         return offset
 
@@ -567,9 +484,3 @@ class Appliers:
     images: ImagePath
     commands: CommandPath
     sensors: SensorPath
-
-    @classmethod
-    def of(cls, options: SceneOptions, gap_seed: int = 0) -> Appliers:
-        """Return those of a nominal cell."""
-        sensors = SensorPath(options.arm)
-        return cls(ModelApplier(options, gap_seed), ImagePath(), CommandPath(), sensors)

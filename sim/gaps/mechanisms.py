@@ -27,6 +27,7 @@ from gaploop.sim.gaps.hand import (
     Knot,
 )
 from gaploop.sim.gaps.mechanism import (
+    OBJECT_HALF_M,
     Appliers,
     ImageStage,
     Mechanism,
@@ -39,10 +40,9 @@ from gaploop.sim.gaps.mechanism import (
     sign,
     spread,
 )
-from gaploop.sim.scene import CUBE_HALF_SIZE_M
-from gaploop.sim.tasks import FULL_SQUARE_RAD
 
 type Picture = NDArray[np.floating]
+FULL_SQUARE_RAD = math.pi / 4.0  # the largest yaw error that a square can have
 
 
 class _Slippery(Mechanism):
@@ -389,7 +389,7 @@ class _Similar(Mechanism):
         hue = (hue + p["hue_deg"] / 360.0) % 1.0
         rng = on.model.rng(self.key)
         for _ in range(int(p["count"])):
-            half_m = CUBE_HALF_SIZE_M * p["size_factor"] * float(rng.uniform(0.95, 1.05))
+            half_m = OBJECT_HALF_M * p["size_factor"] * float(rng.uniform(0.95, 1.05))
             rgb = colorsys.hsv_to_rgb(hue, saturation * 0.97, value * float(rng.uniform(0.9, 1.0)))
             on.model.add_box((half_m,) * 3, (*rgb, alpha))
 
@@ -640,8 +640,7 @@ class _ZeroOffset(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        arm = on.sensors.arm
-        on.sensors.zero_rad[arm.arm_columns] += [p.get(key, 0.0) for key in arm.zero_keys]
+        on.sensors.zero_rad += [p.get(key or "", 0.0) for key in on.sensors.zero_keys]
 
 
 class _Tolerance(Mechanism):

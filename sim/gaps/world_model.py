@@ -1,27 +1,34 @@
 """The first applier of any MuJoCo scene: what mechanisms change, by the roles in its model.
 
-A model that somebody's environment holds is changed in place, and put back as a whole. What a
-mechanism needs and the scene doesn't have is said by `UnavailableError`.
+The compiled model that somebody's environment holds is changed in place. What a mechanism needs
+and the scene doesn't have is said by `UnavailableError`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import mujoco
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.sim import look
-from gaploop.sim.arms import SO101
-from gaploop.sim.gaps.mechanism import ModelApplier, Rng, Vector, stream
-from gaploop.sim.roles import Roles
-from gaploop.sim.scene import CUBE_HALF_SIZE_M, SpecEdit
+from gaploop.core.arm import Rgba
+from gaploop.sim.conditions import DISTRACTOR_RGBA, Lighting
+from gaploop.sim.gaps.mechanism import (
+    CAMERA_M,
+    OBJECT_HALF_M,
+    PERIOD_S,
+    ModelApplier,
+    SpecEdit,
+    UnavailableError,
+    Vector,
+    stream,
+)
+from gaploop.sim.roles import Roles, motors_of
 
-CELL_PERIOD_S: Final = 0.02
-"""Of the cell's policies: severities of what lasts are shares of it."""
+STALL_NM: Final = 2.94
+"""Of the cell's servos: by how much stronger others are, friction that is added grows."""
 NEAR, FAR = 3.0, 8.0
 """Boxes stand this many half sizes of the object away from it."""
 BOX, CYLINDER = int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_CYLINDER)
@@ -31,33 +38,27 @@ ELLIPSOID, CAPSULE = int(mujoco.mjtGeom.mjGEOM_ELLIPSOID), int(mujoco.mjtGeom.mj
 type Model = mujoco.MjModel
 
 
-class UnavailableError(UnusableInputError):
-    """A scene lacks what a mechanism changes."""
-
-
 class NoModel(ModelApplier):
     """Of a scene that MuJoCo doesn't simulate: nothing can be changed."""
 
     lacks = "MuJoCo doesn't simulate it"
 
-    def __init__(self, period_s: float) -> None:
+    def __init__(self, period_s: float, gap_seed: int = 0) -> None:
         """Take note of the policy's period [s]."""
-        self.hand = None
+        super().__init__(gap_seed)
         self.period_s = period_s
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what the scene lacks: whatever an applier of the cell has beyond this one."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        why = {
-            "criterion": "the environment itself says what success is",
-            "arm": "only arms of the embedded cell are known that well",
-        }
-        raise UnavailableError(why.get(name, self.lacks))
 
     def scale(self, relative_to: str) -> float:
         """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
-        return self.period_s / CELL_PERIOD_S if relative_to == "period" else 1.0
+        return self.period_s / PERIOD_S if relative_to == "period" else 1.0
+
+    def change(self, _change: Callable[[Model], None]) -> None:
+        """Raise UnavailableError."""
+        raise UnavailableError(self.lacks)
+
+    def edit(self, _edit: SpecEdit) -> None:
+        """Raise UnavailableError."""
+        raise UnavailableError(self.lacks)
 
 
 class WorldModel(NoModel):
@@ -65,24 +66,20 @@ class WorldModel(NoModel):
 
     Attributes:
         roles: as of the model.
-        edits: bodies to add where the model is compiled.
         raised_m: how much higher the object starts, since its table does or it is larger [m].
         boxes: bodies to place anew in every take, with their half heights [m].
     """
 
-    lacks = "only the embedded cell has that"
+    lacks = ModelApplier.lacks
 
     def __init__(
         self, model: Model, data: mujoco.MjData, roles: Roles, gap_seed: int, period_s: float
     ) -> None:
         """Take note of a scene that was reset; it isn't changed."""
-        super().__init__(period_s)
+        super().__init__(period_s, gap_seed)
         self.roles = roles
-        self.edits: list[SpecEdit] = []
         self.boxes: list[tuple[str, float]] = []
         self.raised_m = 0.0
-        self._gap_seed = gap_seed
-        self._changes: list[Callable[[Model], None]] = []
         self._tried, self._data = copy.copy(model), copy.copy(data)
 
     def need(self, role: str) -> Any:
@@ -140,9 +137,9 @@ class WorldModel(NoModel):
     def scale(self, relative_to: str) -> float:
         """Return how large something is, as a share of the cell's: `Parameter.relative_to`."""
         if relative_to == "object":
-            return float(self.half_size_m.mean()) / CUBE_HALF_SIZE_M
+            return float(self.half_size_m.mean()) / OBJECT_HALF_M
         if relative_to == "camera":
-            return self.camera_m / SO101.camera_pos_m[2]
+            return self.camera_m / CAMERA_M
         return super().scale(relative_to)
 
     @property
@@ -225,7 +222,7 @@ class WorldModel(NoModel):
             self._settle(model)
 
     @property
-    def object_rgba(self) -> look.Rgba:
+    def object_rgba(self) -> Rgba:
         """Colour of the object."""
         geom = self._geoms()[-1]
         material = int(self._tried.geom_matid[geom])
@@ -233,7 +230,7 @@ class WorldModel(NoModel):
         red, green, blue, _ = (float(v) for v in rgba)
         return red, green, blue, 1.0
 
-    def add_box(self, half_m: tuple[float, float, float], rgba: look.Rgba | None = None) -> None:
+    def add_box(self, half_m: tuple[float, float, float], rgba: Rgba | None = None) -> None:
         """Add a box that stands firm, in proportion to the object as a cube is to the cell's.
 
         It stands firm because a loose one would lengthen the state that environments set whole.
@@ -242,7 +239,7 @@ class WorldModel(NoModel):
         index, scale = len(self.boxes), self.scale("object")
         half = np.asarray(half_m) * scale
         self.boxes.append((f"gaploop_box{index}", float(half[2])))
-        colour = rgba or look.DISTRACTOR_RGBA[index % len(look.DISTRACTOR_RGBA)]
+        colour = rgba or DISTRACTOR_RGBA[index % len(DISTRACTOR_RGBA)]
 
         @self.edit
         def edit(spec: mujoco.MjSpec) -> None:
@@ -273,7 +270,7 @@ class WorldModel(NoModel):
         middle = 0.5 * (self._data.cam_xpos[camera] + self._data.xpos[thing])
         return float(middle[0]), float(middle[1]), float(middle[2])
 
-    def light(self, lighting: look.Lighting) -> None:
+    def light(self, lighting: Lighting) -> None:
         """Set the lamps' strengths: the first one is the key light, the others fill."""
 
         @self.change
@@ -285,20 +282,9 @@ class WorldModel(NoModel):
             model.vis.headlight.ambient[:] *= lighting.fill_rgb
             model.vis.headlight.diffuse[:] *= lighting.fill_rgb
 
-    def move_camera(self, offset: Sequence[float]) -> None:
-        """Move the cameras by (dx, dy, dz [m], roll, pitch, yaw [rad]), each in its frame."""
-        if not any(offset):
-            return
-        cameras = self.need("cameras")
-
-        @self.change
-        def change(model: Model) -> None:
-            turn, quat = np.zeros(4), np.zeros(4)
-            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")
-            for camera in cameras:
-                model.cam_pos[camera] += offset[:3]
-                mujoco.mju_mulQuat(quat, turn, model.cam_quat[camera])
-                model.cam_quat[camera] = quat
+    def cameras(self, model: Model) -> list[int]:  # noqa: ARG002 (known by role)
+        """Return the cameras that a policy sees by."""
+        return list(self.need("cameras"))
 
     def move_table(self, height_m: float) -> None:
         """Raise the table by `height_m` [m], and what lies on it, or lower it."""
@@ -312,19 +298,14 @@ class WorldModel(NoModel):
             else:
                 model.geom_pos[list(self.roles.table_geoms), 2] += height_m
 
-    def change_servos(self, change: Callable[[Model, int, int, float], None]) -> None:
-        """Change each motor of the arm; see `ModelApplier.change_servos`."""
-        motors = motors_of(self._tried, self.need("arm"))
-        if not motors:
+    def motors(self, model: Model) -> list[tuple[int, int, float]]:
+        """Return the arm's motors, as of `ModelApplier`."""
+        found = motors_of(model, self.need("arm"))
+        if not found:
             raise UnavailableError("no motors move its arm: a mocap body pulls it")
-
-        @self.change
-        def all_of_them(model: Model) -> None:
-            for motor in motors:
-                low, high = model.actuator_forcerange[motor]
-                stall_nm = max(abs(low), abs(high)) or SO101.servos.stall_nm[0]
-                dof = int(model.jnt_dofadr[model.actuator_trnid[motor, 0]])
-                change(model, motor, dof, stall_nm / SO101.servos.stall_nm[0])
+        stall_nm = [float(np.abs(model.actuator_forcerange[m]).max()) or STALL_NM for m in found]
+        dofs = [int(model.jnt_dofadr[model.actuator_trnid[m, 0]]) for m in found]
+        return [(m, dof, nm / STALL_NM) for m, dof, nm in zip(found, dofs, stall_nm, strict=True)]
 
     def bodies(self, *names: str) -> list[str]:
         """Raise UnavailableError: bodies have other names here."""
@@ -334,24 +315,6 @@ class WorldModel(NoModel):
         """Return the geoms of all jaws."""
         self.need("gripper")
         return list(self.roles.fingers)
-
-    def rng(self, key: str) -> Rng:
-        """Return the generator of what a mechanism's bodies look like at this station."""
-        return stream([self._gap_seed], key, "scene")
-
-    def compile(self) -> Model:
-        """Raise UnavailableError: whoever holds the model compiles it."""
-        raise UnavailableError("its environment compiles it")
-
-
-def motors_of(model: Model, joints: Sequence[int]) -> list[int]:
-    """Return the actuators that act on joints themselves."""
-    kind = int(mujoco.mjtTrn.mjTRN_JOINT)
-    return [
-        a
-        for a in range(model.nu)
-        if int(model.actuator_trntype[a]) == kind and int(model.actuator_trnid[a, 0]) in joints
-    ]
 
 
 def _scale_geom(model: Model, geom: int, turn: Vector, factor: Vector) -> None:
@@ -382,19 +345,3 @@ def _bound(model: Model, geom: int, half_m: Vector) -> None:
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     reach = {BOX: np.linalg.norm(size), CYLINDER: np.hypot(size[0], size[1])}
     model.geom_rbound[geom] = reach.get(kind, float(half_m.max()))
-
-
-def put_back(model: Model, before: Model) -> None:
-    """Make a model what a copy of it is, in place: every array and every option."""
-    visual = [n for n in dir(model.vis) if n[0].islower()]
-    pairs = [
-        (model, before), (model.opt, before.opt), (model.stat, before.stat),
-        *((getattr(model.vis, n), getattr(before.vis, n)) for n in visual),
-    ]  # fmt: skip
-    for to, of in pairs:
-        for name in (n for n in dir(to) if not n.startswith("_")):
-            value = getattr(to, name)
-            if isinstance(value, np.ndarray):
-                value[...] = getattr(of, name)
-            elif isinstance(value, int | float) and to is not model:
-                setattr(to, name, getattr(of, name))

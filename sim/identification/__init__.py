@@ -1,1 +1,39 @@
-"""From a station's takes to its twin: `drives` fits its drives, `scene` what pictures show."""
+"""A station's twin from its takes: the drives by their motion, the scene by its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gaploop.core.arm import CellArm
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin
+from gaploop.sim.identification.drives import FittedDrives, fit_drives
+from gaploop.sim.identification.scene import fit_scene
+
+
+def fit_station(
+    takes: Sequence[Take],
+    arm: CellArm,
+    station: str,
+    *,
+    made_from: Sequence[Mapping[str, Any]] = (),
+    pictures: bool = True,
+    advance: Callable[[], None] = lambda: None,
+) -> tuple[Twin, FittedDrives]:
+    """Return the twin, and how its drives were found.
+
+    Args:
+        takes: of the station; their units known.
+        arm: the cell's arm that stands for its own.
+        made_from: as in `Twin`.
+        pictures: measure the scene, too.
+        advance: called after each piece of work on the drives.
+    """
+    drives = fit_drives(takes, arm, advance)
+    rows = {(p.name, p.joint): p for p in drives.parameters}
+    # Zeros may come of either: of the one that can tell.
+    for row in fit_scene(takes, arm) if pictures else ():
+        if (row.name, row.joint) not in rows or row.excited:
+            rows[row.name, row.joint] = row
+    return Twin(station, arm.name, tuple(rows.values()), tuple(made_from), drives.fit), drives

@@ -31,8 +31,13 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps import Parameter, all_mechanisms
-from gaploop.sim.identification.arm import OpenLoopArm, Setting
-from gaploop.sim.identification.logs import DriveLog, drive_logs, encoder_step_rad
+from gaploop.sim.identification.open_loop import (
+    DriveLog,
+    OpenLoopArm,
+    Setting,
+    drive_logs,
+    encoder_step_rad,
+)
 from gaploop.sim.scene import TIMESTEP_S
 
 CONFIDENCE: Final = 0.90

@@ -1,4 +1,4 @@
-"""Fits the simulated cell's camera, table and object to pictures of a station.
+"""Fits the simulated cell's camera, light and object to pictures of a station.
 
 Pictures in which the arm stood still are compared with the nominal simulation drawn with the same
 joints, in this order, each step with what the ones before it found:
@@ -6,8 +6,7 @@ joints, in this order, each step with what the ones before it found:
 1. Geometry from the arm's silhouette, which neither light nor table enter: the camera's pose, or
    joints whose zeros are off, whichever explains it; both where neither does alone.
 2. Light and lens, pixel by pixel: exposure, colour cast and veil, defocus.
-3. From the areas of disc and object: the table's height and the object's size.
-4. From what pictures of one view differ by: noise, and bands that are torn.
+3. From the object's area: its size.
 
 Intervals are of 90 %, from how the views scatter (a sandwich with a view as a cluster), and never
 narrower than `FINEST`, what the method can tell. Where the pictures don't resemble the simulation,
@@ -37,25 +36,23 @@ from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import Parameter, mechanism_named, put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
-from gaploop.sim.identification.stills import Still, stills_of
-from gaploop.sim.identification.video import SETTLED, recorded, restored
-from gaploop.sim.placement import set_free_body
-from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, TABLE, ZEROS, ColourCorrection
-from gaploop.sim.tracker import Blob, Tracker, project
+from gaploop.sim.identification.stills import SETTLED, Still, recorded, restored, stills_of
+from gaploop.sim.recalibration import CAST, EXPOSURE, ZEROS, ColourCorrection
+from gaploop.sim.scene import set_free_body
+from gaploop.sim.tracker import POSE, Blob, Tracker, project
 
 BLUR: Final = "visual_domain.blur"
-NOISE: Final = "sensor_noise.torn_frames"
 SIZE: Final = "object_property.size"
 
 FINEST: Final[Mapping[str, float]] = {
     f"{POSE}.dx_m": 0.002, f"{POSE}.dy_m": 0.002, f"{POSE}.dz_m": 0.003,
     f"{POSE}.droll_rad": 0.006, f"{POSE}.dpitch_rad": 0.006, f"{POSE}.dyaw_rad": 0.006,
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
-    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.008,
+    f"{ZEROS}.roll_rad": 0.03,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
-    f"{BLUR}.defocus_fraction": 0.006, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
-    f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
+    f"{BLUR}.defocus_fraction": 0.006,
+    f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
 }  # fmt: skip
 """Half width of the narrowest interval: errors that all views share, such as of the video's codec
 and of pixels, don't show in how they scatter. Measured on nominal cells
@@ -141,7 +138,7 @@ class CellRenderer:
         return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
 
     def _put(self, parameters: Mapping[str, Values]) -> Appliers:
-        on = Appliers.of(scene.SceneOptions(arm=self._arm))
+        on = scene.cell_appliers(scene.SceneOptions(arm=self._arm))
         put_into(on, (), parameters)
         return on
 
@@ -259,7 +256,7 @@ def _spec(name: str) -> Parameter:
 
 
 def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
-    """Return what pictures tell of a station's camera, light, table and object.
+    """Return what pictures tell of a station's camera, light and object.
 
     Of a probe's takes, or any others in which the arm is seen; the more poses the better. Their
     first camera must be the one that looks down.
@@ -287,10 +284,9 @@ def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
             light, off_levels = _light(studio, views, geometry, arm)
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
-        things = {} if dark else _things(studio, views, geometry, light, arm)
-        noise = _noise(studio, views)
-    found = geometry | ({} if dark else light) | things | noise
-    untold = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
+        size = {} if dark else _size(studio, views, geometry, light, arm)
+    found = geometry | ({} if dark else light) | size
+    untold = {"visual_domain": why_dark, SIZE: why_dark} if dark else {}
     return _rows(found, f"pictures: {len(views)} views", untold)
 
 
@@ -509,76 +505,49 @@ def _matched(view: Image, like: Image) -> Image:
     return out
 
 
-# -- 3. table and object ---------------------------------------------------------------------------
+# -- 3. the object's size --------------------------------------------------------------------------
+
+_AREA_OFF: Final = 0.05
+"""By how much, relatively, the area of an object scatters from pixels alone."""
+_TURNS: Final = 3
+"""A larger object is nearer to the camera, too: drawn anew with what was found, it is right."""
 
 
-_THING_UNITS: Final = np.array([0.02, 0.2])
-"""Wide steps: areas are whole pixels, and change evenly."""
-_AREA_OFF: Final = (0.012, 0.05)
-"""By how much, relatively, the areas of disc and object scatter from pixels alone."""
-
-
-def _things(
+def _size(
     studio: CellRenderer, views: Views, geometry: _Found, light: _Found, arm: CellArm
 ) -> _Found:
-    """Return the table's height and the object's size, from what disc and object cover."""
-    tracker, where, lit = (
-        Tracker.nominal(len(views[0][1]), arm=arm),
-        _parameters(geometry),
-        _parameters(light),
-    )
+    """Return the object's size, from what it covers where it is seen whole."""
+    tracker = Tracker.nominal(len(views[0][1]), arm=arm)
+    where, lit = _parameters(geometry), _parameters(light)
     seen, cleared = [], ColourCorrection(lit)
     for still, view in views:
         clear = cleared(view)
-        found = tracker.detect(clear)
-        if still.part == HELD or (found.object is None and found.target is None):
-            continue
-        arm_px = _silhouette(studio.draw(still.q_rad, where), 1.5)
-        whole = WHOLE[0] < found.target_area_ratio < WHOLE[1]
-        free = [b and _is_free(b, arm_px) for b in (found.target, found.object)]
-        blobs = [found.target if whole and free[0] else None, found.object if free[1] else None]
-        areas = [blob.area_px if blob else math.nan for blob in blobs]
-        seen.append((still, np.array(areas), _places(studio, still, clear, where, arm)))
-    if not seen:
+        thing = tracker.detect(clear).object
+        if still.part != HELD and thing is not None:
+            arm_px = _silhouette(studio.draw(still.q_rad, where), 1.5)
+            if _is_free(thing, arm_px):
+                place = _places(studio, still, clear, where, arm)
+                seen.append((still, thing.area_px, place))
+    if len({still.uid for still, _, _ in seen}) < 2:
         return {}
-
-    def residuals(x: FloatArray) -> list[FloatArray]:
-        table_m, log_size = x * _THING_UNITS
-        values = where | {TABLE: {"table_m": table_m}, SIZE: {"size_factor": math.exp(log_size)}}
+    size, by_take = 1.0, dict[str, list[float]]()
+    for _ in range(_TURNS):
+        values = where | {SIZE: {"size_factor": size}}
         drawn = [studio.draw(still.q_rad, values, *place) for still, _, place in seen]
         pictures = recorded([studio.develop(picture, lit) for picture in drawn], SETTLED)
-        off = []
-        for (_, areas, _), picture in zip(seen, pictures, strict=True):
-            now = tracker.detect(cleared(picture))
-            cover = [blob.area_px if blob else math.nan for blob in (now.target, now.object)]
-            off.append(np.nan_to_num(np.log(np.array(cover) / areas) / _AREA_OFF))
-        return off
-
-    start = np.zeros(2)
-    ratio = np.nanmedian([areas[1] for _, areas, _ in seen]) / tracker.calibration.object_area_px
-    if math.isfinite(ratio):
-        start[1] = np.clip(0.5 * math.log(ratio), -0.8, 0.8) / _THING_UNITS[1]
-    fit = _fitted(residuals, start, 3.0, 8, prior=0.01)
-    table_m, size = fit.x[0] * _THING_UNITS[0], math.exp(fit.x[1] * _THING_UNITS[1])
-    # A camera that is higher sees a table that is lower.
-    camera = geometry.get(f"{POSE}.dz_m")
-    height = 0.0 if camera is None else max(camera.half, FINEST[f"{POSE}.dz_m"])
-    half = fit.half * _THING_UNITS
-    told: _Found = {}
-    for k, (name, value, per_area) in enumerate(
-        [
-            (f"{TABLE}.table_m", table_m, 0.5 * arm.camera_pos_m[2]),
-            (f"{SIZE}.size_factor", size, 0.5 * size),
-        ]
-    ):
-        # A disc that lies as before errs as before: takes count, not views.
-        n = len({still.uid for still, areas, _ in seen if np.isfinite(areas[k])})
-        if n < 2:
-            continue
-        pixels = student.ppf(0.5 + CONFIDENCE / 2.0, n - 1) * per_area * _AREA_OFF[k] / math.sqrt(n)
-        spread = half[0] if k == 0 else size * half[1]
-        told[name] = _Estimate(float(value), math.hypot(max(spread, pixels), height * (k == 0)))
-    return told
+        by_take = {}
+        for (still, area_px, _), picture in zip(seen, pictures, strict=True):
+            if (now := tracker.detect(cleared(picture)).object) is not None:
+                off = 0.5 * math.log(area_px / now.area_px)
+                by_take.setdefault(still.uid, []).append(off)
+        if len(by_take) < 2:
+            return {}
+        # An object that lies as before errs as before: takes count, not views.
+        takes = [float(np.median(offs)) for offs in by_take.values()]
+        size = float(np.clip(size * math.exp(np.median(takes)), 0.2, 4.0))
+    n, spread = len(takes), max(0.5 * _AREA_OFF, float(np.std(takes)))
+    half = size * float(student.ppf(0.5 + CONFIDENCE / 2.0, n - 1)) * spread / math.sqrt(n)
+    return {f"{SIZE}.size_factor": _Estimate(size, half)}
 
 
 def _is_free(blob: Blob, arm_px: NDArray[np.float32]) -> bool:
@@ -591,9 +560,6 @@ def _is_free(blob: Blob, arm_px: NDArray[np.float32]) -> bool:
     return bool(inside and arm_px[near].max(initial=0.0) < 0.3)
 
 
-WHOLE: Final = (0.85, 1.25)
-"""A disc that covers less or more than this share of what is usual is hidden in part, or another.
-"""
 CLEAR: Final = 1.5
 """The arm is this many radii away from a blob that is seen whole."""
 HELD: Final = "grip object"
@@ -622,82 +588,6 @@ def _places(
                 a, b = (project(to_m[k], blob.centroid_px) for blob in (seen, drawn))
                 at[k] = at[k] + a - b
     return at[0], at[1], yaw_rad
-
-
-# -- 4. noise --------------------------------------------------------------------------------------
-
-
-NOISES: Final = np.array([0.0, 1.5, 4.0, 8.0, 16.0, 32.0, 64.0])
-"""Noise that is tried, to see what a video leaves of it [levels]."""
-SEVERAL: Final = 6
-"""Pictures of one view from which on noise is looked at: the last ones, once the video is as fine
-as it will be."""
-STEP_PX: Final = 2
-TRIES: Final = 6
-UNSEEN: Final = 0.3
-"""How well it is known how many tears go unseen, as a share of all."""
-TORN_ROWS: Final = 0.12
-"""A picture is torn where a shift explains this share of its rows."""
-
-
-def _noise(studio: CellRenderer, views: Views) -> _Found:
-    """Return what pictures of one view differ by: noise [levels], and bands that are shifted."""
-    several = [(still, view) for still, view in views if len(still.pictures) >= SEVERAL]
-    if not several:
-        return {}
-    levels, shifts, count = [], [], 0
-    for number, (still, view) in enumerate(several):
-        rng, curve = np.random.default_rng(number), []
-        for noise in NOISES:
-            noisy = view + rng.normal(0.0, noise, (2 * SEVERAL, *view.shape))
-            pictures = list(np.clip(noisy + 0.5, 0, 255).astype(np.uint8))
-            back = recorded(pictures, still.repeats)
-            curve.append(_flicker(np.stack(back[-SEVERAL:])))
-        seen = _flicker(still.pictures[-SEVERAL:])
-        levels.append(float(np.interp(seen, np.maximum.accumulate(curve), NOISES)))
-        count += len(still.pictures)
-        shifts += [s for picture in still.pictures if (s := _torn_by(picture, view))]
-    few = max(2, len(levels))
-    half = student.ppf(0.5 + CONFIDENCE / 2.0, few - 1) * np.std(levels) / math.sqrt(few - 1)
-    found = {f"{NOISE}.pixel_noise": _Estimate(float(np.mean(levels)), float(half))}
-    seen, n = len(shifts) / count, len(shifts)
-    caught = 1.0
-    if n >= SEVERAL:
-        # Shifts to either side are alike up to the largest: that of `n` falls short of it by 1/n.
-        most = float(max(map(abs, shifts)) * (n + 1) / n / len(views[0][1]))
-        found[f"{NOISE}.tear_fraction"] = _Estimate(most, 2.3 * most / n)
-        # A band where nothing stands across it is torn unseen: how often, made-up ones tell.
-        torn = {NOISE: {"torn_fraction": 1.0, "tear_fraction": min(most, 0.5)}}
-        tries = [studio.develop(view, torn, seed) for seed in range(TRIES) for _, view in several]
-        pairs = zip(tries, [view for _ in range(TRIES) for _, view in several], strict=True)
-        caught = max(0.2, float(np.mean([bool(_torn_by(a, b)) for a, b in pairs])))
-    share = min(seen / caught, 1.0)
-    drawn = 1.645 * math.sqrt(seen * (1 - seen) / count) / caught
-    found[f"{NOISE}.torn_fraction"] = _Estimate(share, drawn + UNSEEN * share)
-    return found
-
-
-def _flicker(pictures: NDArray[np.uint8]) -> float:
-    """Return by how much pictures of one view differ from their median [levels]: of most rows."""
-    off = pictures - np.median(pictures, axis=0)
-    return float(np.median(np.sqrt((off**2).mean(axis=(2, 3)))))
-
-
-def _torn_by(picture: Image, view: Image) -> int:
-    """Return by how much a band of the picture is shifted [px]; 0 where none is."""
-    now, usual = picture.astype(np.int16), view.astype(np.int16)
-
-    def off(shift_px: int) -> FloatArray:
-        rows = np.abs(now - np.roll(usual, shift_px, axis=1)).mean(axis=(1, 2))
-        return np.convolve(rows, np.ones(9) / 9.0, "same")
-
-    straight, most = off(0), len(view) // 4
-    best, best_rows = 0, TORN_ROWS * len(view)
-    for shift_px in range(-most, most + 1, STEP_PX):
-        rows = float((straight > 1.3 * off(shift_px) + 1.5).sum())
-        if rows > best_rows:
-            best, best_rows = shift_px, rows
-    return best
 
 
 def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParameter]:

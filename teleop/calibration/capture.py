@@ -14,9 +14,8 @@ import numpy as np
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.geometry import angle_rad
 from gaploop.teleop.calibration.hand_eye import main_turns_deg
-from gaploop.teleop.calibration.intrinsics import MIN_VIEWS, assumed_lens, coverage
+from gaploop.teleop.calibration.intrinsics import MIN_VIEWS, angle_rad, assumed_lens, coverage
 
 STILL_S: Final = 0.4
 """The board must have been still for this long [s]: no motion blur, no rolling shutter."""

@@ -20,8 +20,8 @@ from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
 from gaploop.teleop.calibration.hand_eye import SETUPS
+from gaploop.teleop.calibration.intrinsics import angle_rad, transform
 from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
 MAX_PX: Final = 3.0
@@ -84,7 +84,7 @@ class CalibrationSighting:
                 None if q is None else np.array(q, dtype=np.float64),
                 tuple(value["joint_names"]),
                 views,
-                None if board is None else Board(**board),
+                None if board is None else Board.from_json(board),
             )
         except DAMAGE as error:
             raise UnusableInputError(
@@ -226,38 +226,32 @@ def _camera_shift(
             f"Camera {name} takes {new.width}x{new.height} px, the reference has {old.width}x"
             f"{old.height}. Set the camera to that size, or store it again with --store."
         )
-    parts = calibration.get("cameras", name) or {}
-    on_tool = parts.get("hand_eye", {}).get("setup") == SETUPS[0]
-    px = mm = deg = np.nan
+    again = f"gaploop calibrate hand_eye --camera_name={name}"
     both, was, here = np.intersect1d(old.ids, new.ids, return_indices=True)
     if len(both) < MIN_COMMON:
         return np.full(3, np.nan), ""
-    if not on_tool:
+    parts = calibration.get("cameras", name) or {}
+    if parts.get("hand_eye", {}).get("setup") != SETUPS[0]:
         moved = new.corners_px[here] - old.corners_px[was]
         px = float(np.sqrt((moved**2).sum(axis=1).mean()))
-    T_far_mount = [arm.T_base_tcp(at.q_rad) for at in (before, now) if arm and at.q_rad is not None]
-    if "intrinsics" in parts and (not on_tool or len(T_far_mount) == 2):
-        lens = calibration.intrinsics(name)
-        expected, seen = (lens.board_pose(board, view)[0] for view in (old, new))
-        if on_tool:
-            first, second = (T @ calibration.hand_eye(name).T_mount_camera for T in T_far_mount)
-            expected = inverse(second) @ first @ expected
-        centre = board.centre_m[None]
-        apart = transform(expected, centre) - transform(seen, centre)
-        mm = float(np.linalg.norm(apart)) * 1e3
-        deg = float(np.degrees(angle_rad(expected[:3, :3].T @ seen[:3, :3])))
-    message = ""
-    if on_tool and (mm > MAX_MM or deg > MAX_DEG):
         message = (
-            f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera "
-            "place it. If the board was not moved, the camera's mount or the arm's calibration "
-            f"has: run gaploop calibrate hand_eye --camera_name={name}"
+            f"Camera {name} sees the board {px:.1f} px from where it was. If the board was not "
+            f"moved, the camera was: put it back, or run {again}"
         )
-    elif px > MAX_PX:
-        far = f", {mm:.1f} mm and {deg:.1f}°" if np.isfinite(mm) else ""
-        message = (
-            f"Camera {name} sees the board {px:.1f} px from where it was{far}. If the board was "
-            f"not moved, the camera was: put it back, or run gaploop calibrate hand_eye "
-            f"--camera_name={name}"
-        )
-    return np.array([px, mm, deg]), message
+        return np.array([px, np.nan, np.nan]), message if px > MAX_PX else ""
+    if arm is None or before.q_rad is None or now.q_rad is None or "intrinsics" not in parts:
+        return np.full(3, np.nan), ""
+    lens, mounted = calibration.intrinsics(name), calibration.hand_eye(name).T_mount_camera
+    expected, seen = (
+        arm.T_base_tcp(q_rad) @ mounted @ lens.board_pose(board, view)[0]
+        for q_rad, view in ((before.q_rad, old), (now.q_rad, new))
+    )
+    centre = board.centre_m[None]
+    mm = float(np.linalg.norm(transform(expected, centre) - transform(seen, centre))) * 1e3
+    deg = float(np.degrees(angle_rad(expected[:3, :3].T @ seen[:3, :3])))
+    message = (
+        f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera place "
+        "it. If the board was not moved, the camera's mount or the arm's calibration has: run "
+        f"{again}"
+    )
+    return np.array([np.nan, mm, deg]), message if mm > MAX_MM or deg > MAX_DEG else ""

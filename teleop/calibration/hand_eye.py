@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.geometry import (
+from gaploop.teleop.calibration.intrinsics import (
+    Intrinsics,
     angle_rad,
     checked_pose,
     inverse,
@@ -30,11 +30,12 @@ from gaploop.teleop.calibration.geometry import (
     rotation_vector,
     transform,
 )
-from gaploop.teleop.calibration.intrinsics import Intrinsics
 
 SETUPS: Final = ("eye_in_hand", "eye_to_hand")
 MAX_RESIDUAL_MM: Final = 5.0
 """A calibration that places the board worse than this in held-out pictures is refused [mm]."""
+EXPLAINED_MM: Final = 1.0
+"""A residual above this is explained: a good print and a good arm are below it [mm]."""
 MIN_SIGHTINGS: Final = 6
 """Fewer pictures are refused; 15 to 25 are a good number."""
 MIN_TURN_DEG: Final = 5.0
@@ -49,10 +50,6 @@ BOOTSTRAPS: Final = 100
 """Tells a standard deviation within 7 % (1 / sqrt(2 n))."""
 OUTLIER_TIMES: Final = 3.0
 """A picture this many times worse than the median one is named."""
-NO_ANSWER: Final = (
-    "These pictures have no hand-eye answer. Take more, with the gripper turned about two axes by "
-    "20° or more."
-)
 APART_M: Final = 0.002
 APART_RAD: Final = 0.005
 """How far the two sides of A X B = Y usually lie apart with a hobby arm [m, rad]: beyond it the fit
@@ -70,26 +67,12 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Residual:
-    """How far the board lies from where it should, RMS: corners, centre, orientation."""
-
-    board_mm: float
-    translation_mm: float
-    rotation_deg: float
-
-
-@dataclass(frozen=True)
 class HandEye:
     """Where a camera is on its mount, tool or base, and the board on the other; both (4, 4)."""
 
     setup: str
     T_mount_camera: FloatArray
     T_far_board: FloatArray
-
-    @property
-    def name(self) -> str:
-        """Return what `T_mount_camera` is called: `T_tcp_camera` or `T_base_camera`."""
-        return "T_tcp_camera" if self.setup == SETUPS[0] else "T_base_camera"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> HandEye:
@@ -108,40 +91,40 @@ class HandEyeResult:
     """A hand-eye calibration and everything that says how far to trust it.
 
     Attributes:
-        held_out: residual in pictures left out of the fit, k-fold.
-        std_mm: standard deviation of the camera's position along x, y, z of its mount [mm].
+        held_out_mm: how far the board's corners lie from where they should, RMS, in pictures left
+            out of the fit, k-fold [mm].
+        held_out_deg: the same of its orientation [deg].
+        std_mm: standard deviation of the camera's position along x, y, z of its mount, by
+            bootstrap over the pictures [mm].
         std_deg: of its orientation about them [deg].
-        covariance: of (translation [m], rotation vector [rad]), shape (6, 6), by bootstrap.
         turn_deg: rotation between poses about the two main axes, RMS [deg].
-        errors_mm: board error of each picture under the final fit [mm].
+        errors_mm: picture to how far the board is off in it under the final fit [mm].
     """
 
     hand_eye: HandEye
-    held_out: Residual
+    held_out_mm: float
+    held_out_deg: float
     std_mm: FloatArray
     std_deg: FloatArray
-    covariance: FloatArray
     turn_deg: tuple[float, float]
-    errors_mm: FloatArray
-    names: tuple[str, ...]
+    errors_mm: dict[str, float]
 
     def refusals(self) -> tuple[str, ...]:
         """Return why this calibration must not be used, with its fix; empty where fine."""
-        if self.held_out.board_mm <= MAX_RESIDUAL_MM:
+        if self.held_out_mm <= MAX_RESIDUAL_MM:
             return ()
         return (
-            f"The board is misplaced by {self.held_out.board_mm:.1f} mm in held-out pictures, "
+            f"The board is misplaced by {self.held_out_mm:.1f} mm in held-out pictures, "
             f"above {MAX_RESIDUAL_MM:g}. {self.explanation()}",
         )
 
     def explanation(self) -> str:
         """Say in a sentence what to look at where the residual is large."""
         worst = {name for name, _ in self.outliers()}
-        rest = [e for n, e in zip(self.names, self.errors_mm, strict=True) if n not in worst]
+        rest = [error for name, error in self.errors_mm.items() if name not in worst]
         without_mm = float(np.sqrt(np.mean(np.square(rest))))
-        if 0 < len(worst) <= len(self.names) // 4 and without_mm < min(
-            MAX_RESIDUAL_MM, HELPS * self.held_out.board_mm
-        ):
+        most_mm = min(MAX_RESIDUAL_MM, HELPS * self.held_out_mm)
+        if 0 < len(worst) <= len(self.errors_mm) // 4 and without_mm < most_mm:
             return (
                 f"Without {', '.join(sorted(worst))} it is {without_mm:.1f} mm: the board slipped "
                 "or the arm moved there; remove or retake them."
@@ -155,9 +138,28 @@ class HandEyeResult:
 
     def outliers(self) -> tuple[tuple[str, float], ...]:
         """Return pictures that fit far worse than the others, with their error [mm]."""
-        limit = max(OUTLIER_TIMES * float(np.median(self.errors_mm)), 0.5)
-        found = [(n, float(e)) for n, e in zip(self.names, self.errors_mm, strict=True)]
-        return tuple(sorted((f for f in found if f[1] > limit), key=lambda f: -f[1]))
+        limit = max(OUTLIER_TIMES * float(np.median(list(self.errors_mm.values()))), 0.5)
+        found = [one for one in self.errors_mm.items() if one[1] > limit]
+        return tuple(sorted(found, key=lambda one: -one[1]))
+
+    def lines(self) -> list[str]:
+        """Return the result for people."""
+        T, turns = self.hand_eye.T_mount_camera, self.turn_deg
+        name = "T_tcp_camera" if self.hand_eye.setup == SETUPS[0] else "T_base_camera"
+        values = zip(T[:3, 3] * 1e3, self.std_mm, strict=True)
+        place = ", ".join(f"{value:.2f} ± {std:.2f}" for value, std in values)
+        turn = ", ".join(f"{v:.2f}" for v in np.degrees(rotation_vector(T[:3, :3])))
+        spread = ", ".join(f"{v:.2f}" for v in self.std_deg)
+        lines = [
+            f"  turned by     {turns[0]:.0f}° and {turns[1]:.0f}° about two axes",
+            f"  {name:<13} {place} mm",
+            f"  rotation      {turn} ° (rotation vector) ± {spread}",
+            f"  held out      board off by {self.held_out_mm:.2f} mm, {self.held_out_deg:.2f}°",
+        ]
+        lines += [f"  hurts         {n}: off by {mm:.1f} mm" for n, mm in self.outliers()[:5]]
+        if self.held_out_mm > EXPLAINED_MM:
+            lines.append(f"  perhaps       {self.explanation()}")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""
@@ -165,13 +167,11 @@ class HandEyeResult:
             "setup": self.hand_eye.setup,
             "T_mount_camera": self.hand_eye.T_mount_camera.tolist(),
             "T_far_board": self.hand_eye.T_far_board.tolist(),
-            "held_out_mm": self.held_out.board_mm,
-            "held_out_translation_mm": self.held_out.translation_mm,
-            "held_out_rotation_deg": self.held_out.rotation_deg,
+            "held_out_mm": self.held_out_mm,
+            "held_out_rotation_deg": self.held_out_deg,
             "std_mm": self.std_mm.tolist(),
             "std_deg": self.std_deg.tolist(),
-            "covariance": self.covariance.tolist(),
-            "images": len(self.names),
+            "images": len(self.errors_mm),
         }
 
 
@@ -195,25 +195,19 @@ def calibrate_hand_eye(
     """
     if setup not in SETUPS:
         raise unknown_choice("set-up", setup, SETUPS, "--setup")
-    if len(sightings) < MIN_SIGHTINGS:
+    n = len(sightings)
+    if n < MIN_SIGHTINGS:
         raise UnusableInputError(
-            f"The board was found at {len(sightings)} poses, {MIN_SIGHTINGS} are needed and 15 to "
-            "25 are good. Take more, with the gripper turned about two axes."
+            f"The board was found at {n} poses, {MIN_SIGHTINGS} are needed and 15 to 25 are good. "
+            "Take more, with the gripper turned about two axes."
         )
-    if board.kind == "chessboard" and (board.columns + board.rows) % 2 == 0:
-        raise UnusableInputError(
-            f"A {board.words} looks the same upside down, so its pose is not known. Use one whose "
-            "columns and rows add up to an odd number, or a ChArUco board."
-        )
-    equations = make_equations(board, lens, sightings, setup)
-    turns, axis = main_turns_deg(equations.far_mount)
+    A, B = equations(board, lens, sightings, setup)
+    turns, axis = main_turns_deg(A)
     if turns[1] < MIN_TURN_DEG:
         known = [s.q_rad for s in sightings if s.q_rad is not None]
         hint = "Pitch the gripper and roll it, each by 20° or more."
-        if len(known) == len(sightings):
-            spans = ", ".join(
-                f"{span:.0f}°" for span in np.degrees(np.ptp(np.array(known), axis=0))
-            )
+        if len(known) == n:
+            spans = ", ".join(f"{deg:.0f}°" for deg in np.degrees(np.ptp(np.array(known), axis=0)))
             hint = f"The joints moved by {spans}: move the still ones of the wrist by 20° or more."
         frame = "gripper's" if setup == SETUPS[0] else "base's"
         words = ", ".join(f"{value:.2f}" for value in axis)
@@ -222,26 +216,25 @@ def calibrate_hand_eye(
             f"{turns[1]:.1f}° about any other; 2 axes with {MIN_TURN_DEG:g}° or more are needed. "
             f"{hint}"
         )
-    n, parts = len(sightings), list[_Errors]()
+    out_m, out_rad = np.zeros(n), np.zeros(n)
     for out in (np.arange(fold, n, FOLDS) for fold in range(FOLDS)):
-        X, Y = solve(equations.take(np.setdiff1d(np.arange(n), out)))
-        parts.append(_errors(equations.take(out), X, Y))
-    rms = [float(np.sqrt(np.mean(np.concatenate(c) ** 2))) for c in zip(*parts, strict=True)]
-    held_out = Residual(rms[0] * 1e3, rms[1] * 1e3, float(np.degrees(rms[2])))
-    if held_out.board_mm > MAX_RESIDUAL_MM:
+        fitted = np.setdiff1d(np.arange(n), out)
+        X, Y = solve(A[fitted], B[fitted])
+        out_m[out], out_rad[out] = _errors(board, A[out], B[out], X, Y)
+    held_out_mm = float(np.sqrt(np.mean(out_m**2))) * 1e3
+    if held_out_mm > MAX_RESIDUAL_MM:
         bootstraps = min(bootstraps, 10)  # it will be refused: a rough idea is enough
-    X, Y = solve(equations)
-    covariance = _bootstrap(equations, (X, Y), bootstraps)
-    std = np.sqrt(np.diag(covariance))
+    X, Y = solve(A, B)
+    std = _bootstrap(A, B, X, Y, bootstraps)
+    errors_m, _ = _errors(board, A, B, X, Y)
     return HandEyeResult(
         HandEye(setup, X, Y),
-        held_out,
+        held_out_mm,
+        float(np.degrees(np.sqrt(np.mean(out_rad**2)))),
         std[:3] * 1e3,
         np.degrees(std[3:]),
-        covariance,
         (float(turns[0]), float(turns[1])),
-        np.asarray(_errors(equations, X, Y)[0] * 1e3),
-        tuple(s.view.name for s in sightings),
+        {s.view.name: float(e) * 1e3 for s, e in zip(sightings, errors_m, strict=True)},
     )
 
 
@@ -258,80 +251,23 @@ def main_turns_deg(T: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.degrees(np.sqrt(np.maximum(values[::-1], 0.0))), main
 
 
-type _Errors = tuple[FloatArray, FloatArray, FloatArray]
-
-
-def _errors(equations: Equations, X: FloatArray, Y: FloatArray) -> _Errors:
-    """Return each picture's errors of the board's corners [m], centre [m] and rotation [rad]."""
-    seen = equations.far_mount @ X @ equations.camera_board
-    apart = transform(seen, equations.corners_m) - transform(Y, equations.corners_m)
-    board = np.sqrt((apart**2).sum(axis=-1).mean(axis=-1))
-    centre = np.linalg.norm(apart.mean(axis=1), axis=-1)
-    turn = angle_rad(np.swapaxes(seen[:, :3, :3], -1, -2) @ Y[:3, :3])
-    return board, centre, turn
-
-
-def _bootstrap(
-    equations: Equations, fitted: tuple[FloatArray, FloatArray], times: int
-) -> FloatArray:
-    """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
-    rng, n, X = np.random.default_rng(0), len(equations.far_mount), fitted[0]
-    moved = []
-    for _ in range(times):
-        drawn = rng.integers(0, n, n)
-        if len(np.unique(drawn)) < 4:
-            continue
-        again, _ = solve(equations.take(drawn), fitted)
-        turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)
-        moved.append(np.concatenate([again[:3, 3] - X[:3, 3], turn]))
-    if len(moved) < max(times // 2, 2):
-        raise UnusableInputError(
-            "The answer falls apart when a few pictures are left out. Take more, "
-            "with more rotation."
-        )
-    return np.asarray(np.cov(np.array(moved).T))
-
-
-@dataclass(frozen=True)
-class Equations:
-    """What is known: A X B = Y in each of n pictures.
-
-    Attributes:
-        far_mount: A, shape (n, 4, 4).
-        camera_board: B, shape (n, 4, 4).
-        corners_m: all of the board's corners [m], shape (m, 3).
-    """
-
-    far_mount: FloatArray
-    camera_board: FloatArray
-    corners_m: FloatArray
-
-    def take(self, pictures: NDArray[np.intp]) -> Equations:
-        """Return the equations of these pictures, by index; one may stand there twice."""
-        return Equations(self.far_mount[pictures], self.camera_board[pictures], self.corners_m)
-
-
-def make_equations(
+def equations(
     board: Board, lens: Intrinsics, sightings: Sequence[Sighting], setup: str
-) -> Equations:
-    """Return what `solve` needs; raises UnusableInputError for pictures of another size."""
+) -> tuple[FloatArray, FloatArray]:
+    """Return A and B, shape (n, 4, 4); raises UnusableInputError for pictures of another size."""
     T_base_tcp = np.array([s.T_base_tcp for s in sightings])
-    return Equations(
-        T_base_tcp if setup == SETUPS[0] else inverse(T_base_tcp),
-        np.array([lens.board_pose(board, s.view)[0] for s in sightings]),
-        board.corners_m,
-    )
+    A = T_base_tcp if setup == SETUPS[0] else inverse(T_base_tcp)
+    return A, np.array([lens.board_pose(board, s.view)[0] for s in sightings])
 
 
 def solve(
-    equations: Equations, start: tuple[FloatArray, FloatArray] | None = None
+    A: FloatArray, B: FloatArray, start: tuple[FloatArray, FloatArray] | None = None
 ) -> tuple[FloatArray, FloatArray]:
     """Return X and Y, each of shape (4, 4); the fit begins with `start`, else with Shah's.
 
     Raises:
         UnusableInputError: there is no finite rigid motion to begin with.
     """
-    A, B = equations.far_mount, equations.camera_board
     X, Y = start or _shah(A, B)
 
     def moved(p: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -347,22 +283,44 @@ def solve(
 
 
 def _shah(A: FloatArray, B: FloatArray) -> tuple[FloatArray, FloatArray]:
-    def parts(T: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
-        return list(T[:, :3, :3]), list(T[:, :3, 3])
-
+    arms = inverse(A)
+    found = []
     try:
         R_board_far, t_board_far, R_camera_mount, t_camera_mount = cv2.calibrateRobotWorldHandEye(
-            *parts(B), *parts(inverse(A)), method=cv2.CALIB_ROBOT_WORLD_HAND_EYE_SHAH
-        )
-    except cv2.error as error:
-        raise UnusableInputError(f"{NO_ANSWER} ({error.err})") from None
-    return _rigid_inverse(R_camera_mount, t_camera_mount), _rigid_inverse(R_board_far, t_board_far)
+            list(B[:, :3, :3]), list(B[:, :3, 3]), list(arms[:, :3, :3]), list(arms[:, :3, 3]),
+            method=cv2.CALIB_ROBOT_WORLD_HAND_EYE_SHAH,
+        )  # fmt: skip
+        for R, t in ((R_camera_mount, t_camera_mount), (R_board_far, t_board_far)):
+            T = np.vstack([np.column_stack([R, np.ravel(t)]), [0.0, 0.0, 0.0, 1.0]])
+            found.append(inverse(checked_pose(T, "the pose")))
+    except (cv2.error, UnusableInputError) as error:
+        raise UnusableInputError(
+            "These pictures have no hand-eye answer. Take more, with the gripper turned about two "
+            f"axes by 20° or more. ({getattr(error, 'err', error)})"
+        ) from None
+    return found[0], found[1]
 
 
-def _rigid_inverse(R: FloatArray, t: FloatArray) -> FloatArray:
-    T = np.eye(4)
-    T[:3, :3], T[:3, 3] = R, np.ravel(t)
-    good = np.isfinite(T).all() and np.linalg.det(T[:3, :3]) > 0.5
-    if not good or not np.allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-2):
-        raise UnusableInputError(NO_ANSWER)
-    return inverse(pose(rotation_vector(T[:3, :3]), T[:3, 3]))
+def _errors(
+    board: Board, A: FloatArray, B: FloatArray, X: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return each picture's errors of the board's corners, RMS [m], and orientation [rad]."""
+    seen = A @ X @ B
+    apart = transform(seen, board.corners_m) - transform(Y, board.corners_m)
+    turn = angle_rad(np.swapaxes(seen[:, :3, :3], -1, -2) @ Y[:3, :3])
+    return np.sqrt((apart**2).sum(axis=-1).mean(axis=-1)), turn
+
+
+def _bootstrap(
+    A: FloatArray, B: FloatArray, X: FloatArray, Y: FloatArray, times: int
+) -> FloatArray:
+    """Return the standard deviations of translation [m] and rotation vector [rad], shape (6,)."""
+    rng, n, moved = np.random.default_rng(0), len(A), list[FloatArray]()
+    while len(moved) < times:
+        drawn = rng.integers(0, n, n)
+        if len(np.unique(drawn)) < 4:
+            continue
+        again, _ = solve(A[drawn], B[drawn], (X, Y))
+        turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)
+        moved.append(np.concatenate([again[:3, 3] - X[:3, 3], turn]))
+    return np.asarray(np.std(moved, axis=0, ddof=1))

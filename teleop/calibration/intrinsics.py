@@ -1,4 +1,7 @@
-"""Camera intrinsics from pictures of a board, judged by pictures that they were not fitted to."""
+"""Camera intrinsics from pictures of a board, judged by pictures that they were not fitted to.
+
+And the little geometry of 4x4 matrices that calibration needs.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,63 @@ from typing import Any, Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 from scipy.stats import median_abs_deviation
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.messages import FloatArray
+from gaploop.core.messages import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.geometry import pose
+
+
+def pose(rotation_vector_rad: FloatArray, translation_m: FloatArray) -> FloatArray:
+    """Return a pose, shape (4, 4), from a rotation vector [rad] and a translation [m], (3,)."""
+    T = np.eye(4)
+    # A tenth of the time of SciPy's Rotation, and fits call this some 10,000 times.
+    T[:3, :3] = cv2.Rodrigues(np.ascontiguousarray(rotation_vector_rad, dtype=np.float64))[0]
+    T[:3, 3] = np.ravel(translation_m)
+    return T
+
+
+def inverse(T: FloatArray) -> FloatArray:
+    """Return the inverse of poses, shape (..., 4, 4)."""
+    return np.asarray(np.linalg.inv(T))
+
+
+def rotation_vector(R: FloatArray) -> FloatArray:
+    """Return the rotation vectors [rad], shape (..., 3), of rotation matrices, (..., 3, 3)."""
+    vectors = Rotation.from_matrix(R.reshape(-1, 3, 3)).as_rotvec()
+    return np.asarray(vectors, dtype=np.float64).reshape(R.shape[:-1])
+
+
+def angle_rad(R: FloatArray) -> FloatArray:
+    """Return the rotation angles [rad], shape (...), of rotation matrices, (..., 3, 3)."""
+    return np.asarray(np.linalg.norm(rotation_vector(R), axis=-1))
+
+
+def transform(T: FloatArray, points_m: FloatArray) -> FloatArray:
+    """Apply poses, shape (..., 4, 4), to points, shape (k, 3); returns shape (..., k, 3)."""
+    turned = points_m @ np.swapaxes(T[..., :3, :3], -1, -2)
+    return np.asarray(turned + T[..., None, :3, 3])
+
+
+def checked_pose(value: object, where: str) -> FloatArray:
+    """Return `value` as a pose, (4, 4); UnusableInputError where it is no finite rigid motion."""
+    try:
+        T = np.array(value, dtype=np.float64)
+    except DAMAGE:
+        T = np.empty(0)
+    if T.shape != (4, 4) or not np.isfinite(T).all():
+        raise UnusableInputError(f"{where} must be a 4x4 matrix of numbers, row by row.")
+    R = T[:3, :3]
+    rigid = np.allclose(R @ R.T, np.eye(3), atol=1e-3) and np.linalg.det(R) > 0
+    if not rigid or not np.allclose(T[3], (0, 0, 0, 1), atol=1e-9):
+        raise UnusableInputError(
+            f"{where} isn't a rigid motion: its upper left 3x3 must be a rotation and its last "
+            "row 0 0 0 1. Is it transposed?"
+        )
+    T[:3, :3] = Rotation.from_matrix(R).as_matrix()
+    return T
+
 
 LENSES: Final = ("standard", "wide")
 """`standard`: OpenCV's k1 k2 p1 p2 k3; `wide`: its rational model with k4 k5 k6 besides."""
@@ -141,18 +195,6 @@ class Intrinsics:
 
 
 @dataclass(frozen=True)
-class ImageError:
-    """How well one picture fits; `held_out_px` is its error where it had no part in the fit."""
-
-    name: str
-    corners: int
-    rms_px: float
-    worst_px: float
-    held_out_px: float
-    sharpness: float
-
-
-@dataclass(frozen=True)
 class HurtingImage:
     """A picture that makes the calibration worse.
 
@@ -163,11 +205,9 @@ class HurtingImage:
     """
 
     name: str
-    rms_px: float
     held_out_px: float
     others_px: float
     shift_px: float
-    why: str
 
 
 def most_rms_px(width: int) -> float:
@@ -181,7 +221,8 @@ class IntrinsicsResult:
 
     Attributes:
         std: parameter to standard deviation: fx, fy, cx, cy [px] and distortion coefficients.
-        held_out_px: the same over pictures left out of the fit, k-fold [px].
+        held_out_px: RMS error over pictures left out of the fit, k-fold [px].
+        errors_px: picture to its own error when it was left out [px].
         focal_std_px: of the focal length, by jackknife over the folds [px]. Where boards were
             never tilted the fit's own figure is far too small.
     """
@@ -190,7 +231,7 @@ class IntrinsicsResult:
     std: dict[str, float]
     rms_px: float
     held_out_px: float
-    images: tuple[ImageError, ...]
+    errors_px: dict[str, float]
     hurting: tuple[HurtingImage, ...]
     coverage: Coverage
     focal_std_px: float
@@ -222,6 +263,23 @@ class IntrinsicsResult:
             )
         return tuple(said)
 
+    def lines(self) -> list[str]:
+        """Return the result for people."""
+        std, K = self.std, self.intrinsics.camera_matrix
+        fx, fy = (max(std[of], self.focal_std_px) for of in ("fx", "fy"))
+        return [
+            f"  focal length  {K[0, 0]:.2f} ± {fx:.2f}, {K[1, 1]:.2f} ± {fy:.2f} px",
+            f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
+            f"  RMS error     {self.rms_px:.3f} px, in held-out pictures {self.held_out_px:.3f} px",
+            *(
+                f"  hurts         {h.name}: {h.held_out_px:.2f} px (others {h.others_px:.2f}), "
+                f"shifts the result by {h.shift_px:.2f} px: blurred, bent, covered or glaring? "
+                "Retake or delete it"
+                for h in self.hurting
+            ),
+            *(f"  missing       {ask}" for ask in self.coverage.missing()),
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""
         return {
@@ -230,7 +288,7 @@ class IntrinsicsResult:
             "focal_std_px": self.focal_std_px,
             "rms_px": self.rms_px,
             "held_out_px": self.held_out_px,
-            "images": len(self.images),
+            "images": len(self.errors_px),
             "coverage": self.coverage.share,
         }
 
@@ -265,25 +323,14 @@ def calibrate_intrinsics(
         focal_px.append(fitted.focal_px)
         for i in range(fold, len(views), FOLDS):
             held_out[i] = fitted.board_pose(board, views[i])[1]
-    images = tuple(
-        ImageError(
-            view.name,
-            len(view.ids),
-            _rms(wrong),
-            float(np.linalg.norm(wrong, axis=1).max()),
-            held,
-            view.sharpness,
-        )
-        for view, wrong, held in zip(views, errors, held_out, strict=True)
-    )
     weights = np.array([len(view.ids) for view in views])
     return IntrinsicsResult(
         intrinsics,
         std,
         _rms(np.concatenate(errors)),
         float(np.sqrt(np.average(np.square(held_out), weights=weights))),
-        images,
-        _hurting(board, views, lens, images),
+        {view.name: held for view, held in zip(views, held_out, strict=True)},
+        _hurting(board, views, lens, np.array(held_out)),
         coverage(board, views, intrinsics),
         float(np.std(focal_px) * np.sqrt(FOLDS - 1)),
     )
@@ -312,15 +359,14 @@ def _fit(
 
 
 def _hurting(
-    board: Board, views: Sequence[BoardView], lens: str, images: Sequence[ImageError]
+    board: Board, views: Sequence[BoardView], lens: str, held_px: FloatArray
 ) -> tuple[HurtingImage, ...]:
     """Suspect pictures by their errors, and convict those that the others don't bear out."""
-    held = np.array([image.held_out_px for image in images])
-    middle = float(np.median(held))
+    middle = float(np.median(held_px))
     # Among very good pictures a harmless one can be many deviations out: half as bad again counts.
-    spread = float(median_abs_deviation(held, scale="normal"))
+    spread = float(median_abs_deviation(held_px, scale="normal"))
     limit = max(middle + SUSPECT_Z * spread, 1.5 * middle)
-    suspects = [i for i in np.argsort(-held)[:MAX_SUSPECTS] if held[i] > limit]
+    suspects = [i for i in np.argsort(-held_px)[:MAX_SUSPECTS] if held_px[i] > limit]
     if not suspects or len(views) - len(suspects) < 4:
         return ()
     good = [view for i, view in enumerate(views) if i not in suspects]
@@ -331,25 +377,13 @@ def _hurting(
     rays = np.column_stack([without.straightened(pixels), np.ones(len(pixels))])
     found = []
     for i in suspects:
-        alone = without.board_pose(board, views[i])[1]
-        if alone < limit:
+        alone_px = without.board_pose(board, views[i])[1]
+        if alone_px < limit:
             continue
-        image, sharp = images[i], float(np.median([other.sharpness for other in images]))
-        if image.sharpness < 0.6 * sharp:
-            why = "blurred: hold the board still and add light, or drop it"
-        elif image.worst_px > 4 * image.rms_px / np.sqrt(2):
-            why = "one corner is far off: glare, shadow or something in front; retake or drop it"
-        elif image.corners <= 12:
-            why = f"only {image.corners} corners: show more of the board, or drop it"
-        else:
-            why = (
-                f"{image.held_out_px / max(middle, 1e-9):.0f} times the usual error: board bent or "
-                "moved while the picture was taken, or glare; retake or drop it"
-            )
         together, _, _ = _fit(board, [*good, views[i]], lens)
-        shift = np.linalg.norm(together.project(np.eye(4), rays) - pixels, axis=1).mean()
+        shift_px = np.linalg.norm(together.project(np.eye(4), rays) - pixels, axis=1).mean()
         others_px = _rms(np.concatenate(errors))
-        found.append(HurtingImage(image.name, image.rms_px, alone, others_px, float(shift), why))
+        found.append(HurtingImage(views[i].name, alone_px, others_px, float(shift_px)))
     return tuple(found)
 
 
@@ -414,3 +448,21 @@ def assumed_lens(width: int, height: int) -> Intrinsics:
     focal = 0.5 * width / np.tan(np.radians(30.0))
     matrix = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1.0]])
     return Intrinsics(width, height, matrix, np.zeros(5))
+
+
+def draw_coverage(views: Sequence[BoardView], result: IntrinsicsResult) -> Image:
+    """Return a picture of where corners fell: red of pictures that hurt, pink empty cells."""
+    width, height = result.intrinsics.width, result.intrinsics.height
+    sheet = np.full((height, width, 3), 255, dtype=np.uint8)
+    for (row, column), count in np.ndenumerate(result.coverage.counts):
+        x, y = column * width // CELLS[1], row * height // CELLS[0]
+        x_end, y_end = (column + 1) * width // CELLS[1], (row + 1) * height // CELLS[0]
+        sheet[y:y_end, x:x_end] = (255, 225, 215) if count == 0 else (240, 246, 252)
+        cv2.rectangle(sheet, (x, y), (x_end, y_end), (255, 255, 255), 1)
+        cv2.putText(sheet, str(count), (x + 4, y + 14), cv2.FONT_HERSHEY_PLAIN, 0.9, (90, 90, 90))
+    hurting = {h.name for h in result.hurting}
+    for view in views:
+        colour = (200, 68, 44) if view.name in hurting else (42, 120, 181)
+        for x, y in np.rint(view.corners_px).astype(int).tolist():
+            cv2.circle(sheet, (x, y), max(2, width // 320), colour, -1, cv2.LINE_AA)
+    return sheet

@@ -1,28 +1,22 @@
 """Folders of pictures, and of pictures with the arm's pose in each.
 
-A folder for hand-eye calibration holds pictures and `poses.jsonl` or `poses.csv` with a row per
-picture: `image`, and either the joint positions by name [rad] or the tool's pose.
+A folder for hand-eye calibration holds pictures and `poses.jsonl` with a row per picture: `image`,
+and either the joint positions by name [rad] or the tool's pose.
 
-    {"image": "000.png", "q_rad": {"shoulder_pan": 0.1, …}}      poses.jsonl
-    {"image": "000.png", "T_base_tcp": [[…], […], […], […]]}     poses.jsonl
-    image,shoulder_pan_rad,shoulder_lift_rad,…                   poses.csv
-    image,x_m,y_m,z_m,qw,qx,qy,qz                                poses.csv
+    {"image": "000.png", "q_rad": {"shoulder_pan": 0.1, …}}
+    {"image": "000.png", "T_base_tcp": [[…], […], […], […]]}
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import cv2
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, parse_json, read_text
@@ -30,31 +24,17 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.paths import inside
 from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
-from gaploop.teleop.calibration.geometry import checked_pose
 from gaploop.teleop.calibration.hand_eye import Sighting
+from gaploop.teleop.calibration.intrinsics import checked_pose
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
-POSE_FILES: Final = ("poses.jsonl", "poses.csv")
-_POSE_COLUMNS: Final = ("x_m", "y_m", "z_m", "qw", "qx", "qy", "qz")
+POSES: Final = "poses.jsonl"
 _ASKED: Final = 6
 """How many pictures without a board are searched for another board: that is slow."""
 
 
-@dataclass(frozen=True)
-class BoardSightings:
-    """The boards that a folder's pictures show, and the pictures without one."""
-
-    views: tuple[BoardView, ...]
-    missed: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PoseRow:
-    """One row of a poses file: a picture, the tool's pose (4, 4), and joints [rad] where known."""
-
-    image: str
-    T_base_tcp: FloatArray
-    q_rad: FloatArray | None = None
+type ArmPose = tuple[FloatArray, FloatArray | None]
+"""The tool's pose, (4, 4), and joints [rad] where known."""
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -92,8 +72,12 @@ def write_image(path: Path, image: Image) -> None:
 
 def find_boards(
     board: Board, files: Sequence[Path], advance: Callable[[], None] = lambda: None
-) -> BoardSightings:
-    """Look for a board in pictures, `advance` after each; UnusableInputError if it is in none."""
+) -> tuple[list[BoardView], list[str]]:
+    """Look for a board in pictures, `advance` after each; return views, and pictures without.
+
+    Raises:
+        UnusableInputError: it is in none.
+    """
     views, missed = [], []
     for path in files:
         view = find_board(board, read_image(path), path.name)
@@ -106,25 +90,31 @@ def find_boards(
         raise UnusableInputError(
             f"No {board.words} in any of {len(files)} pictures in {files[0].parent}. {hint}"
         )
-    return BoardSightings(tuple(views), tuple(missed))
+    return views, missed
 
 
-def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
-    """Read a folder's poses file, or raise UnusableInputError; joint positions need `arm`."""
-    path = next((folder / n for n in POSE_FILES if (folder / n).is_file()), None)
-    if path is None:
+def read_poses(folder: Path, arm: ArmModel | None) -> dict[str, ArmPose]:
+    """Read a folder's poses by picture, or raise UnusableInputError; joints need `arm`."""
+    path = folder / POSES
+    if not path.is_file():
         raise UnusableInputError(
-            f"{folder} has neither poses.jsonl nor poses.csv, so nobody knows where the arm was. "
-            "See docs/teleoperate/calibration.md for their columns, or capture with --robot.type=…"
+            f"{folder} has no {POSES}, so nobody knows where the arm was. See "
+            "docs/teleoperate/calibration.md, or capture with --robot.type=…"
         )
-    lines = _csv_rows(path) if path.suffix == ".csv" else _jsonl_rows(path)
-    rows = []
-    for number, row in lines:
-        where, image = f"{path}:{number}", str(row.get("image", ""))
+    rows: dict[str, ArmPose] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise UnusableInputError(f"{where} isn't JSON ({error}). Fix it.") from None
+        image = str(row.get("image", "")) if isinstance(row, dict) else ""
         if not image:
             raise UnusableInputError(f"{where}: 'image' is missing. It names the picture's file.")
         if "T_base_tcp" in row:
-            rows.append(PoseRow(image, checked_pose(row["T_base_tcp"], f"{where}: T_base_tcp")))
+            rows[image] = checked_pose(row["T_base_tcp"], f"{where}: T_base_tcp"), None
             continue
         given = row.get("q_rad")
         if not isinstance(given, Mapping):
@@ -151,73 +141,26 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
             raise UnusableInputError(
                 f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
             )
-        rows.append(PoseRow(image, arm.T_base_tcp(q), q))
+        rows[image] = arm.T_base_tcp(q), q
     return rows
 
 
 def find_sightings(
     board: Board, folder: Path, arm: ArmModel | None, advance: Callable[[], None] = lambda: None
-) -> tuple[list[Sighting], BoardSightings]:
-    """Return what a folder's pictures and poses show, and where; UnusableInputError if bad."""
-    rows = read_poses(folder, arm)
-    by_image = {row.image: row for row in rows}
-    pictures = [inside(folder, row.image, "image", "poses") for row in rows]
-    for row, picture in zip(rows, pictures, strict=True):
+) -> tuple[list[Sighting], list[str]]:
+    """Return what a folder's pictures and poses show, and the pictures without a board."""
+    poses = read_poses(folder, arm)
+    pictures = [inside(folder, image, "image", "poses") for image in poses]
+    for image, picture in zip(poses, pictures, strict=True):
         if not picture.is_file():
             raise UnusableInputError(
-                f"{folder} has a pose for {row.image} but no such picture. Remove the row."
+                f"{folder} has a pose for {image} but no such picture. Remove the row."
             )
-    found = find_boards(board, pictures, advance)
-    sightings = [
-        Sighting(by_image[v.name].T_base_tcp, v, by_image[v.name].q_rad) for v in found.views
-    ]
-    return sightings, found
+    views, missed = find_boards(board, pictures, advance)
+    return [Sighting(poses[v.name][0], v, poses[v.name][1]) for v in views], missed
 
 
 def joints_row(image: str, joint_names: Sequence[str], q_rad: FloatArray) -> str:
     """Return the line of `poses.jsonl` for joint positions [rad], shape (n_joints,)."""
     q = {name: round(float(v), 6) for name, v in zip(joint_names, q_rad, strict=True)}
     return json.dumps({"image": image, "q_rad": q})
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    try:
-        for number, row in enumerate(rows, start=2):
-            cells = {k: v for k, v in row.items() if k is not None}  # None: more than columns
-            texts = {k.strip(): (v or "").strip() for k, v in cells.items()}
-            try:
-                values = {k: float(v) for k, v in texts.items() if k != "image"}
-            except ValueError as error:
-                raise UnusableInputError(
-                    f"{path}:{number}: {error}. Write angles in radians."
-                ) from None
-            pose_row: dict[str, Any] = {"image": texts.get("image", "")}
-            if set(_POSE_COLUMNS) <= values.keys():
-                x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
-                if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
-                    raise UnusableInputError(
-                        f"{path}:{number}: qw, qx, qy, qz must be a unit quaternion."
-                    )
-                T = np.eye(4)
-                T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
-                T[:3, 3] = x, y, z
-                pose_row["T_base_tcp"] = T
-            else:
-                pose_row["q_rad"] = {k.removesuffix("_rad"): v for k, v in values.items()}
-            yield number, pose_row
-    except csv.Error as error:
-        raise UnusableInputError(f"{path} is no CSV file ({error}). Save it as such.") from None
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise UnusableInputError(f"{path}:{number} isn't JSON ({error}). Fix it.") from None
-        if not isinstance(row, dict):
-            raise UnusableInputError(f"{path}:{number} must be an object with 'image'.")
-        yield number, row

@@ -34,13 +34,13 @@ from gaploop.core.messages import (
 from gaploop.core.protocols import Follower, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.stopping import CleanupStep
+from gaploop.teleop.trips import say_reasons, say_to_do
 from gaploop.teleop.workspace import WorkspaceGuard
 
 log = logging.getLogger(__name__)

@@ -23,16 +23,18 @@ from gaploop.teleop.calibration.intrinsics import most_rms_px
 from gaploop.teleop.calibration.store import OLD_DAYS as STATION_OLD_DAYS
 from gaploop.teleop.calibration.store import CellCalibration, load_calibration
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person
-from gaploop.teleop.servos.calibration_files import (
+from gaploop.teleop.servos.calibration import (
+    FIX,
     FORMER,
+    MotorRange,
     agrees,
     bring_over,
     differences,
     kept_motors,
     place_today,
     put_away,
+    unusable,
 )
-from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
 
 NAME: Final = "calibration"

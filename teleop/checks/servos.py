@@ -22,18 +22,20 @@ from gaploop.teleop.checks.calibrations import arm_of, command_for, nearest, own
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
-from gaploop.teleop.servos.calibration_files import (
+from gaploop.teleop.servos.calibration import (
+    FIX,
+    MotorRange,
     all_files,
     arm_folder,
     bring_over,
     kept_motors,
     place_today,
+    unusable,
     usual_folder,
 )
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
-from gaploop.teleop.servos.health import ailments
-from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import Protocol
+from gaploop.teleop.servos.survey import ailments
 
 AREA: Final = "servos"
 

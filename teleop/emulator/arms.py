@@ -1,22 +1,26 @@
-"""Which servos the arms have, as LeRobot drives them, and how they sit on the joints."""
+"""Which servos the arms have, as LeRobot drives them, how they sit on the joints, who holds them.
+
+The hand of a simulated person holds an arm, moves it for calibration, or leads with it.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.arms import ARMS
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
 from gaploop.teleop.emulator.dynamixel import DynamixelServo
 from gaploop.teleop.emulator.feetech import FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive
 from gaploop.teleop.emulator.servo import EmulatedServo, ServoPlan
-from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
+from gaploop.teleop.servos.calibration import DYNAMIXEL_MOST, FEETECH_MOST
 from gaploop.teleop.servos.registers import Protocol
 
 JOINTS: Final = SIX_JOINTS
@@ -142,7 +146,7 @@ def build_servo(plan: ServoPlan) -> EmulatedServo:
     return servo
 
 
-def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
+def arm_plan(model: str, role: str = "follower") -> ArmPlan:
     """Return the plan of one of `core.arms`; UnusableInputError where there is none such."""
     known = {name: arm for name, arm in ARMS.items() if arm.emulated}
     if model not in known:
@@ -150,14 +154,6 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
     if role not in ROLES:
         raise unknown_choice("role", role, ROLES)
     chain = known[model].emulated[role]
-    if protocol is not None:
-        if protocol not in set(Protocol):
-            raise unknown_choice("protocol", protocol, [p.value for p in Protocol])
-        if protocol != chain.protocol:
-            raise UnusableInputError(
-                f"The {model} has {chain.protocol} servos, not {protocol}. Leave --protocol "
-                f"out, or use --protocol={chain.protocol}."
-            )
     full_turn, joints = known[model].full_turn, ArmModel.load(model)
     ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(
@@ -180,3 +176,112 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
 so101 = functools.partial(arm_plan, "so101")
 koch = functools.partial(arm_plan, "koch")
 openmanipulator = functools.partial(arm_plan, "openmanipulator")
+
+
+HANDS: Final = ("none", "still", "rest", "middle_then_ranges", "wave")
+UNHELD: Final = ("none", "rest", "middle_then_ranges")
+"""With these a follower begins folded, as it lies without power. `rest` lays it down there and lets
+go of it; `middle_then_ranges` takes hold only of an arm that has to be calibrated."""
+
+_REACH_RAD_S: Final = 3.0
+_WAVE_SHARE: Final = 0.08
+"""Of half a joint's range: every arm then stays off the table and inside its workspace box."""
+_WAVE_S: Final = (5.0, 6.1, 7.3, 4.7, 6.7, 5.3)
+_INSIDE_RAD: Final = 0.01  # a sweep presses against the stops but not past them
+_CENTRED_TICKS: Final = 40
+_LAID_RAD: Final = 0.02
+
+
+class ManualHand:
+    """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
+
+    `rest_rad` is where a follower lies without anybody's help [rad].
+    """
+
+    def __init__(
+        self,
+        servos: Sequence[EmulatedServo],
+        mode: str = "still",
+        leads: bool = False,
+        rest_rad: Sequence[float] | None = None,
+    ) -> None:
+        self.servos, self.leads = tuple(servos), leads
+        self._middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self.servos]
+        self._at = [s.joint.q_rad for s in self.servos]
+        self._pose = list(self._at)
+        self._rest = self._at if rest_rad is None else rest_rad
+        self._since_s = self._now_s = 0.0
+        self.sweep_s = 6.0
+        self.mode = "still"
+        self.set_mode(mode)
+
+    def set_mode(self, mode: str) -> None:
+        """Begin another motion; UnknownChoiceError for an unknown one."""
+        if mode not in HANDS:
+            raise unknown_choice("hand", mode, HANDS)
+        self.mode = mode
+        self._since_s = self._now_s
+
+    def pose(self, q_rad: Sequence[float]) -> None:
+        """Go to a pose [rad] and stay."""
+        self._pose = list(q_rad)
+        self.mode = "pose"
+
+    def update(self, now_s: float) -> None:
+        """Move on to `now_s` [s] since the start."""
+        dt, self._now_s = max(0.0, now_s - self._now_s), now_s
+        at_s = self._now_s - self._since_s
+        goals: Sequence[float] | None = None  # nobody holds the joints
+        match self.mode:
+            case "still":
+                goals = self._at
+            case "pose":
+                goals = self._pose
+            case "rest":
+                goals = self._rest
+                lies = all(
+                    abs(at - goal) < _LAID_RAD for at, goal in zip(self._at, goals, strict=True)
+                )
+                if lies or any(servo.joint.drive is not Drive.LIMP for servo in self.servos):
+                    goals = None
+                    self.set_mode("none")
+            case "wave":  # smoothly about the middle, each joint at its own pace
+                goals = [
+                    middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
+                    for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
+                ]
+            case "middle_then_ranges":
+                # Hold the middle until it is written down, as a homing offset that makes it read as
+                # half a turn; then sweep until the ranges are, as limits narrower than a turn.
+                goals, memories = self._middle, [servo.memory for servo in self.servos]
+                pairs = zip(self.servos, self._middle, strict=True)
+                if any(
+                    not servo.memory["Homing_Offset"]
+                    or abs(servo.shown_ticks_at(middle_rad) - 2047) > _CENTRED_TICKS
+                    for servo, middle_rad in pairs
+                ):
+                    self._since_s = self._now_s
+                elif any(
+                    m["Max_Position_Limit"] - m["Min_Position_Limit"] < 4000 for m in memories
+                ):
+                    self.set_mode("wave" if self.leads else "rest")
+                else:
+                    phase = math.sin(at_s * math.tau / self.sweep_s)
+                    ways = self._ranges(1.0)
+                    goals = [middle + phase * (half_rad + _INSIDE_RAD) for middle, half_rad in ways]
+        reach = _REACH_RAD_S * dt
+        for n, servo in enumerate(self.servos):
+            joint = servo.joint
+            held = goals is not None and (self.leads or joint.drive is Drive.LIMP)
+            if goals is None or not held:
+                joint.hand_rad = None
+                self._at[n] = joint.q_rad
+                continue
+            goal = min(max(goals[n], joint.low_rad), joint.high_rad)
+            self._at[n] += max(-reach, min(reach, goal - self._at[n]))
+            joint.hand_rad = self._at[n]
+
+    def _ranges(self, share: float) -> Iterator[tuple[float, float]]:
+        """Yield each joint's middle [rad], and so much of half its range [rad]."""
+        for servo, middle in zip(self.servos, self._middle, strict=True):
+            yield middle, share * (servo.joint.high_rad - servo.joint.low_rad) / 2

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import read_text
+from gaploop.teleop.emulator.arms import HANDS
 from gaploop.teleop.emulator.bus import EmulatedBus
 from gaploop.teleop.emulator.faults import KINDS, parse_faults
-from gaploop.teleop.emulator.hand import HANDS
 from gaploop.teleop.emulator.servo import EmulatedServo
 
 HELP: Final = f"""\
 status                          what every servo does
-hand {"|".join(HANDS[:-1])}   what the hand does
-hand trace FILE                 repeat rows of: time [s], joint angles [rad]
+hand {"|".join(HANDS)}   what the hand does
 pose Q1 Q2 ...                  the hand goes there [rad] and stays
 fault KIND [ID] [name=value]    {", ".join(KINDS)}
 fault clear [KIND]              all is well again
@@ -46,10 +43,7 @@ def carry_out(bus: EmulatedBus, line: str) -> str | None:
             return None
         case ["hand", *how]:
             with bus.lock:
-                if how[:1] == ["trace"] and len(how) == 2:
-                    bus.hand.follow(read_trace(Path(how[1]), len(bus.all_servos)))
-                else:
-                    bus.hand.set_mode(how[0] if how else "")
+                bus.hand.set_mode(how[0] if how else "")
             return f"hand: {bus.hand.mode}"
         case ["pose", *values]:
             angles = [_number("pose", value) for value in values]
@@ -102,27 +96,6 @@ def _number(where: str, word: str) -> float:
     if not math.isfinite(value):
         raise UnusableInputError(f"{where}: {word!r} is not a number.")
     return value
-
-
-def read_trace(path: Path, joints: int) -> list[list[float]]:
-    """Return a text file's rows of time [s] and joint angles [rad]; UnusableInputError if bad."""
-    lines = read_text(path).splitlines()
-    rows: list[list[float]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        row = [_number(f"{path}, line {number}", word) for word in line.replace(",", " ").split()]
-        if len(row) != joints + 1:
-            raise UnusableInputError(
-                f"{path}, line {number} has {len(row)} columns. It needs {joints + 1}: time [s] "
-                f"and {joints} joint angles [rad]."
-            )
-        if rows and row[0] <= rows[-1][0]:
-            raise UnusableInputError(f"{path}, line {number}: time must rise.")
-        rows.append(row)
-    if not rows:
-        raise UnusableInputError(f"{path} has no rows. Each is time [s] and {joints} angles [rad].")
-    return rows
 
 
 def servo_state(servo: EmulatedServo) -> dict[str, object]:

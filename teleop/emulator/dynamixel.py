@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Iterable
 from typing import Final
 
-from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
-from gaploop.teleop.servos.registers import ServoRegister, dynamixel_registers
+from gaploop.teleop.servos.frames import Frame, Reply
+from gaploop.teleop.servos.registers import dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
 """Bits per second for each value of Baud_Rate."""
@@ -26,27 +24,14 @@ RAM: Final = 64
 """First address that may be written with torque on, and that a reboot forgets."""
 
 
+TABLE_SIZE: Final = 168
+"""Bytes that can be read; the indirect addresses behind them aren't emulated."""
+
+
 @functools.cache
 def dynamixel_table(model: str) -> ControlTable:
-    """Return the control table of `model`, indirect registers included.
-
-    The XL330 has 20 pairs of them, the XL430 56 in two blocks.
-    """
-    small = model.startswith("xl330")
-    blocks = ((1, 20, 168, 208),) if small else ((1, 28, 168, 224), (29, 28, 578, 634))
-    size = 228 if small else 662
-    registers = dynamixel_registers(model)
-    for first, count, addresses, data in blocks:
-        for n in range(count):
-            target = data + n
-            for one in (
-                ServoRegister(
-                    addresses + 2 * n, 2, f"Indirect_Address_{first + n}", target, RAM, size - 1
-                ),
-                ServoRegister(target, 1, f"Indirect_Data_{first + n}", 0, 0, 255),
-            ):
-                registers[one.name] = one
-    return ControlTable(registers, size)
+    """Return the control table of `model`."""
+    return ControlTable(dynamixel_registers(model), TABLE_SIZE)
 
 
 # --- one servo ---------------------------------------------------------------------------------
@@ -72,7 +57,7 @@ _LIMITS: Final = {
     "Goal_Current": "Current_Limit",
     "Goal_Velocity": "Velocity_Limit",
 }
-_WATCHDOG_S: Final = 0.02
+_ALARM: Final = 70
 _OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
 _OVERLOAD: Final = 0.9
 
@@ -81,9 +66,9 @@ VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
 
 
 class OperatingMode:
-    """Values of Operating_Mode."""
+    """Values of Operating_Mode that are emulated; in any other a servo follows positions, too."""
 
-    CURRENT, VELOCITY, POSITION, EXTENDED, CURRENT_POSITION, PWM = 0, 1, 3, 4, 5, 16
+    POSITION, EXTENDED, CURRENT_POSITION = 3, 4, 5
 
 
 class DynamixelServo(EmulatedServo):
@@ -94,8 +79,7 @@ class DynamixelServo(EmulatedServo):
 
     def __init__(self, plan: ServoPlan) -> None:
         self.shut_off = False
-        self.tripped_watchdog = False
-        self.heard_s = self.now_s = 0.0
+        self.now_s = 0.0
         super().__init__(plan, dynamixel_table(plan.model), MOTORS[plan.model])
 
     @property
@@ -111,28 +95,14 @@ class DynamixelServo(EmulatedServo):
             return ErrorCode.DATA_LENGTH, b""
         if address + length > self.memory.table.size:
             return ErrorCode.ACCESS, b""
-        if address < 168:
-            if address + length > _PRESENT - 51:  # 69, 70 and 98 change by themselves too
-                self.refresh()
-            return ErrorCode.NONE, bytes(self.memory.bytes[address : address + length])
-        self.refresh()
-        places = range(address, address + length)
-        return ErrorCode.NONE, bytes(self.memory.bytes[self._direct(place)] for place in places)
-
-    def _direct(self, address: int) -> int:
-        """Return where a byte is kept: at another address where it is an indirect one."""
-        owner = self.memory.table.by_byte[address]
-        if owner is None or not owner.name.startswith("Indirect_Data"):
-            return address
-        target = self.memory["Indirect_Address_" + owner.name.rsplit("_", 1)[1]]
-        pointed = self.memory.table.by_byte[target]
-        points_on = pointed is not None and pointed.name.startswith("Indirect_Data")
-        return address if points_on else target
+        if address + length > _ALARM:  # it and what is measured change by themselves
+            self.refresh()
+        return ErrorCode.NONE, bytes(self.memory.bytes[address : address + length])
 
     def write(self, address: int, data: bytes) -> int:
         """Write bytes; return the error number. Nothing is written where one is not 0."""
         memory = self.memory
-        if address == _GOAL and len(data) == 4 and not self.tripped_watchdog:
+        if address == _GOAL and len(data) == 4:
             goal = int.from_bytes(data, "little", signed=True)
             low, high = self._range
             if low <= goal <= high:  # nothing speaks against it; it is written every few ms
@@ -141,14 +111,13 @@ class DynamixelServo(EmulatedServo):
                 return ErrorCode.NONE
         if address + len(data) > memory.table.size or not data:
             return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
-        places = {self._direct(address + n): byte for n, byte in enumerate(data)}
-        changes: dict[str, int] = {}
-        for register in dict.fromkeys(memory.table.by_byte[place] for place in sorted(places)):
+        end, changes = address + len(data), dict[str, int]()
+        for register in dict.fromkeys(memory.table.by_byte[address:end]):
             if register is None or not register.writable:
                 return ErrorCode.ACCESS
-            if any(a not in places for a in range(register.address, register.end)):
+            if register.address < address or register.end > end:
                 return ErrorCode.DATA_LENGTH
-            raw = bytes(places[a] for a in range(register.address, register.end))
+            raw = data[register.address - address : register.end - address]
             value = int.from_bytes(raw, "little", signed=register.signed)
             name = register.name
             if register.address < RAM and memory["Torque_Enable"]:
@@ -157,8 +126,6 @@ class DynamixelServo(EmulatedServo):
                 return ErrorCode.DATA_RANGE
             if name == "Torque_Enable" and value and self.shut_off:
                 return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
-            if name.startswith("Goal_") and self.tripped_watchdog:
-                return ErrorCode.DATA_RANGE
             if name == "Goal_Position" and self.mode == OperatingMode.POSITION:
                 if not memory["Min_Position_Limit"] <= value <= memory["Max_Position_Limit"]:
                     return ErrorCode.DATA_LIMIT
@@ -177,8 +144,6 @@ class DynamixelServo(EmulatedServo):
             elif name == "Drive_Mode":
                 self.configure()
                 self.count_turns()
-            elif name == "Bus_Watchdog":
-                self.tripped_watchdog = False
             elif name == "Goal_Position":
                 self.goal = float(value)
         self.configure()
@@ -191,9 +156,9 @@ class DynamixelServo(EmulatedServo):
             register = memory.table.by_name[name]
             memory.store(register, register.initial)
         memory["Goal_PWM"] = memory["PWM_Limit"]
-        memory["Goal_Velocity"] = memory["Velocity_Limit"] if mode != OperatingMode.VELOCITY else 0
+        memory["Goal_Velocity"] = memory["Velocity_Limit"]
         if "Goal_Current" in memory.table.by_name:
-            memory["Goal_Current"] = memory["Current_Limit"] if mode != OperatingMode.CURRENT else 0
+            memory["Goal_Current"] = memory["Current_Limit"]
         if mode == OperatingMode.POSITION:
             self.count_turns()
 
@@ -205,7 +170,6 @@ class DynamixelServo(EmulatedServo):
         self.reverse = bool(memory["Drive_Mode"] & 1)
         limits = (memory["Min_Position_Limit"], memory["Max_Position_Limit"])
         self._range = limits if self.mode == OperatingMode.POSITION else (-_FAR, _FAR)
-        self._watchdog_s = memory["Bus_Watchdog"] * _WATCHDOG_S
         scale = 4096 / math.tau / 128 / _PWM
         self.joint.gain = memory["Position_P_Gain"] * scale
         self.joint.damping = memory["Position_D_Gain"] / 16 * 0.001 * 4096 / math.tau / _PWM
@@ -217,8 +181,7 @@ class DynamixelServo(EmulatedServo):
 
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
         """Do what one instruction asks of one servo; return its answer, or None for silence."""
-        before, level = self.id, self.memory["Status_Return_Level"]
-        error, data = int(ErrorCode.NONE), b""
+        before, error, data = self.id, int(ErrorCode.NONE), b""
         match code:
             case Instruction.PING:
                 data = bytes(self.memory.bytes[0:2] + self.memory.bytes[6:7])
@@ -226,29 +189,13 @@ class DynamixelServo(EmulatedServo):
                 error, data = self.read(_word(params, 0), _word(params, 2))
             case Instruction.WRITE if len(params) >= 3:
                 error = self.write(_word(params, 0), params[2:])
-            case Instruction.REG_WRITE if len(params) >= 3:
-                self.registered = (_word(params, 0), params[2:])
-            case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
+            case Instruction.READ | Instruction.WRITE:
                 error = ErrorCode.DATA_LENGTH
-            case Instruction.ACTION if self.registered is not None:
-                registered, self.registered = self.registered, None
-                error = self.write(*registered)
             case Instruction.REBOOT:
                 self.power_up()
-            case Instruction.FACTORY_RESET:
-                spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
-                if spared is None:
-                    error = ErrorCode.DATA_RANGE
-                else:
-                    self.forget(spared)
-            case Instruction.CLEAR:
-                if params != b"\x01\x44\x58\x4c\x22" or not self.clear_turns():
-                    error = ErrorCode.RESULT_FAIL
             case _:
                 error = ErrorCode.INSTRUCTION
-        # Status_Return_Level: 0 answers pings, 1 reads too, 2 everything that is for it alone.
-        least = 0 if code == Instruction.PING else 1 if code == Instruction.READ else 2
-        if level < least or (to_all and code != Instruction.PING):
+        if to_all and code != Instruction.PING:
             return None
         return self.status(before, error, data)
 
@@ -270,26 +217,11 @@ class DynamixelServo(EmulatedServo):
             joint.drive = Drive.LIMP
             return
         joint.duty_limit = self._pwm
-        silent_s = self.now_s - self.heard_s
-        if self._watchdog_s and silent_s > self._watchdog_s and not self.tripped_watchdog:
-            self.tripped_watchdog = True  # stop here and refuse goals until it is cleared
-            self.hold_here()
-            self.memory["Goal_Velocity"] = 0
-        mode = self.mode
-        if mode in (OperatingMode.POSITION, OperatingMode.EXTENDED, OperatingMode.CURRENT_POSITION):
-            self.drive(Drive.POSITION, dt)
-            if mode == OperatingMode.CURRENT_POSITION:
-                share = abs(self._goal_current_a) / joint.motor.stall_a
-                emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
-                joint.duty_limit = min(self._pwm, share + emf)
-        elif mode == OperatingMode.VELOCITY:
-            speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
-            self.drive(Drive.VELOCITY, dt, speed)
-        elif mode == OperatingMode.CURRENT:
-            emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
-            self.drive(Drive.DUTY, dt, self._goal_current_a / joint.motor.stall_a + emf)
-        else:
-            self.drive(Drive.DUTY, dt, self.memory["Goal_PWM"] / _PWM)
+        if self.mode == OperatingMode.CURRENT_POSITION:
+            share = abs(self._goal_current_a) / joint.motor.stall_a
+            emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
+            joint.duty_limit = min(self._pwm, share + emf)
+        self.follow(dt)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -312,21 +244,12 @@ class DynamixelServo(EmulatedServo):
 
     def power_up(self) -> None:
         """Begin as after switching on or a reboot."""
-        self.shut_off = self.tripped_watchdog = False
-        self.heard_s = self.now_s
+        self.shut_off = False
         super().power_up()
         self._reset_goals(self.mode)
         if self.memory["Startup_Configuration"] & 1:
             self.memory["Torque_Enable"] = 1
         self.configure()
-
-    def clear_turns(self) -> bool:
-        """Take the present position back into one turn; return whether it stood still."""
-        if abs(self.joint.v_rad_s) > 0.05:
-            return False
-        self.count_turns()
-        self.hold_here()
-        return True
 
     def refresh(self) -> None:
         """Write what is measured into the memory."""
@@ -357,10 +280,7 @@ class DynamixelServo(EmulatedServo):
             round(joint.voltage_v * 10),
             round(self.temperature_c),
         )
-        memory.bytes[69] = self.registered is not None
-        memory.bytes[70] = self.alarm_bits
-        if self.tripped_watchdog:
-            memory.bytes[98] = 0xFF
+        memory.bytes[_ALARM] = self.alarm_bits
 
 
 # --- servos on one bus -------------------------------------------------------------------------
@@ -382,17 +302,10 @@ class DynamixelChain(Chain[DynamixelServo]):
         return [dynamixel.status(i, ErrorCode.CRC) for i in ids if i in self._by_id]
 
     def _answer(self, frame: Frame) -> list[bytes]:
-        for servo in self._each(BROADCAST_ID):
-            servo.heard_s = self.now_s
         params = frame.params
         match frame.code:
             case Instruction.SYNC_READ:
-                return self._in_turn((i, _word(params, 0), _word(params, 2)) for i in params[4:])
-            case Instruction.BULK_READ:
-                starts = range(0, len(params) - 4, 5)
-                return self._in_turn(
-                    (params[n], _word(params, n + 1), _word(params, n + 3)) for n in starts
-                )
+                return self._in_turn(_word(params, 0), _word(params, 2), params[4:])
             case Instruction.FAST_SYNC_READ:
                 size, blocks = _word(params, 2), list[Reply]()
                 for identity in params[4:]:
@@ -405,36 +318,19 @@ class DynamixelChain(Chain[DynamixelServo]):
                 return [dynamixel.fast_status(blocks, len(params) - 4)] if blocks else []
             case Instruction.SYNC_WRITE:
                 self._sync_write(_word(params, 0), _word(params, 2), params[4:])
-            case Instruction.BULK_WRITE:
-                n = 0
-                while n + 5 <= len(params):
-                    size = _word(params, n + 3)
-                    data = params[n + 5 : n + 5 + size]
-                    if len(data) == size:
-                        for servo in self._by_id.get(params[n], ()):
-                            servo.write(_word(params, n + 1), data)
-                    n += 5 + size
             case Instruction.STATUS:
                 pass  # another servo's answer, or an echo
             case _:
                 return self._single(frame)
         return []
 
-    def _single(self, frame: Frame) -> list[bytes]:
-        answers = super()._single(frame)
-        if frame.code == Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
-            for servo in self._each(BROADCAST_ID):
-                if servo.memory.bytes[12] == frame.id != servo.id:
-                    servo.carry_out(frame.code, frame.params, True)  # its secondary id
-        return answers
-
-    def _in_turn(self, spans: Iterable[tuple[int, int, int]]) -> list[bytes]:
-        """Read (id, address, size). Each waits for the one before: after a silent one none answers.
+    def _in_turn(self, address: int, size: int, ids: bytes) -> list[bytes]:
+        """Each waits for the one before it: after a silent one none answers.
 
         Source: ROBOTIS in DynamixelSDK issue 364.
         """
         answers: list[bytes] = []
-        for identity, address, size in spans:
+        for identity in ids:
             some = self._by_id.get(identity)
             if not some:
                 break

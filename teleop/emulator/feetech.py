@@ -10,9 +10,8 @@ import struct
 from dataclasses import replace
 from typing import Final
 
-from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
-from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, ServoPlan
+from gaploop.teleop.emulator.servo import Chain, ControlTable, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Frame
@@ -43,8 +42,6 @@ CURRENT_STEP_A: Final = 0.0065
 
 VOLTAGE, ENCODER, HEAT, CURRENT, OVERLOAD = 0x01, 0x02, 0x04, 0x08, 0x20
 """Bits of Status, of Unloading_Condition, and of the error byte of every reply."""
-
-CALIBRATE_MIDDLE: Final = 128
 
 
 def sign_magnitude(value: int, sign_bit: int) -> int:
@@ -105,14 +102,6 @@ class FeetechServo(EmulatedServo):
                 value = max(register.low, min(register.high, value))
             name = register.name
             if name == "Torque_Enable":
-                if value == CALIBRATE_MIDDLE:  # what is read here becomes 2048, and is kept
-                    offset = round(self.encoder_ticks()) % 4096 - 2048
-                    homing = memory.table.by_name["Homing_Offset"]
-                    memory.store(homing, sign_magnitude(offset, 11))
-                    memory.keep(homing)
-                    self.configure()
-                    self.hold_here()
-                    continue
                 if value == 1 and memory["Torque_Enable"] != 1:
                     self.hold_here()
                 self.limited = False
@@ -134,19 +123,14 @@ class FeetechServo(EmulatedServo):
             memory["Torque_Enable"] = 1
         if self.limited and (ticks - self.shown_ticks()) * self.joint.duty <= 0:
             self.limited = False  # backing off ends the protection
-        if self.mode == 3:
-            self.goal = self.setpoint + ticks
-            return
         low, high = self._range
         self.goal = float(ticks if low == high == 0 else max(low, min(high, ticks)))
 
     def configure(self) -> None:
         """Take over what was written to the memory."""
         memory = self.memory
-        self.mode = memory["Operating_Mode"]
         self.offset = from_sign_magnitude(memory["Homing_Offset"], 11)
         self.reverse = bool(memory["Phase"] & 0x80)
-        self.multi_turn = bool(memory["Phase"] & 0x10)
         self.joint.gain = memory["P_Coefficient"] * _DUTY_PER_RAD_PER_P
         self.joint.damping = memory["D_Coefficient"] * _DUTY_S_PER_RAD_PER_D
         self._limit = memory["Torque_Limit"] / 1000
@@ -159,29 +143,20 @@ class FeetechServo(EmulatedServo):
 
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
         """Do what one instruction asks of one servo; return its answer, or None for silence."""
-        before, speaks = self.id, not to_all and bool(self.memory["Response_Status_Level"])
-        data = b""
+        before, data = self.id, b""
         match code:
             case Instruction.PING:
-                speaks = True
+                to_all = False
             case Instruction.READ if len(params) == 2:
-                data, speaks = self.read(params[0], params[1]), not to_all
+                data = self.read(params[0], params[1])
             case Instruction.WRITE if params:
                 self.write(params[0], params[1:])
-            case Instruction.REG_WRITE if params:
-                self.registered = (params[0], params[1:])
-            case Instruction.ACTION:
-                if self.registered is not None:
-                    registered, self.registered = self.registered, None
-                    self.write(*registered)
-            case Instruction.RESET:
-                self.forget(["ID"])
             case Instruction.REBOOT:
                 self.power_up()
                 return None
             case _:
                 return None
-        return feetech.status(before, self.alarm_bits, data) if speaks else None
+        return None if to_all else feetech.status(before, self.alarm_bits, data)
 
     # --- motion ----------------------------------------------------------------------------
 
@@ -189,8 +164,6 @@ class FeetechServo(EmulatedServo):
         """Present position with offset, direction and turns as the registers ask [ticks]."""
         ticks = self.encoder_ticks()
         ticks = (-ticks if self.reverse else ticks) - self.offset
-        if self.multi_turn:
-            return ticks - 4096 * self.turns
         shown = ticks % 4096
         return 0.0 if shown >= 4095.5 else shown
 
@@ -210,14 +183,7 @@ class FeetechServo(EmulatedServo):
             return
         limit = self.memory["Protective_Torque"] / 100 if self.limited else 1.0
         joint.duty_limit = min(self._limit, limit)
-        if self.mode == 1:
-            speed = from_sign_magnitude(self.memory["Goal_Velocity"], 15) / TICKS_PER_RAD
-            self.drive(Drive.VELOCITY, dt, speed)
-        elif self.mode == 2:
-            share = from_sign_magnitude(self.memory["Goal_Time"], 10) / 1000
-            self.drive(Drive.DUTY, dt, share)
-        else:
-            self.drive(Drive.POSITION, dt)
+        self.follow(dt)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -260,7 +226,7 @@ class FeetechServo(EmulatedServo):
             current_a = self.load * joint.motor.stall_a
         moving = abs(joint.v_rad_s) > 0.02 and joint.drive is not Drive.LIMP
         struct.pack_into(
-            "<HHHBBBBBxxHH",
+            "<HHHBBxBBxxHH",
             memory.bytes,
             _PRESENT,
             sign_magnitude(round(self.shown_ticks()), 15),
@@ -268,7 +234,6 @@ class FeetechServo(EmulatedServo):
             sign_magnitude(load, 10),
             max(0, min(255, round(joint.voltage_v * 10))),
             max(0, min(255, round(self.temperature_c))),
-            self.registered is not None,
             self.alarm_bits,
             moving or self.setpoint != self.goal,
             sign_magnitude(round(current_a / CURRENT_STEP_A), 15),

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.messages import FloatArray
 from gaploop.core.protocols import Plant
-from gaploop.teleop.emulator.weight import ArmWeight
 
 TICKS_PER_RAD: Final = 4096 / math.tau
 """Both makers' encoders count 4096 to a turn."""
@@ -25,6 +26,8 @@ _HAND_NM_PER_RAD: Final = 100.0  # assumed: a firm grip that watches what it doe
 _HAND_NM_S_PER_RAD: Final = 2.0
 _LONGEST_STEP_S: Final = 0.005
 _LEADS_OHM: Final = 0.15  # between the supply and its servos
+_TABLE_N_PER_M: Final = 500.0  # assumed: a finger's tip and the arm give way by some millimetres
+_TABLE_N_S_PER_M: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,7 @@ class Drive(Enum):
 
     LIMP = 0
     POSITION = 1
-    VELOCITY = 2
-    DUTY = 3
-    DAMP = 4
+    DAMP = 2
 
 
 class Joint:
@@ -72,7 +73,7 @@ class Joint:
 
     __slots__ = (
         "current_a", "damping", "drive", "duty", "duty_limit", "gain", "goal_rad",
-        "goal_rad_s", "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad", "motor", "push_nm",
+        "hand_nm", "hand_rad", "high_rad", "inertia", "low_rad", "motor", "push_nm",
         "q_rad", "stuck", "temperature_c", "v_rad_s", "voltage_v",
     )  # fmt: skip
 
@@ -91,7 +92,6 @@ class Joint:
         self.stuck = False
         """Its motor draws nothing and its gears don't turn."""
         self.goal_rad = self.q_rad
-        self.goal_rad_s = 0.0
         self.gain = self.damping = 0.0
         """Duty per radian of error, and per rad/s [1/rad, s/rad]."""
         self.duty_limit = 1.0
@@ -126,14 +126,8 @@ class Joint:
             else:
                 implicit += motor.stall_nm / motor.free_rad_s
                 stall, error, most = motor.stall_nm * volts, self.goal_rad - q, self.duty_limit
-                if drive is Drive.DAMP:
-                    duty = 0.0
-                elif drive is Drive.DUTY:
-                    duty = self.goal_rad_s
-                elif drive is Drive.VELOCITY:
-                    duty = self.goal_rad_s / (motor.free_rad_s * volts)
-                    duty += self.damping * (self.goal_rad_s - v)
-                else:
+                duty = 0.0
+                if drive is Drive.POSITION:
                     duty = self.gain * (error - v * step_s) - self.damping * v
                 if drive is Drive.POSITION and -most < duty < most:
                     implicit += stall * (self.damping + step_s * self.gain)
@@ -172,6 +166,39 @@ class Joint:
         decay = math.exp(-duration_s / _COOLING_S)
         settled = AMBIENT_C + 5.0 + heat * _COOLING_S
         self.temperature_c = settled + (self.temperature_c - settled) * decay
+
+
+class ArmWeight:
+    """Says how weight and table turn each joint of an arm whose joints move one by one.
+
+    The masses are the model's (`core.arms`). The table is the plane z = 0 that the arm stands on;
+    it holds the points that a workspace box guards: finger tips, wrist, elbow.
+    """
+
+    def __init__(self, model: str, joints: Sequence[str]) -> None:
+        self._arm = ArmModel.load(model)
+        names = self._arm.joint_names
+        self._own = np.array([names.index(name) for name in joints], dtype=np.intp)
+        self._q: FloatArray = np.zeros(len(names))
+        self._v: FloatArray = np.zeros(len(names))
+
+    def push_nm(
+        self, q_rad: Sequence[float], v_rad_s: Sequence[float], *, on_table: bool = True
+    ) -> list[float]:
+        """Return the torque on each joint [N m] at its angle [rad] and speed [rad/s].
+
+        With `on_table` the table holds what would fall through it.
+        """
+        arm, q, v = self._arm, self._q, self._v
+        q[self._own], v[self._own] = q_rad, v_rad_s
+        push = arm.weight_nm(q)
+        heights_m = arm.points_m(q)[:, 2]
+        for point in np.flatnonzero(heights_m < 0.0).tolist() if on_table else ():
+            rises = arm.jacobian_m(q, point)[2]
+            force = -_TABLE_N_PER_M * heights_m[point] - _TABLE_N_S_PER_M * float(rises @ v)
+            push = push + rises * max(force, 0.0)
+        found: list[float] = push[self._own].tolist()
+        return found
 
 
 class JointMechanics:

@@ -57,7 +57,6 @@ class PageTouch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: link.Count
     held: bool
-    clutch_in: bool
     forward: Share
     left: Share
     up: Share

@@ -19,7 +19,6 @@ class Intent:
 
     Attributes:
         held: the dead-man button is down, the device is there, and its window has the focus.
-        clutch_in: the operator hasn't uncoupled the arm.
         forward: +1 away from the base (tool frame: along the fingers).
         left: +1 to the left, seen from the base.
         up: +1 up.
@@ -31,7 +30,6 @@ class Intent:
     """
 
     held: bool = False
-    clutch_in: bool = True
     forward: float = 0.0
     left: float = 0.0
     up: float = 0.0
@@ -48,7 +46,7 @@ class Intent:
     @property
     def drives(self) -> bool:
         """Say whether anything may move."""
-        return self.held and self.clutch_in and self.present and self.focused
+        return self.held and self.present and self.focused
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ class ControlAction(Enum):
     OPEN = "open"
     CLOSE = "close"
     HOME = "home"
-    CLUTCH = "clutch"
     FRAME = "frame"
     SLOWER = "slower"
     FASTER = "faster"
@@ -114,7 +111,7 @@ class ControlAction(Enum):
 MOTIONS: Final = tuple(
     action
     for action in ControlAction
-    if action.name not in ("HOLD", "CLUTCH", "FRAME", "SLOWER", "FASTER", "ESTOP", "CLEAR")
+    if action.name not in ("HOLD", "FRAME", "SLOWER", "FASTER", "ESTOP", "CLEAR")
 )
 """Actions that move the arm while `HOLD` is pressed."""
 
@@ -125,7 +122,6 @@ class Controls:
     def __init__(self, options: CartesianOptions) -> None:
         self._amounts: dict[ControlAction, float] = {}
         self._step, self._frame = options.speed_step, options.frame
-        self._clutch_in = True
         self.listen(lambda: None, lambda: None)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
@@ -150,8 +146,6 @@ class Controls:
             case ControlAction.CLEAR:
                 self.release_all()
                 self._on_clear()
-            case ControlAction.CLUTCH:
-                self._clutch_in = not self._clutch_in
             case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
                 self._frame = FRAMES[1 - FRAMES.index(self._frame)]
             case ControlAction.SLOWER:
@@ -180,7 +174,6 @@ class Controls:
 
         return Intent(
             held=ControlAction.HOLD in self._amounts,
-            clutch_in=self._clutch_in,
             forward=between(ControlAction.FORWARD, ControlAction.BACK),
             left=between(ControlAction.LEFT, ControlAction.RIGHT),
             up=between(ControlAction.UP, ControlAction.DOWN),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from gaploop.core.errors import UnusableInputError
@@ -20,8 +19,8 @@ def make_tool_leader(
     device: str,
     follower: Follower,
     station: Station,
-    options: CartesianOptions | None = None,
-    opened: Callable[[str], IntentSource] | None = None,
+    options: CartesianOptions,
+    page: tuple[str, int] | None = None,
 ) -> CartesianLeader:
     """Open the operator's window and return a leader that drives the tool from an input device.
 
@@ -29,28 +28,25 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard, gamepad, or what `opened` is.
-        opened: opens another input device, given a title.
+        device: keyboard, gamepad, or browser.
+        page: of a browser: host and port that its page is served on.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
         DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
     """
-    options = options or CartesianOptions()
     arm = arm_of(follower, station, f"--teleop.type={device}")
-    controls, title = Controls(options), f"gaploop: {follower.robot_type}"
+    title = f"gaploop: {follower.robot_type}"
     source: IntentSource
-    if opened is not None:
-        source = opened(title)
-    elif device == "keyboard":
-        from gaploop.teleop.leaders.keyboard import Keyboard
+    if page is not None:
+        from gaploop.teleop.leaders.browser import Browser
 
-        source = Keyboard(controls, title)
+        source = Browser(title, *page)
     else:
-        from gaploop.teleop.leaders.gamepad import Gamepad
+        from gaploop.teleop.leaders import panel
 
-        source = Gamepad(controls, title)
-    fastest = min(options.joint_velocity_rad_s, station.safety.velocity_rad_s)
+        made = panel.Keyboard if device == "keyboard" else panel.Gamepad
+        source = made(Controls(options), title)
     return CartesianLeader(
         arm,
         station.joint_limits(follower.joint_names, follower.joint_limits_rad),
@@ -58,7 +54,7 @@ def make_tool_leader(
         lambda: follower.read().position_rad,
         options,
         box_of(arm, station),
-        joint_velocity_rad_s=fastest,
+        joint_velocity_rad_s=min(options.joint_velocity_rad_s, station.safety.velocity_rad_s),
     )
 
 

@@ -1,8 +1,8 @@
 """A leader that runs a scripted motion: `--teleop.type=motion`.
 
 A script is checked whole before the arm moves. Swings that do not fit inside the limits and the
-workspace are made smaller, joints and points that cannot be reached are left out, and a note says
-so; where nothing is left it is refused.
+workspace are made smaller, joints and poses that don't fit are left out, and a note says so; where
+nothing is left it is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEAST_RAD: Final = 0.05
 AT_STOP_RAD: Final = 0.1
 """A joint that starts beyond its limit by less than this counts as being on it [rad]."""
 NEAR_M: Final = 0.003
-"""A point of the grid counts as reached from this distance [m]."""
+"""A place of the tool counts as reached from this distance [m]."""
 OPENED: Final = 0.6
 """How far grip opens the gripper, of its travel."""
 PAUSE_S: Final = 0.3
@@ -210,7 +210,7 @@ def build_script(
         )
     rng = np.random.default_rng(options.seed)
     if options.script in _WHOLE:
-        pieces = _WHOLE[options.script](stage, rng)
+        pieces = _WHOLE[options.script](stage)
     else:
         names, pieces = arm.joint_names, []
         for name in options.joints:
@@ -275,9 +275,8 @@ def _swings(
         yield Dwell(centre, PAUSE_S)
 
 
-def _grip(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+def _grip(stage: _Stage) -> list[MotionSegment]:
     """Open, rest, close as far as the gripper goes, rest, and open again."""
-    del rng
     spec, o = ARM_MODELS.get(stage.arm.name), stage.options
     low, high = stage.limits_rad[-1]
     closed, opened = np.clip(spec.gripper_percent_rad if spec else (low, high), low, high)
@@ -294,16 +293,14 @@ def _grip(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     ]
 
 
-def _poses(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+def _poses(stage: _Stage) -> list[MotionSegment]:
     """Turn the first joint to the middle and to either side, with the tool low and high."""
-    del rng
     o, start = stage.options, stage.start_rad
     middle = start.copy()
     low, high = stage.limits_rad[0]
     middle[0] = min(max(0.0, low + MARGIN_RAD), high - MARGIN_RAD)
-    (raised,) = _solved(stage, np.array([[0.0, 0.0, o.size_m]]), middle)
     here, pieces = start, list[MotionSegment]()
-    for name, pose in (("low", middle), ("high", raised)):
+    for name, pose in (("low", middle), ("high", _raised(stage, middle))):
         if pose is None:
             stage.notes.append("poses with the tool high are left out: the arm can't reach them")
             continue
@@ -319,55 +316,29 @@ def _poses(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     return [*pieces, stage.smooth(here, start)] if pieces else []
 
 
-def _grid(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
-    half_m = 0.5 * stage.options.size_m
-    axes = [np.linspace(-half_m, half_m, n) if n > 1 else np.zeros(1) for n in stage.options.points]
-    offsets = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
-    rng.shuffle(offsets)
-    poses = _solved(stage, offsets, stage.start_rad)
-    here, pieces, visited = stage.start_rad, list[MotionSegment](), 0
-    for offset, pose in zip(offsets, poses, strict=True):
-        place = ", ".join(f"{1000 * value:+.0f}" for value in offset)
-        away = f"point ({place}) mm is left out, because"
-        if pose is None:
-            stage.notes.append(f"{away} the arm can't reach it")
-            continue
-        part: list[MotionSegment] = [stage.smooth(here, pose), Dwell(pose, stage.options.dwell_s)]
-        if said := stage.reason_against([*part, stage.smooth(pose, stage.start_rad)]):
-            stage.notes.append(f"{away} on the way {said}")
-            continue
-        pieces, here, visited = [*pieces, *part], pose, visited + 1
-    return [*pieces, stage.smooth(here, stage.start_rad)] if visited > 1 else []
-
-
-_WHOLE: Final[dict[str, Callable[[_Stage, np.random.Generator], list[MotionSegment]]]] = {
-    "grid": _grid,
+_WHOLE: Final[dict[str, Callable[[_Stage], list[MotionSegment]]]] = {
     "poses": _poses,
     "grip": _grip,
-    "rest": lambda stage, _rng: [Dwell(stage.start_rad, stage.options.seconds)],
+    "rest": lambda stage: [Dwell(stage.start_rad, stage.options.seconds)],
 }
 """Scripts that move the arm as a whole."""
 
 
-def _solved(stage: _Stage, offsets: FloatArray, start_rad: FloatArray) -> list[FloatArray | None]:
-    """Return a pose for each point about the tool's place at `start_rad`, None out of reach."""
+def _raised(stage: _Stage, start_rad: FloatArray) -> FloatArray | None:
+    """Return a pose with the tool `size_m` above its place at `start_rad`; None out of reach."""
     from gaploop.teleop.leaders.tool_servo import ToolServo
 
     servo = ToolServo(stage.arm, stage.limits_rad, 5.0, stage.box)
-    centre_m = stage.arm.T_base_tcp(start_rad)[:3, 3]
-    poses: list[FloatArray | None] = []
-    for offset in offsets:
-        servo.reset(start_rad)
-        for _ in range(150):
-            away = centre_m + offset - servo.T_base_tcp[:3, 3]
-            if np.linalg.norm(away) < 0.1 * NEAR_M:
-                break
-            servo.step(
-                np.concatenate([away / max(0.02, np.linalg.norm(away) / 0.4), [0, 0, 0]]), 0.02
-            )
-        near = np.linalg.norm(centre_m + offset - servo.T_base_tcp[:3, 3]) < NEAR_M
-        poses.append(servo.q_rad if near else None)
-    return poses
+    servo.reset(start_rad)
+    goal_m = servo.T_base_tcp[:3, 3] + (0.0, 0.0, stage.options.size_m)
+    for _ in range(150):
+        away = goal_m - servo.T_base_tcp[:3, 3]
+        if np.linalg.norm(away) < 0.1 * NEAR_M:
+            break
+        linear = away / max(0.02, np.linalg.norm(away) / 0.4)
+        servo.step(np.concatenate([linear, np.zeros(3)]), 0.02)
+    is_near = np.linalg.norm(goal_m - servo.T_base_tcp[:3, 3]) < NEAR_M
+    return servo.q_rad if is_near else None
 
 
 @dataclass(frozen=True)

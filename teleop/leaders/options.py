@@ -39,7 +39,7 @@ class CartesianOptions:
         number(self.speed_m_s, "--cartesian.speed_m_s", 0.005, 0.5)
 
 
-SCRIPTS: Final = ("chirp", "reverse", "step", "grid", "poses", "grip", "rest")
+SCRIPTS: Final = ("chirp", "reverse", "step", "poses", "grip", "rest")
 _MOTION_RANGES: Final = {
     "amplitude_rad": (0.02, 2.0),
     "seconds": (2.0, 600.0),
@@ -59,9 +59,8 @@ class MotionOptions:
 
     script: str = "chirp"
     """chirp (each joint swings ever faster), reverse (strokes at several speeds: backlash and
-    friction), step (each joint to either side as fast as it may, and rest), grid (visit a grid of
-    poses and rest), poses (turn to the middle and either side, low and high, and rest), grip (open
-    and close the gripper) or rest"""
+    friction), step (each joint to either side as fast as it may, and rest), poses (turn to the
+    middle and either side, low and high, and rest), grip (open and close the gripper) or rest"""
     joints: list[str] = field(default_factory=list)
     """joints that chirp, reverse and step move, one after the other; all of them if left out"""
     amplitude_rad: float = 0.4
@@ -77,12 +76,9 @@ class MotionOptions:
     cycles: int = 2
     """strokes there and back of reverse, for each speed"""
     size_m: float = 0.12
-    """edge of the grid about the tool's place at the start; what poses lifts the tool by [m]"""
-    points: list[int] = field(default_factory=lambda: [3, 3, 2])
-    """points of the grid forward, sideways and up; visited in an order drawn by the seed"""
+    """what poses lifts the tool by [m]"""
     dwell_s: float = 1.0
-    """rest at each point of the grid, after each step, at each of the poses and before and after
-    the gripper closes [s]"""
+    """rest after each step, at each of the poses and before and after the gripper closes [s]"""
     velocity_rad_s: float = 1.5
     """fastest joint [rad/s]; the station's limit holds as well"""
     acceleration_rad_s2: float = 10.0
@@ -104,28 +100,3 @@ class MotionOptions:
             raise UnusableInputError(
                 f"--teleop.speeds_rad_s must be speeds of 0.01 to 6, got {self.speeds_rad_s}."
             )
-        if len(self.points) != 3 or not all(1 <= n <= 20 for n in self.points):
-            raise UnusableInputError(
-                f"--teleop.points must be three numbers of 1 to 20, got {self.points}."
-            )
-
-
-@dataclass
-class ForceOptions:
-    """How a leader whose servos take currents pushes back when the arm is blocked."""
-
-    enabled: bool = False
-    """let the leader push back"""
-
-    gain_a_rad: ClassVar[float] = 0.8
-    """Current for each radian that the follower is behind [A/rad]."""
-    most_a: ClassVar[float] = 0.2
-    """Most current; an XL330 stalls at 1.5 A [A]."""
-    slack_rad: ClassVar[float] = 0.05
-    """What the follower may be behind without a push: its lag in free motion [rad]."""
-    damping_a_s_rad: ClassVar[float] = 0.02
-    """Current against each rad/s of the leader's own motion [A s/rad]."""
-    contact_a: ClassVar[float] = 0.25
-    """Follower currents below this are free motion; from twice this on the push is full [A]."""
-    contact_pct: ClassVar[float] = 25.0
-    """The same of a follower that reports its load instead [%]."""

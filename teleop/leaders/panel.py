@@ -1,4 +1,4 @@
-"""An input device with its window: events in, intents out.
+"""Keyboard and gamepad, and the window that they need: events in, intents out.
 
 pygame's window and event queue belong to the thread that made them, the main thread; the control
 loop runs in its own. So `pump`, on the main thread, turns events into a snapshot and replaces the
@@ -8,6 +8,7 @@ on the main thread, `latest` pumps.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -25,7 +26,20 @@ from gaploop.teleop.leaders.controls import (
     TimedIntent,
 )
 from gaploop.teleop.leaders.options import SPEED_STEPS
-from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
+from gaploop.teleop.leaders.sdl import (
+    AMBER,
+    DIM,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    RED,
+    controller,
+    letters,
+    pygame,
+)
+
+log = logging.getLogger(__name__)
 
 PUMP_S: Final = 0.01
 """`latest` pumps no more often than this [s]."""
@@ -178,8 +192,6 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
         return Sign("TRIPPED", RED, trip)
     if not intent.focused:
         return Sign("CLICK HERE", AMBER, "This window has lost the keyboard; the arm holds.")
-    if not intent.clutch_in:
-        return Sign("UNCOUPLED", AMBER, "The clutch is out; the arm holds.")
     if not intent.held:
         return Sign("HOLDING", GREY, f"Hold {hold_key} to move.")
     moves = [action.value for action in pressed if action in MOTIONS]
@@ -209,28 +221,17 @@ class LeaderWindow:
         width, height = surface.get_size()
         scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
         surface.fill(GROUND)
-        band = round(248 * scale)
-        pygame.draw.rect(surface, sign.colour, (0, 0, width, band))
+        pygame.draw.rect(surface, sign.colour, (0, 0, width, round(248 * scale)))
         self._text(sign.word, STATE_PX * scale, INK, (36 * scale, 28 * scale))
         self._text(sign.below, KEY_PX * scale, INK, (42 * scale, 190 * scale))
-        top = band + round(26 * scale)
-        self._text("SPEED", KEY_PX * scale, DIM, (42 * scale, top + 13 * scale))
-        for index, share in enumerate(SPEED_STEPS):
-            on = index < intent.step
-            box = pygame.Rect(0, 0, round(108 * scale), round(58 * scale))
-            box.topleft = (round((200 + 122 * index) * scale), top)
-            pygame.draw.rect(surface, INK if on else GREY, box, border_radius=6)
-            ink = GROUND if on else DIM
-            self._text(f"{share:.0%}", KEY_PX * scale, ink, (box.x + 12 * scale, top + 13 * scale))
-        place = (736 * scale, top + 13 * scale)
-        self._text(f"FRAME  {intent.frame}", KEY_PX * scale, INK, place)
-
-        top, rows = band + round(112 * scale), (len(self._help) + 1) // 2
+        settings = f"SPEED  {SPEED_STEPS[intent.step - 1]:.0%}     FRAME  {intent.frame}"
+        self._text(settings, KEY_PX * scale, INK, (42 * scale, 287 * scale))
+        rows = (len(self._help) + 1) // 2
         for index, (keys, does) in enumerate(self._help.items()):
             x = (42 + 610 * (index // rows)) * scale
-            y = top + ROW_PX * (index % rows) * scale
-            ink = INK if does.isupper() else DIM
+            y = (360 + ROW_PX * (index % rows)) * scale
             self._text(keys, KEY_PX * scale, INK, (x, y))
+            ink = INK if does.isupper() else DIM
             self._text(does, KEY_PX * scale, ink, (x + self._indent * scale, y))
         pygame.display.flip()
 
@@ -242,3 +243,185 @@ class LeaderWindow:
         if (wide_px := font.size(text)[0]) > room_px:
             font = letters(int(height_px * room_px / wide_px))
         self._surface.blit(font.render(text, True, ink), (round(at[0]), round(at[1])))
+
+
+# Keyboard: keys are taken by their place, named as on a US keyboard
+
+KEYS: Final[Mapping[int, ControlAction]] = {
+    pygame.KSCAN_SPACE: ControlAction.HOLD,
+    pygame.KSCAN_W: ControlAction.FORWARD,
+    pygame.KSCAN_S: ControlAction.BACK,
+    pygame.KSCAN_A: ControlAction.LEFT,
+    pygame.KSCAN_D: ControlAction.RIGHT,
+    pygame.KSCAN_R: ControlAction.UP,
+    pygame.KSCAN_F: ControlAction.DOWN,
+    pygame.KSCAN_UP: ControlAction.PITCH_UP,
+    pygame.KSCAN_DOWN: ControlAction.PITCH_DOWN,
+    pygame.KSCAN_LEFT: ControlAction.ROLL_LEFT,
+    pygame.KSCAN_RIGHT: ControlAction.ROLL_RIGHT,
+    pygame.KSCAN_C: ControlAction.CLOSE,
+    pygame.KSCAN_V: ControlAction.OPEN,
+    pygame.KSCAN_H: ControlAction.HOME,
+    pygame.KSCAN_TAB: ControlAction.FRAME,
+    pygame.KSCAN_MINUS: ControlAction.SLOWER,
+    pygame.KSCAN_EQUALS: ControlAction.FASTER,
+    pygame.KSCAN_ESCAPE: ControlAction.ESTOP,
+    pygame.KSCAN_RETURN: ControlAction.CLEAR,
+}
+"""Place of a key (USB HID usage) to what it does."""
+
+SPEED_KEYS: Final[Mapping[int, int]] = {pygame.KSCAN_1 + n: 1 + n for n in range(4)}
+"""Place of a key to the speed step it chooses."""
+
+KEY_HELP: Final = {
+    "Space": "hold to move",
+    "W  S": "forward, back",
+    "A  D": "left, right",
+    "R  F": "up, down",
+    "Up  Down": "finger tips up, down",
+    "Left  Right": "roll",
+    "C  V": "close, open gripper",
+    "Esc": "EMERGENCY STOP",
+    "Enter": "clear a trip",
+    "1 2 3 4": "speed",
+    "H": "back to the start",
+    "Tab": "frame: base, tool",
+}
+
+
+class Keyboard(LeaderPanel):
+    """A keyboard, while its window has the focus."""
+
+    def __init__(
+        self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(controls, title, KEY_HELP, "Space", now_s)
+        pygame.key.set_repeat()  # off: a key held down is one press
+
+    def on_event(self, event: Any) -> None:
+        """Handle a key."""
+        if event.type not in (pygame.KEYDOWN, pygame.KEYUP):
+            return
+        down = event.type == pygame.KEYDOWN
+        if down and event.scancode in SPEED_KEYS:
+            self.controls.set_speed_step(SPEED_KEYS[event.scancode])
+        action = KEYS.get(event.scancode)
+        if action is not None:
+            (self.controls.press if down else self.controls.release)(action)
+
+
+# Gamepad, through SDL's mapping: buttons have the same names on every pad
+
+BUTTONS: Final[Mapping[int, ControlAction]] = {
+    pygame.CONTROLLER_BUTTON_RIGHTSHOULDER: ControlAction.HOLD,
+    pygame.CONTROLLER_BUTTON_DPAD_UP: ControlAction.PITCH_UP,
+    pygame.CONTROLLER_BUTTON_DPAD_DOWN: ControlAction.PITCH_DOWN,
+    pygame.CONTROLLER_BUTTON_DPAD_LEFT: ControlAction.SLOWER,
+    pygame.CONTROLLER_BUTTON_DPAD_RIGHT: ControlAction.FASTER,
+    pygame.CONTROLLER_BUTTON_B: ControlAction.ESTOP,
+    pygame.CONTROLLER_BUTTON_Y: ControlAction.HOME,
+    pygame.CONTROLLER_BUTTON_BACK: ControlAction.FRAME,
+    pygame.CONTROLLER_BUTTON_START: ControlAction.CLEAR,
+}
+
+AXES: Final[Mapping[int, tuple[ControlAction | None, ControlAction]]] = {
+    pygame.CONTROLLER_AXIS_LEFTY: (ControlAction.FORWARD, ControlAction.BACK),
+    pygame.CONTROLLER_AXIS_LEFTX: (ControlAction.LEFT, ControlAction.RIGHT),
+    pygame.CONTROLLER_AXIS_RIGHTY: (ControlAction.UP, ControlAction.DOWN),
+    pygame.CONTROLLER_AXIS_RIGHTX: (ControlAction.ROLL_LEFT, ControlAction.ROLL_RIGHT),
+    pygame.CONTROLLER_AXIS_TRIGGERLEFT: (None, ControlAction.OPEN),
+    pygame.CONTROLLER_AXIS_TRIGGERRIGHT: (None, ControlAction.CLOSE),
+}
+"""Axis to what its negative and its positive half do (up and left are negative)."""
+
+AXIS_END: Final = 32767
+"""Value of an axis at its end."""
+DEAD_ZONE: Final = 0.15
+"""Share of the way that counts as rest: worn sticks don't come back to the middle."""
+STICK_POWER: Final = 2.0
+"""Little way, little speed: the share beyond the dead zone to this power."""
+
+PAD_HELP: Final = {
+    "R1": "hold to move",
+    "Left stick": "forward, back, sideways",
+    "Right stick": "up, down; roll",
+    "D-pad up": "finger tips up, down",
+    "R2  L2": "close, open gripper",
+    "D-pad side": "slower, faster",
+    "B  (circle)": "EMERGENCY STOP",
+    "Start": "clear a trip",
+    "Y  (triangle)": "back to the start",
+    "Back": "frame: base, tool",
+}
+
+
+class Gamepad(LeaderPanel):
+    """The first gamepad there is, or DeviceError; one pulled out may be plugged in again."""
+
+    def __init__(
+        self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(controls, title, PAD_HELP, "R1", now_s)
+        pygame.joystick.init()
+        controller.init()
+        self._pad: Any = None
+        self._id = -1
+        self._take_first()
+        if self._pad is None:
+            joysticks = map(pygame.joystick.Joystick, range(pygame.joystick.get_count()))
+            seen = ", ".join(repr(joystick.get_name()) for joystick in joysticks)
+            self.close()
+            if seen:
+                raise DeviceError(
+                    f"SDL doesn't know {seen} as a gamepad. Give its mapping in the environment "
+                    "variable SDL_GAMECONTROLLERCONFIG, or use --teleop.type=keyboard."
+                )
+            raise DeviceError(
+                "No gamepad found. Plug one in (a wireless one must be switched on and paired), or "
+                "use --teleop.type=keyboard."
+            )
+
+    @property
+    def present(self) -> bool:
+        """Say whether the gamepad is plugged in."""
+        return self._pad is not None
+
+    def on_event(self, event: Any) -> None:
+        """Handle an event of the gamepad in use."""
+        if event.type == pygame.CONTROLLERDEVICEADDED:
+            self._take_first()
+        elif getattr(event, "instance_id", None) != self._id:
+            return
+        elif event.type == pygame.CONTROLLERDEVICEREMOVED:
+            log.warning("the gamepad is gone")
+            self._pad, self._id = None, -1
+            self.controls.release_all()
+        elif event.type == pygame.CONTROLLERBUTTONDOWN and event.button in BUTTONS:
+            self.controls.press(BUTTONS[event.button])
+        elif event.type == pygame.CONTROLLERBUTTONUP and event.button in BUTTONS:
+            self.controls.release(BUTTONS[event.button])
+        elif event.type == pygame.CONTROLLERAXISMOTION and event.axis in AXES:
+            share = event.value / AXIS_END
+            beyond = (abs(share) - DEAD_ZONE) / (1.0 - DEAD_ZONE)
+            for action, here in zip(AXES[event.axis], (share < 0, share > 0), strict=True):
+                if action is None:
+                    continue
+                if here and beyond > 0:
+                    self.controls.press(action, beyond**STICK_POWER)
+                else:
+                    self.controls.release(action)
+
+    def _take_first(self) -> None:
+        """Take the first gamepad that SDL knows, unless one is in use."""
+        pads = [i for i in range(controller.get_count()) if controller.is_controller(i)]
+        if self._pad is None and pads:
+            self._pad = controller.Controller(pads[0])
+            # Controller.id is its place in the list, which the next one plugged in has too.
+            self._id = self._pad.as_joystick().get_instance_id()
+
+    def _let_go(self) -> None:
+        if self._pad is not None:
+            self._pad.quit()
+        self._pad, self._id = None, -1
+        controller.quit()
+        pygame.joystick.quit()

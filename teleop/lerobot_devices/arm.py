@@ -26,26 +26,27 @@ from lerobot.utils.constants import HF_LEROBOT_CALIBRATION
 
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.lerobot_devices.generic import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
-from gaploop.teleop.servos.calibration_files import (
+from gaploop.teleop.servos.calibration import (
+    FIX,
     FORMER,
+    MotorRange,
     agrees,
     all_files,
     bring_over,
     differences,
     kept_motors,
+    unusable,
     usual_folder,
 )
 from gaploop.teleop.servos.exchange import BusLine, run
-from gaploop.teleop.servos.health import ailments
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
 from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
-from gaploop.teleop.servos.survey import present, survey, vitals
+from gaploop.teleop.servos.survey import ailments, present, survey, vitals
 from gaploop.teleop.servos.torque import limit_torque, torque_off
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")

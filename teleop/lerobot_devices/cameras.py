@@ -22,8 +22,8 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import CameraFrame, Image
 from gaploop.teleop.checks.cameras import video_identity
-from gaploop.teleop.checks.ports import Usb
-from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
+from gaploop.teleop.checks.machine import Usb
+from gaploop.teleop.lerobot_devices.generic import LEROBOT_FAULTS, first_line
 from gaploop.teleop.lerobot_devices.identity import Identities
 
 log = logging.getLogger(__name__)

@@ -23,16 +23,18 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
-from gaploop.teleop.lerobot_devices.faults import (
+from gaploop.teleop.lerobot_devices.generic import (
     LEROBOT_FAULTS,
+    GenericFollower,
+    GenericLeader,
+    OwnUnits,
     connect,
     first_line,
     is_uncalibrated,
 )
-from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.identity import Identities, session_name
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
-from gaploop.teleop.servos.calibration_files import kept_motors, put_away
+from gaploop.teleop.servos.calibration import kept_motors, put_away
 from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.supervisor import prepare
@@ -158,30 +160,28 @@ def make_leader(
         return leader
 
 
-def connected_teleoperator(teleop_config: Any) -> Any:
-    """Connect and return a LeRobot teleoperator that is no `Leader`; raises as `make_leader`."""
-    from lerobot.teleoperators import make_teleoperator_from_config
-
-    device = _build(make_teleoperator_from_config, teleop_config, "teleop")
-    with _connected(device):
-        return device
-
-
 def make_cameras(
     robot_config: Any, clock: Clock | None = None, identities: Identities | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
     """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
+    sources = connect_cameras(camera_configs(robot_config), clock, identities)
+    return (*sources, *(s.depth for s in sources if s.depth is not None))
+
+
+def connect_cameras(
+    configs: Mapping[str, Any], clock: Clock | None = None, identities: Identities | None = None
+) -> list[LerobotCamera]:
+    """Connect cameras of LeRobot's `CameraConfig`s, by name: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
 
     clock = clock or MonotonicClock()
-    cameras = _build(make_cameras_from_configs, camera_configs(robot_config), "camera")
+    sources: list[LerobotCamera] = []
     with contextlib.ExitStack() as undo:
-        sources: list[LerobotCamera] = []
-        for name, camera in cameras.items():
+        for name, camera in _build(make_cameras_from_configs, configs, "camera").items():
             sources.append(LerobotCamera(name, camera, clock, identities))
             undo.callback(sources[-1].close)
         undo.pop_all()
-    return (*sources, *(s.depth for s in sources if s.depth is not None))
+    return sources
 
 
 def _build(make: Any, config: Any, kind: str) -> Any:

@@ -29,7 +29,7 @@ from gaploop.teleop.servos.exchange import (
     ServoFaults,
 )
 from gaploop.teleop.servos.frames import Reply
-from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
+from gaploop.teleop.servos.registers import BusState, Decoder, encode_goals
 
 PATIENT_TURNS: Final = 20
 """Turns of silence after which a servo is asked only every `PROBE_TURNS` turns."""

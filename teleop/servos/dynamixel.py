@@ -35,17 +35,11 @@ class Instruction(IntEnum):
     PING = 0x01
     READ = 0x02
     WRITE = 0x03
-    REG_WRITE = 0x04
-    ACTION = 0x05
-    FACTORY_RESET = 0x06
     REBOOT = 0x08
-    CLEAR = 0x10
     STATUS = 0x55
     SYNC_READ = 0x82
     SYNC_WRITE = 0x83
     FAST_SYNC_READ = 0x8A
-    BULK_READ = 0x92
-    BULK_WRITE = 0x93
 
 
 class ErrorCode(IntEnum):

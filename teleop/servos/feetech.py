@@ -29,9 +29,6 @@ class Instruction(IntEnum):
     PING = 0x01
     READ = 0x02
     WRITE = 0x03
-    REG_WRITE = 0x04
-    ACTION = 0x05
-    RESET = 0x06
     REBOOT = 0x08
     SYNC_READ = 0x82
     SYNC_WRITE = 0x83

@@ -1,4 +1,4 @@
-"""Where each servo keeps what, and what one step of it is worth.
+"""Where each servo keeps what, what one step of it is worth, and its state in SI units.
 
 Sources: ROBOTIS e-manual, pages XL330-M077-T, XL330-M288-T, XL430-W250-T, XM430-W350, XC330
 ("Control Table of RAM Area" and "of EEPROM Area"); Feetech, "Magnetic encoder STS servo, memory
@@ -8,15 +8,26 @@ users read from a 12 V STS3215. The driver needs addresses and sizes, the emulat
 The whole state of a Dynamixel lies in registers 126 to 146, on every X model alike. The indirect
 block would be 7 bytes shorter, but begins at 208 on the XL330 (20 bytes long) and at 224 on the
 XL430, so a bus with both, such as a Koch arm's, would need two transactions.
+
+Dynamixel registers are two's complement. Feetech's are sign and magnitude: bit 15 is the sign of
+position, speed and current, bit 10 that of load (memory table; LeRobot decodes them alike). Homing
+offset and drive mode work inside the servo, so what is read already contains them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.messages import FloatArray
 
 TICKS_PER_TURN: Final = 4096
 """Both makers' encoders (e-manual "Resolution"; Feetech: 0.087° a step)."""
@@ -377,3 +388,127 @@ def read_supply_v(protocol: Protocol, data: bytes) -> float:
     """Return the supply voltage [V] from `STATE_SPAN`'s bytes."""
     name = "Present_Voltage" if protocol is Protocol.FEETECH else "Present_Input_Voltage"
     return VOLTAGE_STEP_V * TABLES[protocol][name].value_in(data, STATE_SPAN[protocol].address)
+
+
+_DYNAMIXEL_BLOCK: Final = "hii8xHB"
+"""Current or load, velocity, position, trajectories (not used), voltage, temperature."""
+_FEETECH_BLOCK: Final = "HHHBBxBx2xH"
+"""Position, velocity, load, voltage, temperature, status, current."""
+
+
+@dataclass(frozen=True)
+class BusState:
+    """What the servos of one bus reported.
+
+    Attributes:
+        values: position [ticks], velocity [rad/s], current [A], load [%], temperature [°C],
+            supply [V] and the joint's angle [rad], one row each, shape (7, n_servos); NaN where
+            a model lacks it. Velocity is that of the angle.
+        status: hardware error bits of the servo's own register, shape (n_servos,).
+    """
+
+    values: FloatArray
+    status: NDArray[np.int64]
+
+    @property
+    def position_ticks(self) -> FloatArray:
+        """Encoder positions as LeRobot reads them [ticks], shape (n_servos,)."""
+        row: FloatArray = self.values[0]
+        return row
+
+    @property
+    def voltage_v(self) -> FloatArray:
+        """Supplies [V], shape (n_servos,)."""
+        row: FloatArray = self.values[5]
+        return row
+
+
+class Decoder:
+    """Decodes the state blocks of one bus's servos, in order."""
+
+    def __init__(self, protocol: Protocol, models: Sequence[str]) -> None:
+        self.protocol = protocol
+        known = [MODELS[name] for name in models]
+        count = len(known)
+        is_feetech = protocol is Protocol.FEETECH
+        self._blocks = struct.Struct(
+            "<" + (_FEETECH_BLOCK if is_feetech else _DYNAMIXEL_BLOCK) * count
+        )
+        self._current_a = [model.current_step_a for model in known]
+        self._load_pct = [math.nan if model.has_current else LOAD_STEP_PCT for model in known]
+        self._speed_ticks_s = [FEETECH_SLOW_TICKS_S] * count
+        self.set_angles([0.0] * count, [0.0] * count, [RAD_PER_TICK] * count)
+
+    def set_angles(
+        self,
+        middle_ticks: Sequence[float],
+        middle_rad: Sequence[float],
+        rad_per_tick: Sequence[float],
+    ) -> None:
+        """Say what each joint's angle is [rad]: `middle_rad` at `middle_ticks`, and its slope."""
+        self.angles = list(zip(middle_ticks, middle_rad, rad_per_tick, strict=True))
+        """What `set_angles` was told of each joint."""
+        if self.protocol is Protocol.FEETECH:
+            self.set_speed_steps(self._speed_ticks_s)
+        else:
+            scale = DYNAMIXEL_VELOCITY_RAD_S / RAD_PER_TICK
+            self._speed_rad_s = [slope * scale for slope in rad_per_tick]
+
+    def set_speed_steps(self, ticks_s: Sequence[float]) -> None:
+        """Say what a step of each Feetech servo's speed is worth [ticks/s]."""
+        self._speed_ticks_s = list(ticks_s)
+        angles = zip(ticks_s, self.angles, strict=True)
+        self._speed_rad_s = [step * slope for step, (_, _, slope) in angles]
+
+    def decode(self, data: bytes) -> BusState:
+        """Decode the blocks of all servos, in order and in one piece."""
+        # Six servos in plain Python and one array at the end. Called after every sleep, from
+        # cold caches, array arithmetic on six numbers takes longer.
+        numbers: Sequence[int] = self._blocks.unpack(data)
+        load: Sequence[float]
+        if self.protocol is Protocol.DYNAMIXEL:
+            current, speed, place = numbers[0::5], numbers[1::5], numbers[2::5]
+            load = [step * one for step, one in zip(self._load_pct, current, strict=True)]
+            volts, heat, status = numbers[3::5], numbers[4::5], [0] * len(self.angles)
+        else:  # sign and magnitude; written out, because this runs 2,400 times a second
+            place = [one if one < 0x8000 else 0x8000 - one for one in numbers[0::7]]
+            speed = [one if one < 0x8000 else 0x8000 - one for one in numbers[1::7]]
+            tenths = [-(one & 0x3FF) if one & 0x400 else one & 0x3FF for one in numbers[2::7]]
+            load = [LOAD_STEP_PCT * one for one in tenths]
+            current = [one if one < 0x8000 else 0x8000 - one for one in numbers[6::7]]
+            volts, heat = numbers[3::7], numbers[4::7]
+            status = [one & FEETECH_STATUS_BITS for one in numbers[5::7]]
+        rows: list[Sequence[float]] = [
+            place,
+            [step * one for step, one in zip(self._speed_rad_s, speed, strict=True)],
+            [step * one for step, one in zip(self._current_a, current, strict=True)],
+            load,
+            heat,
+            [VOLTAGE_STEP_V * one for one in volts],
+            [
+                rad + (tick - middle) * slope
+                for tick, (middle, rad, slope) in zip(place, self.angles, strict=True)
+            ],
+        ]
+        values = np.array(list(itertools.chain(*rows)), dtype=np.float64)
+        return BusState(values.reshape(len(rows), -1), np.array(status, dtype=np.int64))
+
+
+def encode_goals(protocol: Protocol, ids: Sequence[int], ticks: Iterable[float]) -> bytes:
+    """Return each servo's id and goal for a sync write of Goal Position; [ticks] are rounded."""
+    words: list[int] = []
+    feetech = protocol is Protocol.FEETECH
+    for servo_id, goal in zip(ids, ticks, strict=True):
+        whole = round(goal)
+        if feetech:  # sign and magnitude
+            whole = min(abs(whole), 0x7FFF) | (0x8000 if whole < 0 else 0)
+        words += (servo_id, whole)
+    return struct.pack("<" + ("BH" if feetech else "Bi") * len(ids), *words)
+
+
+def decode_goal(protocol: Protocol, data: bytes) -> int:
+    """Return the goal [ticks] that a servo's Goal Position holds."""
+    if protocol is not Protocol.FEETECH:
+        return int.from_bytes(data, "little", signed=True)
+    whole = int.from_bytes(data, "little")
+    return whole if whole < 0x8000 else 0x8000 - whole

@@ -15,8 +15,7 @@ import numpy as np
 from gaploop.core.messages import NO_REPLY
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script
-from gaploop.teleop.servos.registers import Protocol
-from gaploop.teleop.servos.state import encode_goals
+from gaploop.teleop.servos.registers import Protocol, encode_goals
 
 OFF_BUDGET_S: Final = 0.03
 """After this long no servo is tried again, but each has been tried [s]."""

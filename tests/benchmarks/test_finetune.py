@@ -18,19 +18,18 @@ def points(value: float, n: int = 40) -> dict[str, Any]:
     return {"points": value, "interval": [value - 9, value + 9], "n": n}
 
 
-def cell(task: str, seed: int, gain: float, **more: Any) -> dict[str, Any]:
+def cell(task: str, seed: int, gain: float) -> dict[str, Any]:
     return {
         "task": task, "seed": seed, "before": rate(0.1), "full": rate(0.8),
         "sweep": {"0.25": rate(0.7), "0.5": rate(0.8)},
         "nominal_before": rate(0.99), "nominal_lora": rate(0.98),
         "gain": points(gain), "lora_minus_full": points(-1.0), "retention": points(-1.0, 80),
-        **more,
     }  # fmt: skip
 
 
 CELLS = [
-    cell("pick_place", 0, 60.0, auto=0.25, auto_minus_best=points(-10.0)),
-    cell("pick_place", 1, 80.0, auto=0.5, auto_minus_best=points(0.0)),
+    cell("pick_place", 0, 60.0),
+    cell("pick_place", 1, 80.0),
     cell("pick_lift", 0, 70.0),
 ]
 
@@ -46,12 +45,6 @@ def test_figures_are_means_over_seeds_of_each_task_and_over_all_cells() -> None:
     assert over["all"]["retention"]["pairs"] == 240
 
 
-def test_a_task_without_a_sweep_says_nothing_of_the_automatic_share() -> None:
-    over = bench._over(CELLS, list(bench.TASKS))
-    assert "auto_minus_best" not in over["pick_lift"]
-    assert over["all"]["auto_minus_best"]["cells"] == 2
-
-
 def test_the_table_names_every_cell_and_the_picture_is_one() -> None:
     result = {
         "takes": 10, "rollouts": 40, "retention_rollouts": 80, "steps_part": 1.0, "cells": CELLS,
@@ -59,6 +52,5 @@ def test_the_table_names_every_cell_and_the_picture_is_one() -> None:
     }  # fmt: skip
     said = bench.table(result)
     assert "pick_place 0: base 10%" in said
-    assert "(auto 0.25)" in said
     assert "aim ≥ +60" in said
     assert picture(CELLS).startswith(b"\x89PNG")

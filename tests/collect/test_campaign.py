@@ -149,7 +149,7 @@ def test_vary_is_saved_and_read_back_and_all_means_all(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(
         "schema: gaploop.plan.v1\nid: p\nitems:\n- {id: i, dimension: visual_domain, takes: 12,"
-        " remedy: demonstrate, vary: {lighting: all, grid_cell: all}}\n"
+        " remedy: collect, vary: {lighting: all, grid_cell: all}}\n"
     )
     plan = load_plan(path, STATION)
     assert len(plan.items[0].setups()) == 12
@@ -166,14 +166,14 @@ def test_vary_is_saved_and_read_back_and_all_means_all(tmp_path: Path) -> None:
         ("{lighting: [day, day]}", "twice"),
         ("{table_height: [0.01]}", "already"),
         ("{grid_cell: [[2, 0]]}", "within"),
-        ("[lighting]", "must map"),
+        ("[lighting]", "must be a mapping"),
     ],
 )
 def test_a_vary_that_makes_no_sense_is_refused(tmp_path: Path, vary: str, said: str) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(
         "schema: gaploop.plan.v1\nid: p\nitems:\n- {id: i, dimension: visual_domain, takes: 2,"
-        f" remedy: demonstrate, conditions: {{table_height: 0.01}}, vary: {vary}}}\n"
+        f" remedy: collect, conditions: {{table_height: 0.01}}, vary: {vary}}}\n"
     )
     with pytest.raises(UnusableInputError, match=said):
         load_plan(path, STATION)

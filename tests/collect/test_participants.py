@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.participants import FEWEST_PEOPLE, Participants
 from gaploop.collect.rig import embedded_rig
-from gaploop.core import consent_store
-from gaploop.core.consent import Use, new_id, today
-from gaploop.core.participants import BANDS, ParticipantQuotas
-from gaploop.core.plan import load_plan, save_plan
+from gaploop.core import consent
+from gaploop.core.consent import BANDS, Use, new_id, today
+from gaploop.core.plan import ParticipantQuotas, load_plan, save_plan
 from gaploop.core.take import Outcome, TakeInfo
 from gaploop.scripts.cli import main
 
@@ -88,7 +87,7 @@ def test_a_campaign_asks_who_takes_part(
     assert main(command) == 2
     assert "--consent=ID" in capsys.readouterr().err
     until = today() + timedelta(days=9)
-    nobody = consent_store.add(register, new_id(), until, frozenset({Use.RECORD})).id
+    nobody = consent.add(register, new_id(), until, frozenset({Use.RECORD})).id
     assert main([*command, f"--consent={nobody}"]) == 2
     assert f"gaploop consent add {nobody}" in capsys.readouterr().err
     add = ["consent", "add", f"--expires={until}", "--scope=[record]"]
@@ -111,9 +110,9 @@ def test_a_campaign_asks_who_takes_part(
     assert main([*command, "--status"]) == 0
     assert "300 takes" in capsys.readouterr().out
     assert "18-29" not in "".join(p.read_text() for p in journal.rglob("*.json"))
-    assert consent_store.read_bands(register)[ana]["age_band"] == "18-29"
+    assert consent.read_bands(register)[ana]["age_band"] == "18-29"
     assert main(["consent", "withdraw", ana, "--yes"]) in (0, 1)
-    assert ana not in consent_store.read_bands(register)
+    assert ana not in consent.read_bands(register)
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,13 @@ from gaploop.collect.session import Session
 from gaploop.collect.session_options import DriveOptions
 from gaploop.core.arms import ARMS
 from gaploop.core.clock import ManualClock
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import SafetyReason
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop.descent import HELD_KEY_S
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.leaders.motion import MotionLeader
-from gaploop.teleop.leaders.options import ForceOptions
-from gaploop.teleop.lerobot_motion import MotionConfig
+from gaploop.teleop.lerobot_leaders import MotionConfig
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.lowering import Lowering
 
@@ -390,13 +388,3 @@ def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
         assert leader.duration_s > 10.0
     finally:
         made.follower.close()
-
-
-def test_force_feedback_of_a_leader_without_motors_gets_one_clear_line() -> None:
-    config = DriveOptions(
-        robot=So101SimConfig(), teleop=MotionConfig(), force=ForceOptions(enabled=True)
-    )
-    arms = ArmConnection(config, station_for(config.robot, None), Rates(HZ, HZ), records=False)
-    with pytest.raises(UnusableInputError, match="not motion") as caught:
-        arms.connect()
-    assert "\n" not in str(caught.value)

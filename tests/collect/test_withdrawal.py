@@ -15,7 +15,8 @@ import pytest
 
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.withdrawal import withdraw
-from gaploop.core import consent_store, journal_format, labels
+from gaploop.core import consent as consents
+from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
@@ -37,7 +38,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def consent(register: Path) -> str:
-    return consent_store.add(register, new_id(), LATER, frozenset(Use)).id
+    return consents.add(register, new_id(), LATER, frozenset(Use)).id
 
 
 def header(consent_ids: str) -> TakeHeader:
@@ -70,13 +71,13 @@ def everything(folder: Path) -> bytes:
 def recorded(tmp_path: Path, register: Path) -> tuple[str, str, dict[str, list[str]]]:
     """Two journals with takes of two people and of nobody, both published to one dataset."""
     ana, ben = consent(register), consent(register)
-    consent_store.set_name(register, ana, "Ana")
+    consents.set_name(register, ana, "Ana")
     takes: dict[str, list[str]] = {"ana": [], "ben": [], "both": [], "nobody": []}
     for journal in (tmp_path / "one", tmp_path / "two"):
         for who, ids in (("ana", ana), ("nobody", ""), ("both", f"{ana},{ben}"), ("ben", ben)):
             takes[who].append(write_take(journal, ids))
         for id_ in (ana, ben):
-            consent_store.add_place(register, id_, Place("journal", str(journal)))
+            consents.add_place(register, id_, Place("journal", str(journal)))
         publish_takes(journal, tmp_path / "set", "me/x")
     return ana, ben, takes
 
@@ -112,14 +113,14 @@ def test_withdrawn_takes_are_nowhere_and_all_others_still_are(
     assert [f for f in check(tmp_path / "set") if f.severity == "error"] == []
     said = {e.uid for j in ("one", "two") for e in labels.read(tmp_path / j / "labels.jsonl")}
     assert said == kept
-    assert consent_store.read_names(register) == {}
+    assert consents.read_names(register) == {}
     kept_report = register.parent / f"withdrawal_{ana}.json"
     assert stat.S_IMODE(kept_report.stat().st_mode) == 0o600
     assert json.loads(kept_report.read_text())["finished"]
     again = publish_takes(tmp_path / "one", tmp_path / "set", "me/x")
     assert again.published == ()
     assert withdraw(register, ana, remove=True).found == ()
-    assert not consent_store.load_register(register).consents[ben].withdrawn
+    assert not consents.load_register(register).consents[ben].withdrawn
 
 
 class Killed(BaseException):
@@ -164,8 +165,8 @@ def test_killed_anywhere_running_it_again_removes_the_rest(
 
 def test_what_cannot_be_reached_is_said(tmp_path: Path, register: Path) -> None:
     ana = consent(register)
-    consent_store.add_place(register, ana, Place("hub", "me/cube"))
-    consent_store.add_place(register, ana, Place("dataset", str(tmp_path / "moved")))
+    consents.add_place(register, ana, Place("hub", "me/cube"))
+    consents.add_place(register, ana, Place("dataset", str(tmp_path / "moved")))
     report = withdraw(register, ana, remove=True)
     assert [(u.where, u.why.split(":")[0]) for u in report.unreached] == [
         ("me/cube", "a copy on the Hub"),
@@ -178,7 +179,7 @@ def test_a_take_that_is_being_recorded_is_left_until_it_ends(
     tmp_path: Path, register: Path
 ) -> None:
     ana, journal = consent(register), tmp_path / "journal"
-    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    consents.add_place(register, ana, Place("journal", str(journal)))
     with JournalWriter(journal, header(ana)) as writer:
         report = withdraw(register, ana, remove=True)
         assert "being recorded" in report.unreached[0].why
@@ -190,7 +191,7 @@ def test_a_take_that_is_being_recorded_is_left_until_it_ends(
 def test_a_take_that_does_not_say_whose_it_is_is_named(tmp_path: Path, register: Path) -> None:
     """A kill right after a take began leaves frames without a header."""
     ana, journal = consent(register), tmp_path / "journal"
-    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    consents.add_place(register, ana, Place("journal", str(journal)))
     write_take(journal, ana)
     orphan = journal / write_take(journal)
     (orphan / journal_format.HEADER).unlink()
@@ -232,7 +233,7 @@ def test_what_others_left_beside_the_takes_stops_no_withdrawal(
     ana = consent(register)
     journal = tmp_path / "journal"
     theirs, other = write_take(journal, ana), write_take(journal)
-    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    consents.add_place(register, ana, Place("journal", str(journal)))
     broken = {"deep": "[" * 100_000, "list": "[]", "words": '{"inputs": [1], "result": "x"}',
               "odd": '{"inputs": [{"uids": 7}]}', "bytes": "\udcff"}  # fmt: skip
     for name, text in broken.items():
@@ -257,7 +258,7 @@ def test_what_is_named_must_be_a_journal_or_a_dataset(tmp_path: Path, register: 
     ana = consent(register)
     with pytest.raises(UnusableInputError, match="no dataset"):
         withdraw(register, ana, places=[Place("dataset", str(tmp_path))], remove=True)
-    assert not consent_store.load_register(register).consents[ana].withdrawn
+    assert not consents.load_register(register).consents[ana].withdrawn
 
 
 def test_the_command_from_adding_to_withdrawing(

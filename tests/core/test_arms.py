@@ -15,7 +15,7 @@ from gaploop.core.arms import ARM_MODELS, ARMS, CELL_ARMS, DEFAULT, model_of
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.servos import feetech
-from gaploop.teleop.servos.ranges import turns_freely
+from gaploop.teleop.servos.calibration import turns_freely
 
 MODEL = """
 <mujoco><compiler angle='radian' autolimits='true'/><worldbody><body name='upper'>

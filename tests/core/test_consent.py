@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaploop.core import consent, consent_store
+from gaploop.core import consent
 from gaploop.core.consent import Consent, ConsentRegister, Place, Use
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, remove_lines
@@ -82,7 +82,7 @@ def test_a_scope_that_makes_no_sense_is_refused(scope: list[str], said: str) -> 
 
 
 def test_no_register_means_that_nobody_agreed(tmp_path: Path) -> None:
-    empty = consent_store.load_register(tmp_path / "none.jsonl")
+    empty = consent.load_register(tmp_path / "none.jsonl")
     with pytest.raises(UnusableInputError, match="gaploop consent add"):
         consent.require_consent(empty, [info(consent=ANA)], Use.RECORD, "This take")
 
@@ -90,58 +90,56 @@ def test_no_register_means_that_nobody_agreed(tmp_path: Path) -> None:
 def test_the_register_keeps_what_was_said_and_withdrawal_is_final(tmp_path: Path) -> None:
     path = tmp_path / "safe/consents.jsonl"
     id_ = consent.new_id()
-    consent_store.add(path, id_, DAY, frozenset({Use.RECORD}))
-    consent_store.add(path, id_, DAY + timedelta(days=1), ALL)
+    consent.add(path, id_, DAY, frozenset({Use.RECORD}))
+    consent.add(path, id_, DAY + timedelta(days=1), ALL)
     for _ in range(2):
-        consent_store.add_place(path, id_, Place("journal", "/data/journal"))
-    known = consent_store.load_register(path)
+        consent.add_place(path, id_, Place("journal", "/data/journal"))
+    known = consent.load_register(path)
     assert known.consents[id_].scope == ALL
     assert known.consents[id_].expires == DAY + timedelta(days=1)
     assert known.places[id_] == (Place("journal", "/data/journal"),)
     assert len(path.read_text().splitlines()) == 3
-    first = consent_store.withdraw(path, id_)
-    assert consent_store.withdraw(path, id_) == first
+    first = consent.withdraw(path, id_)
+    assert consent.withdraw(path, id_) == first
     with pytest.raises(UnusableInputError, match="final"):
-        consent_store.add(path, id_, DAY, ALL)
+        consent.add(path, id_, DAY, ALL)
     with pytest.raises(UnusableInputError, match="Unknown consent"):
-        consent_store.withdraw(path, ANA)
+        consent.withdraw(path, ANA)
     path.write_text(path.read_text() + '{"event": "add", "id"')  # a kill tore the last line
-    assert consent_store.load_register(path).consents[id_].withdrawn == first.withdrawn
+    assert consent.load_register(path).consents[id_].withdrawn == first.withdrawn
 
 
 def test_a_place_is_remembered_before_anything_is_put_there(tmp_path: Path) -> None:
     path, place = tmp_path / "consents.jsonl", Place("dataset", "/data/cube")
     take = info(consent=f"{ANA},c-bbbbbbbbbb")
-    consent_store.add(path, ANA, date(2999, 1, 1), frozenset({Use.RECORD, Use.PUBLISH}))
-    assert "not in" in consent_store.refusal_at(path, take, Use.PUBLISH, place)
-    assert consent_store.load_register(path).places == {ANA: (place,)}
-    assert not consent_store.refusal_at(path, info(consent=ANA), Use.PUBLISH, place)
-    assert "doesn't cover 'push'" in consent_store.refusal_at(
-        path, info(consent=ANA), Use.PUSH, place
-    )
+    consent.add(path, ANA, date(2999, 1, 1), frozenset({Use.RECORD, Use.PUBLISH}))
+    assert "not in" in consent.refusal_at(path, take, Use.PUBLISH, place)
+    assert consent.load_register(path).places == {ANA: (place,)}
+    assert not consent.refusal_at(path, info(consent=ANA), Use.PUBLISH, place)
+    assert "doesn't cover 'push'" in consent.refusal_at(path, info(consent=ANA), Use.PUSH, place)
 
 
 def test_takes_without_people_never_look_at_the_register(tmp_path: Path) -> None:
     broken = tmp_path / "consents.jsonl"
     broken.write_text("nonsense\n")
     place = Place("journal", "/j")
-    assert not consent_store.refusal_at(broken, info(), Use.RECORD, place)
+    assert not consent.refusal_at(broken, info(), Use.RECORD, place)
     human = info(conditions={"human": "handover"})
-    assert "names no consent" in consent_store.refusal_at(broken, human, Use.RECORD, place)
+    assert "names no consent" in consent.refusal_at(broken, human, Use.RECORD, place)
 
 
 def test_names_are_readable_by_their_owner_only_and_stand_nowhere_else(tmp_path: Path) -> None:
     path = tmp_path / "safe/consents.jsonl"
     id_ = consent.new_id()
-    consent_store.add(path, id_, DAY, ALL)
-    consent_store.set_name(path, id_, "Ana Pérez")
-    names = path.parent / consent_store.NAMES
+    consent.add(path, id_, DAY, ALL)
+    consent.set_name(path, id_, "Ana Pérez")
+    names = path.parent / consent.NAMES
     assert stat.S_IMODE(names.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert consent_store.read_names(path) == {id_: "Ana Pérez"}
+    assert consent.read_names(path) == {id_: "Ana Pérez"}
     assert "Ana" not in path.read_text()
-    consent_store.set_name(path, id_, None)
-    assert consent_store.read_names(path) == {}
+    consent.set_name(path, id_, None)
+    assert consent.read_names(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -157,22 +155,22 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str, said: str) 
     path = tmp_path / "consents.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(UnusableInputError, match=said):
-        consent_store.load_register(path)
+        consent.load_register(path)
 
 
 WRITER = """
 import sys
 from datetime import date
 from pathlib import Path
-from gaploop.core import consent_store
+from gaploop.core import consent
 from gaploop.core.consent import Use, new_id
 path = Path(sys.argv[1])
 for n in range(20):
     id_ = new_id()
-    consent_store.add(path, id_, date(2030, 1, 1), frozenset({Use.RECORD}))
+    consent.add(path, id_, date(2030, 1, 1), frozenset({Use.RECORD}))
     if n % 2:
-        consent_store.withdraw(path, id_)
-    consent_store.set_name(path, id_, f"{sys.argv[2]}-{n}")
+        consent.withdraw(path, id_)
+    consent.set_name(path, id_, f"{sys.argv[2]}-{n}")
 """
 
 
@@ -180,10 +178,10 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "consents.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, str(n)]) for n in range(3)]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
-    known = consent_store.load_register(path)
+    known = consent.load_register(path)
     assert len(known.consents) == 60
     assert sum(bool(c.withdrawn) for c in known.consents.values()) == 30
-    assert len(set(consent_store.read_names(path).values())) == 60
+    assert len(set(consent.read_names(path).values())) == 60
 
 
 APPENDER = """
@@ -211,7 +209,7 @@ def test_removing_lines_loses_none_that_is_appended_meanwhile(tmp_path: Path) ->
 
 def test_register_lines_are_json_without_anything_but_ids(tmp_path: Path) -> None:
     path = tmp_path / "consents.jsonl"
-    consent_store.add(path, ANA, DAY, ALL)
+    consent.add(path, ANA, DAY, ALL)
     (line,) = path.read_text().splitlines()
     said = json.loads(line)
     assert {k: said[k] for k in ("event", "id", "expires", "scope")} == {
@@ -223,6 +221,6 @@ def test_the_events_in_the_docs_are_events(tmp_path: Path) -> None:
     doc = (Path(__file__).resolve().parents[2] / "docs/teleoperate/consent.md").read_text()
     path = tmp_path / "consents.jsonl"
     path.write_text(doc.partition("```json\n")[2].partition("```")[0])
-    (known,) = consent_store.load_register(path).consents.values()
+    (known,) = consent.load_register(path).consents.values()
     assert known.withdrawn
-    assert len(consent_store.load_register(path).places[known.id]) == 1
+    assert len(consent.load_register(path).places[known.id]) == 1

@@ -28,7 +28,8 @@ from gaploop.datasets.absolute.checkpoint import (
 )
 from gaploop.datasets.absolute.demonstrated import DemonstratedTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.absolute.open_loop import OpenLoop, Pictures, read_rows, statistics
+from gaploop.datasets.absolute.mistakes import Pictures
+from gaploop.datasets.absolute.open_loop import OpenLoop, read_rows, statistics
 
 CHUNK = 8
 FPS = 10.0
@@ -280,6 +281,6 @@ def test_rollouts_that_leave_the_demonstrations_are_told(
         Checkpoint(Path("p"), SHAPES, {}, {}, {}, True, False), layout.read_info(there), {},
         (), report,
     )  # fmt: skip
-    DemonstratedTests(root, read_rows(tests.checkpoint, tests), report).run()
+    DemonstratedTests(root, read_rows(tests.checkpoint, tests), report).run(demonstrations=False)
     assert {f.kind for f in report.findings} == kinds, [f.line() for f in report.findings]
     assert all(f.about in ("shoulder", *CAMERAS) for f in report.findings)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gaploop.core import consent_store
+from gaploop.core import consent as consents
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
@@ -26,7 +26,7 @@ HUMAN = {"conditions": {"human": "handover"}}
 
 
 def consent(register: Path, expires: date = LATER, scope: frozenset[Use] = PUBLISH) -> str:
-    return consent_store.add(register, new_id(), expires, scope).id
+    return consents.add(register, new_id(), expires, scope).id
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_publish_takes_only_what_people_agree_to(
     expired = consent(register, today() - timedelta(days=1))
     narrow = consent(register, scope=frozenset({Use.RECORD}))
     withdrawn = consent(register)
-    consent_store.withdraw(register, withdrawn)
+    consents.withdraw(register, withdrawn)
     allowed = [
         write_take(journal),
         write_take(journal, consent=good, **HUMAN),
@@ -58,7 +58,7 @@ def test_publish_takes_only_what_people_agree_to(
     assert report.skipped == {"no_consent": 6}
     assert [take.info.uid for take in read_takes(root)] == allowed
     assert [take.info.consent for take in read_takes(root)] == ["", good, ""]
-    assert Place("dataset", str(root)) in consent_store.load_register(register).places[good]
+    assert Place("dataset", str(root)) in consents.load_register(register).places[good]
     again = publish_takes(journal, root, "me/x")
     assert (again.published, again.present, len(again.withheld)) == ((), 3, 6)
 
@@ -90,7 +90,7 @@ def test_expiry_counts_on_the_day_of_publishing(
     id_ = consent(register, today() + timedelta(days=days), frozenset(list(Use)[:uses]))
     write_take(folder / "journal", frames=2, cameras=(), consent=id_)
     if gone:
-        consent_store.withdraw(register, id_)
+        consents.withdraw(register, id_)
     holds = days >= 0 and uses >= 2 and not gone
     report = publish_takes(folder / "journal", folder / "set", "me/x")
     assert bool(report.published) == holds
@@ -108,7 +108,7 @@ def test_a_dataset_is_passed_on_only_with_consent_to_that(
     require_dataset_consent(root, Use.PUBLISH)
     with pytest.raises(UnusableInputError, match=f"take {uid}.*doesn't cover 'push'"):
         require_dataset_consent(root, Use.PUSH)
-    consent_store.add(register, id_, LATER, frozenset(Use))
+    consents.add(register, id_, LATER, frozenset(Use))
     require_dataset_consent(root, Use.PUSH)
     with pytest.raises(UnusableInputError, match="expired"):
         require_dataset_consent(root, Use.PUSH, LATER + timedelta(days=1))

@@ -22,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.core import labels
-from gaploop.core.consent import Place
-from gaploop.core.consent_store import load_register
+from gaploop.core.consent import Place, load_register
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent

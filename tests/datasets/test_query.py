@@ -7,8 +7,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.columns import default_row
-from gaploop.datasets.labels.query import FIELDS, Condition, queried_values, where
+from gaploop.datasets.labels.query import queried_values, where
 from gaploop.datasets.layout import EpisodeRow
 
 
@@ -78,12 +77,3 @@ def test_what_is_wrong_is_said_in_one_line(query: str, said: str) -> None:
 def test_a_query_can_be_asked_what_there_is() -> None:
     found = queried_values("lighting=dark outcome=failure", EPISODES)
     assert found == {"lighting": {"dim": 7, "none": 3}, "outcome": {"failure": 5, "success": 5}}
-
-
-@pytest.mark.parametrize("name", [*FIELDS, "lighting", "distractors", "my key"])
-def test_every_field_reads_the_same_from_memory_and_from_a_row(name: str) -> None:
-    part = Condition(name, frozenset(), negated=False)
-    for e in EPISODES:
-        row = {**default_row(e.info, e.outcome), "gap_failure_mode": e.failure_mode}
-        row |= {"gap_phase": e.phase, "episode_index": e.index, "tasks": [e.info.task]}
-        assert part.of_row(row, "") == part.of_episode(e)

@@ -111,8 +111,7 @@ def test_sigkill_at_random_moments(tmp_path: Path, write_take: Write) -> None:
     journal, root = tmp_path / "journal", tmp_path / "set"
     script = (
         "import sys; from pathlib import Path; "
-        "import gaploop.datasets.lerobot_writer; print('ready', flush=True); "
-        "from gaploop.datasets.lerobot_publish import publish; "
+        "from gaploop.datasets.lerobot_publish import publish; print('ready', flush=True); "
         "publish(Path(sys.argv[1]), Path(sys.argv[2]), 'me/x')"
     )
     draw, known = random.Random(0), 0

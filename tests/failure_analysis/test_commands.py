@@ -115,7 +115,7 @@ def test_from_takes_to_plan(
     assert plan.diagnosis == diagnosis.id
     assert 0 < plan.takes <= 40
     assert plan.items[0].dimension is GapDimension.ACTUATOR_RESPONSE
-    assert "gaploop calibrate latency" in plan.items[0].test
+    assert "gaploop diagnose DATASET" in plan.items[0].test
     assert "First service the drive" in " ".join(capsys.readouterr().out.split())
 
 

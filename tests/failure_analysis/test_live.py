@@ -18,7 +18,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.live import (
     BIN_S,
     Alarm,
@@ -225,7 +225,10 @@ def test_live_signals_are_registered_ones() -> None:
 
 def test_outside_the_cell_nothing_that_was_fitted_in_it_counts() -> None:
     """On foreign ground weights learned in the cell made some of a station's signals deaf."""
-    here = [take(uid=f"t{k}", sent=commands(4.0, seed=k), seed=k) for k in range(12)]
+    here = [
+        take(uid=f"t{k}", sent=commands(4.0, seed=k), seed=k, outcome=Outcome.SUCCESS)
+        for k in range(12)
+    ]
     cell = [replace(t, info=replace(t.info, robot_type=SHIPPED_FOR)) for t in here]
     there = [replace(t, info=replace(t.info, domain=Domain.REAL, robot_type="x")) for t in here]
     assert (score_of(there, "there").weights == 1.0).all()

@@ -21,7 +21,7 @@ from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.review.takes import TakeSource
 from gaploop.failure_analysis.views.joints import angles_rad, answering, with_units
 from gaploop.failure_analysis.views.view import TakeView
-from gaploop.finetune.recorded import recorded
+from gaploop.finetune.evaluate import recorded
 from gaploop.scripts.cli import main
 from gaploop.sim.arms import from_degrees, to_degrees
 
@@ -133,20 +133,18 @@ def test_review_reads_joints_as_a_diagnosis_does(dataset: Path) -> None:
     assert TakeView(take, images=False).motion is not None
 
 
-def test_recorded_rollouts_ask_for_units_that_are_in_doubt(
+def test_failures_of_other_robots_have_the_mode_of_their_label_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Rules with limits of the embedded cell named modes of arms and tasks that it never saw."""
     plain = plain_take(*in_degrees(0, lag=9), "so101_follower")
-    info = replace(plain.info, kind=TakeKind.ROLLOUT)
-    failed = replace(plain, info=info, outcome=Outcome.FAILURE)
-    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([failed]))
-    with pytest.raises(UnusableInputError, match="--units=degrees"):
-        recorded(tmp_path)
-    (rollout,) = recorded(tmp_path, units="degrees")[0].outcomes
-    assert rollout.failure_mode
-    labelled = replace(failed, failure_mode="slip")
-    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([labelled]))
-    assert recorded(tmp_path)[0].trials == 1
+    failed = replace(
+        plain, info=replace(plain.info, kind=TakeKind.ROLLOUT), outcome=Outcome.FAILURE
+    )
+    takes = [failed, replace(failed, failure_mode="slip")]
+    monkeypatch.setattr("gaploop.finetune.evaluate.load_takes", lambda _folder: iter(takes))
+    found = recorded(tmp_path)[0].outcomes
+    assert [rollout.category for rollout in found] == ["failure", "slip"]
 
 
 def test_each_robot_has_its_own_normalised_units() -> None:

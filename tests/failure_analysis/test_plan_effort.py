@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.station import Costs, parse_costs
+from gaploop.core.schema import read_as
+from gaploop.core.station import Costs
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.planning.effort import SeenTake, effort_from, setup_changes
@@ -91,16 +92,16 @@ def test_changes_of_set_up_grow_with_takes() -> None:
         ({"take_s": -1}, "must be a number from 0.1"),
         ({"rate_per_hour": "x"}, "must be a number"),
         ({"currency": 3}, "such as EUR"),
-        (3, "mapping of cost"),
+        (3, "must be a mapping"),
     ],
 )
 def test_bad_costs_are_one_line(value: object, says: str) -> None:
     with pytest.raises(UnusableInputError, match=says) as caught:
-        parse_costs(value, "bench.yaml")
+        read_as(Costs, value, "bench.yaml")
     assert "bench.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_costs_come_back() -> None:
-    assert parse_costs(None, "f") == Costs()
-    assert parse_costs({"take_s": 20, "currency": "USD"}, "f") == Costs(20.0, currency="USD")
+    assert read_as(Costs, None, "f") == Costs()
+    assert read_as(Costs, {"take_s": 20, "currency": "USD"}, "f") == Costs(20.0, currency="USD")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from gaploop.core.plan import REMEDIES, RENAMED, PlanItem, load_plan, save_plan
+from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
@@ -294,21 +294,13 @@ def test_what_is_not_offered_brings_nothing() -> None:
     assert fixed_by("randomise", D.VISUAL_DOMAIN, True) is not None
 
 
-def test_a_plan_with_commands_comes_back_and_an_old_one_is_read(tmp_path: Path) -> None:
+def test_a_plan_with_commands_comes_back(tmp_path: Path) -> None:
     context = about(tmp_path, WEAK, CAMERA, record_with=RECORD)
     plan = planned({"actuator_response": 0.5, "object_property": 0.4}, context).plan
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
     text = plan_section(plan).body
     assert all(escape(line) in text for item in plan.items for line in item.commands)
-    for old, new in RENAMED.items():
-        (tmp_path / "old.yaml").write_text(
-            "schema: gaploop.plan.v1\nid: p\nitems:\n"
-            f"- {{id: i, dimension: visual_domain, takes: 0, remedy: {old}}}\n"
-        )
-        (item,) = load_plan(tmp_path / "old.yaml").items
-        assert item == PlanItem("i", D.VISUAL_DOMAIN, 0, new, "")
-        assert new in REMEDIES
 
 
 def test_the_command_takes_a_twin_and_prints_what_to_type(

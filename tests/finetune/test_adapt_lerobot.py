@@ -21,7 +21,7 @@ from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.config import FinetuneConfig, MixOptions, StartPolicy
 from gaploop.finetune.tuning.presets import PRESETS, LoraOptions, Preset, Randomise, preset_for
-from gaploop.finetune.tuning.work import chosen_held_out, mixture_of, note_of, real_of
+from gaploop.finetune.tuning.takes import chosen_held_out, mixture_of, note_of, real_of
 
 OFF = CacheOptions(mode="off")
 QUICK: Any = {"steps": 2, "batch_size": 2, "lr": 1e-2, "cache": OFF}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,35 +16,31 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.datasets.frames import load_frames
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.finetune.closed_loop import (
-    TWIN,
-    LoopBudget,
-    LoopResult,
-    TargetCell,
-    roll_out_and_diagnose,
+from gaploop.finetune.closed_loop import TWIN, LoopBudget, TargetCell, roll_out_and_diagnose
+from gaploop.finetune.demo import (
+    DemoCell,
+    DemoResult,
+    DemoSize,
+    draw_targets,
+    run_demo,
+    write_report,
 )
-from gaploop.finetune.demo import DemoResult, Size, draw_targets, run_demo
 from gaploop.finetune.evaluate import evaluate
-from gaploop.finetune.gate.judge import Answer
-from gaploop.finetune.loop_report import better_words, loop_words, write_report
 from gaploop.finetune.reproduction import reproduced
 
-SEED = 3
-TINY = Size(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2)
+TINY = DemoSize(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demo's folder in which the cells are measured already, the second as nominal.
-
-    And it has a plan that names what no command does.
-    """
+    """A demo's folder in which the first cell is measured already, and the second, which isn't
+    measured, has a plan that names what no command does."""
     folder = tmp_path_factory.mktemp("demo")
     name = "object_property.size.size_factor"
     small = TwinParameter(name, "1", 1.0, 0.55, (0.52, 0.58), True, "calipers")
-    for name, parameters in (("a", (small,)), ("b", ())):
+    for name in "ab":
         (folder / f"cell_{name}").mkdir()
-        save_twin(Twin("bench", "so101", parameters), folder / f"cell_{name}" / TWIN)
+    save_twin(Twin("bench", "so101", (small,)), folder / "cell_a" / TWIN)
     task = GapDimension.TASK_SPECIFICATION
     item = PlanItem("p:t", task, takes=0, remedy="change_task", why="", protocol="")
     save_plan(Plan("p", "d", (item,)), folder / "cell_b" / "plan.yaml")
@@ -59,28 +54,25 @@ def demo(folder: Path) -> Iterator[DemoResult]:
         TargetCell({"task_specification.tolerance": 1.0}, 1),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gaploop.finetune.demo.draw_targets", lambda *_: drawn)
+        patch.setattr("gaploop.finetune.demo.STATIONS", drawn)
         patch.setattr("gaploop.finetune.demo.QUICK", TINY)
         # Two more processes that import torch take longer than all the rollouts.
-        patch.setattr("gaploop.finetune.closed_loop.evaluate", partial(evaluate, workers=1))
+        patch.setattr("gaploop.finetune.demo.evaluate", partial(evaluate, workers=1))
         one = partial(roll_out_and_diagnose, workers=1)
-        patch.setattr("gaploop.finetune.closed_loop.roll_out_and_diagnose", one)
-        yield run_demo(folder, SEED, base="base", quick=True, say=lambda *_: None)
+        patch.setattr("gaploop.finetune.demo.roll_out_and_diagnose", one)
+        yield run_demo(folder, None, base="base", quick=True, say=lambda *_: None)
 
 
-def adapted(demo: DemoResult) -> LoopResult:
-    return demo.loops[0]
+def adapted(demo: DemoResult) -> DemoCell:
+    return demo.cells[0]
 
 
-def test_two_dimensions_of_all_nine_are_drawn() -> None:
+def test_two_dimensions_of_all_nine_are_drawn_and_cells_in_which_nothing_fails_anew() -> None:
+    """A demo began with a cell in which the base did 95 of 100 scenes: nothing to find out."""
     drawn = [draw_targets(seed) for seed in range(40)]
     assert drawn[0] == draw_targets(0)
     assert all(set(one.gaps).isdisjoint(other.gaps) for one, other in drawn)
     assert {d for both in drawn for cell in both for d in cell.gaps} == set(GapDimension)
-
-
-def test_a_cell_in_which_nothing_fails_is_drawn_anew() -> None:
-    """A demo began with a cell in which the base did 95 of 100 scenes: nothing to find out."""
     strong = draw_targets(0, lambda cell: min(cell.gaps.values()) > 0.9)
     assert all(min(cell.gaps.values()) > 0.9 for cell in strong)
 
@@ -118,7 +110,7 @@ def test_failed_rollouts_are_tagged_with_what_was_diagnosed(demo: DemoResult) ->
 
 def test_the_diagnosis_is_the_same_without_the_truth(demo: DemoResult) -> None:
     """What was injected stands in truth.jsonl; a diagnosis that opened it would cheat."""
-    loop = demo.loops[1]
+    loop = demo.cells[0]
     journal = loop.folder / "rollouts_journal"
     assert (journal / TRUTH).exists()
     (journal / TRUTH).unlink()
@@ -132,29 +124,21 @@ def test_the_diagnosis_is_the_same_without_the_truth(demo: DemoResult) -> None:
 
 
 def test_the_target_cells_are_called_sim_to_sim(demo: DemoResult, folder: Path) -> None:
-    assert all(loop.before.domain is Domain.SIM_TARGET for loop in demo.loops)
+    assert all(loop.before.domain is Domain.SIM_TARGET for loop in demo.cells)
     assert "Sim-to-sim" in adapted(demo).verdict.message  # type: ignore[union-attr]
     page = write_report(demo, folder, 1.0).read_text()
     assert "Sim-to-sim" in page
     assert "Nothing here was measured on a real robot" in page
 
 
-def test_what_no_command_does_is_done_to_the_cell(demo: DemoResult) -> None:
-    loop = demo.loops[1]
-    assert not loop.plan.takes
-    assert not loop.run_folder
-    assert loop.after is not None
-    assert loop.after.policy == loop.before.policy
-    assert loop.after.domain is Domain.SIM_TARGET
-    assert "task specification" in loop.done
-    assert loop.after.successes > loop.before.successes
-    # Only the simulation knew how.
-    assert "not counted" in loop.done
-    promoted = replace(loop.verdict, verdict=Answer.PROMOTE) if loop.verdict else None
-    result = replace(demo, loops=(demo.loops[0], replace(loop, verdict=promoted)))
-    assert not result.better[1]
-    assert "Cell B isn't counted" in better_words(result)
-    assert "not counted" in loop_words(loop)
+def test_where_a_plan_has_only_words_nothing_is_done_and_that_is_said(demo: DemoResult) -> None:
+    cell = demo.cells[1]
+    assert not cell.plan.takes
+    assert cell.after is None
+    assert cell.done == "nothing: no command does what the plan says"
+    assert cell.words()[-1] == "nothing done"
+    assert not demo.better[1]
+    assert "Cell B is not shown to be better" in demo.message()
 
 
 def test_stages_that_are_there_are_not_run_again(demo: DemoResult, folder: Path) -> None:
@@ -163,6 +147,6 @@ def test_stages_that_are_there_are_not_run_again(demo: DemoResult, folder: Path)
     def say(stage: str, _done: int, _total: int) -> None:
         stages.append(stage)
 
-    again = run_demo(folder, SEED, base="base", quick=True, say=say)
+    again = run_demo(folder, None, base="base", quick=True, say=say)
     assert again.to_json() == demo.to_json()
     assert not [s for s in stages if "olling out" in s or "dapting" in s or "iagnosing" in s]

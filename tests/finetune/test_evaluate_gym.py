@@ -15,8 +15,8 @@ from lerobot.envs.configs import EnvConfig, PushtEnv
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.finetune.evaluation import ROLLOUTS
 from gaploop.finetune.lerobot_gym import evaluate_gym
-from gaploop.sim.gym_world import WorldSpec
-from gaploop.sim.lerobot_env.worlds import GymEnvConfig
+from gaploop.sim.lerobot_worlds import GymEnvConfig
+from gaploop.sim.world import WorldSpec
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
 

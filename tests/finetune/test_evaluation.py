@@ -26,12 +26,18 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.finetune.evaluate import EVALUATION_SEEDS, condition_name, evaluate, roll_out
+from gaploop.finetune.evaluate import (
+    EVALUATION_SEEDS,
+    TAKEN_OVER,
+    condition_name,
+    evaluate,
+    recorded,
+    roll_out,
+)
 from gaploop.finetune.evaluation import ROLLOUTS, SETTINGS, Rollout, RolloutLog, drops, summarise
 from gaploop.finetune.evaluation_figure import positions_png, success_png
 from gaploop.finetune.factors import FACTORS, factor_of, grid_cell, levels, settings, words
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.recorded import TAKEN_OVER, recorded
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.conditions import parse_conditions
 
@@ -255,7 +261,7 @@ def test_what_a_person_finished_is_no_success(
     takes = list(read_journal(journal))
     assert takes[1].outcome is Outcome.SUCCESS
     takes[1].frames.intervention[-5:] = True
-    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter(takes))
+    monkeypatch.setattr("gaploop.finetune.evaluate.load_takes", lambda _folder: iter(takes))
     found = recorded(journal)[0]
     assert found.successes == 0
     assert TAKEN_OVER in {r.reason for r in found.outcomes}

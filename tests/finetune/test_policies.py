@@ -17,11 +17,12 @@ from benchmarks.heldout import action_error
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.mixing.sources import open_mixture
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import adapt
-from gaploop.finetune.batches import MixedBatches, load_mixture_sources
+from gaploop.finetune.batches import MixedBatches, sources_in_memory
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy, pretrain
@@ -128,7 +129,7 @@ def test_a_mixture_file_brings_stages_and_weights(
     assert [i["share"] for i in run["inputs"]] == pytest.approx(
         [1 / SPEC["steps"], 1 - 1 / SPEC["steps"]]
     )
-    sources, stages = load_mixture_sources(load_mixture(path))
+    sources, stages = sources_in_memory(open_mixture(load_mixture(path)))
     assert [e.weight for e in sources[1].episodes] == [3.0, 1.0]
     batches = MixedBatches(sources, stages, chunk=4, batch_size=8, seed=0)
     assert [set(batches.batch(k).source.tolist()) for k in range(3)] == [{0}, {1}, {1}]

@@ -36,7 +36,6 @@ LOADERS = {
 """LeRobot's, PEFT's and transformers' functions that build what a policy's files name."""
 HARMLESS = {
     "finetune/lerobot_act.py",  # `build` makes processors from a configuration made here
-    "finetune/lerobot_vision.py",  # likewise
     "finetune/lerobot_train.py",  # hands LeRobot's function on; `train` looks before
 }
 

@@ -18,7 +18,8 @@ from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, recalibrate
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps import draw_gaps, mechanism_named
 from gaploop.sim.lerobot_recalibration_steps import LightStep
-from gaploop.sim.recalibration import EXPOSURE, POSE, ZEROS, Recalibration
+from gaploop.sim.recalibration import EXPOSURE, ZEROS, Recalibration
+from gaploop.sim.tracker import POSE
 
 
 def twin_of(path: Path, *mechanisms: str, arm: str = "so101") -> Path:

@@ -3,19 +3,16 @@
 # ruff: noqa: E501  # files of one line
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-import cv2
 import h5py
 import msgspec
 import numpy as np
 import zarr
-from mcap.writer import Writer as McapWriter
 
 import gaploop.failure_analysis
 import gaploop.finetune
@@ -27,29 +24,23 @@ from gaploop.core.journal_format import TakeHeader, append_truth
 from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.formats.registry import export_dataset
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis import diagnosis, live
 from gaploop.failure_analysis.live_signals import STREAMED
 from gaploop.finetune import evaluation
-from gaploop.finetune.gate import promotion
+from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 CAMERAS = ("overhead", "wrist")
 SIDE = 32
-EXPORTS = {
-    "diffusion_policy": "dp.zarr",
-    "aloha": "aloha",
-}
 
 
 def make(folder: Path) -> Path:
     """Write the corpus into a new folder and return it.
 
     `set` is a dataset of three takes with labels and telemetry, `journal` what it was published
-    from; `dp.zarr` and `aloha` are its exports, `foreign` what other
-    projects write, `link` messages of other machines, `files` the rest.
+    from; `foreign` is what other projects write, `link` messages of other machines, `files` the rest.
     """
     os.environ["GAPLOOP_CONSENTS"] = str(folder / "consents.jsonl")
     journal, root = folder / "journal", folder / "set"
@@ -64,8 +55,6 @@ def make(folder: Path) -> Path:
                 event = labels.LabelEvent(uid, name, value, "ana", "operator")
                 labels.append(journal / "labels.jsonl", event)
     publish(journal, root, "local/set")
-    for name, output in EXPORTS.items():
-        export_dataset(root, name, folder / output)
     _foreign(folder / "foreign")
     _texts(folder / "files")
     _messages(folder / "link")
@@ -133,7 +122,7 @@ def _picture(k: int) -> np.ndarray:
 
 
 def _foreign(folder: Path) -> None:
-    """A replay buffer, ALOHA, robomimic and MCAP as other projects write them."""
+    """A replay buffer and ALOHA as other projects write them."""
     folder.mkdir()
     draw = np.random.default_rng(0)
     root = zarr.open_group(folder / "pusht.zarr", mode="w", zarr_format=2)
@@ -152,40 +141,6 @@ def _foreign(folder: Path) -> None:
             for name in ("action", "observations/qpos", "observations/qvel"):
                 file[name] = draw.normal(size=(4 + k, 14))
             file["observations/images/cam_high"] = np.stack([_picture(i) for i in range(4 + k)])
-    with h5py.File(folder / "low_dim.hdf5", "w") as file:
-        group = file.create_group("data")
-        env = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "robots": "Panda"}}
-        group.attrs["env_args"], group.attrs["total"] = json.dumps(env), 10
-        for k in (0, 2):
-            demo = group.create_group(f"demo_{k}")
-            demo.attrs["num_samples"] = 5
-            demo["actions"] = np.full((5, 7), k / 10)
-            for key, width in (("robot0_eef_pos", 3), ("robot0_eef_quat", 4), ("object", 10)):
-                demo[f"obs/{key}"] = draw.normal(size=(5, width))
-            demo["obs/robot0_gripper_qpos"] = draw.normal(size=(5, 2))
-            demo["obs/agentview_image"] = np.stack([_picture(i) for i in range(5)])
-    _bag(folder / "run.mcap")
-
-
-def _bag(path: Path) -> None:
-    """Joint states, commands and pictures as JSON, the encoding that needs no definitions."""
-    packed = cv2.imencode(".png", _picture(0))[1].tobytes()
-    picture = {"format": "png", "data": base64.b64encode(packed).decode()}
-    with path.open("wb") as stream:
-        writer = McapWriter(stream)
-        writer.start()
-        channels = {}
-        for topic in ("/joint_states", "/leader", "/cam/compressed"):
-            kind = "foxglove.CompressedImage" if "cam" in topic else "Joints"
-            schema = writer.register_schema(kind, "jsonschema", b"{}")
-            channels[topic] = writer.register_channel(topic, "json", schema)
-        for k in range(12):
-            for topic, channel in channels.items():
-                content: Any = {"name": ["a", "b"], "position": [k / 10, 1.0]}
-                content = picture if "cam" in topic else content
-                t_ns = 1_700_000_000_000_000_000 + k * 50_000_000
-                writer.add_message(channel, t_ns, json.dumps(content).encode(), t_ns)
-        writer.finish()
 
 
 def _policies(folder: Path) -> None:
@@ -208,7 +163,11 @@ def _policies(folder: Path) -> None:
     shipped = {"policy": "p", "base": "b", "datasets": [entry], "result": result}
     write_json(folder / "run" / "policy" / "lineage.json", shipped)
     named = {"path": "policy", "id": "p", "sha256": "0", "run": {"path": "run", "sha256": "0"}}
-    promoted = {"schema": promotion.SCHEMA, "files": {"result.json": "0"}, "sources": {"s": "0"}}
+    promoted = {
+        "schema": promotion.PROMOTION_SCHEMA,
+        "files": {"result.json": "0"},
+        "sources": {"s": "0"},
+    }
     write_json(folder / "files" / "promotion.json", promoted | {"policies": {"candidate": named}})
     rolled = [evaluation.Rollout(k, evaluation.NOMINAL, True, 1.0, "", f"u{k}") for k in range(3)]
     (folder / "rollouts").mkdir()
@@ -274,7 +233,7 @@ items:
 - id: a
   dimension: spatial_geometry
   takes: 20
-  remedy: demonstrate
+  remedy: collect
   why: "14 mm off"
   conditions: {distractors: 0, camera_pose: [0, 0, 0, 0, 0, 0]}
   vary: {grid_cell: all, lighting: all}
@@ -316,7 +275,6 @@ seed: 1
 """,
     "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}
 units: {from: deg, to: rad}
-suffix: true
 fps: {to: 25, rule: hold}
 cameras: {wrist: {name: hand, crop: [0, 0, 16, 16], resize: [8, 8]}, overhead: null}
 drop: [gap.sent]
@@ -329,22 +287,10 @@ drop: [gap.sent]
 {"event": "withdraw", "id": "c-abcdefghij", "at": "2026-02-01T00:00:00+00:00"}
 """,
     "names.json": """{"c-abcdefghij": "Ana"}""",
-    "labels.csv": """uid,outcome,failure_mode,phase,dimensions
-0192f0c1-0000-7000-8000-000000000000,failure,slip,grasp,contact_dynamics=0.8; visual_domain=0.2
-0192f0c1-0000-7000-8000-000000000001,success,,,
-""",
-    "events.csv": """uid,field,value,author,source,at,confidence,note
-0192f0c1-0000-7000-8000-000000000000,dimensions,"{""contact_dynamics"": 0.5}",ana,operator,2026-01-01T00:00:00+00:00,1.0,n
-0192f0c1-0000-7000-8000-000000000001,outcome,failure,ana,operator,2026-01-01T00:00:00+00:00,0.5,
-""",
     "trials.csv": """lighting,object,successes,trials
 day,cube,8,10
 lamp,cube,3,10
 day,mug,5,10
-""",
-    "poses.csv": """image,x_m,y_m,z_m,qw,qx,qy,qz
-a.png,0.1,0.2,0.3,1,0,0,0
-b.png,0.1,0.2,0.3,1,0,0,0
 """,
     "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
 {"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}

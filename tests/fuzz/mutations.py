@@ -359,42 +359,10 @@ def _hdf5(path: Path, rng: Random) -> None:
                 holder.attrs[key] = rng.choice(
                     (0, -1, "x", "{", "[" * DEEP, "null", b"\xff", [1, 2])
                 )
-        if "gaploop" in file and rng.random() < 0.4 and isinstance(file["gaploop"], h5py.Dataset):
-            text = file["gaploop"][()]
-            if isinstance(text, bytes):
-                del file["gaploop"]
-                with_hole = of_json(text.decode(), rng).replace("\x00", "")
-                file["gaploop"] = with_hole.encode(errors="surrogatepass")
-
-
-def _mcap(path: Path, rng: Random) -> None:
-    from mcap.reader import make_reader
-    from mcap.writer import Writer
-
-    with path.open("rb") as stream:
-        held = list(make_reader(stream).iter_messages())
-    at = rng.randrange(len(held))
-    with path.open("wb") as stream:
-        writer = Writer(stream)
-        writer.start()
-        channels: dict[int, int] = {}
-        for n, (schema, channel, message) in enumerate(held):
-            if channel.id not in channels:
-                encoding = channel.message_encoding if rng.random() < 0.95 else "cdr"
-                kind = writer.register_schema(schema.name, schema.encoding, schema.data)
-                channels[channel.id] = writer.register_channel(channel.topic, encoding, kind)
-            data, t_ns = message.data, message.log_time
-            if n == at:
-                if rng.random() < 0.7:
-                    data = of_json(data.decode(), rng).encode(errors="surrogatepass")
-                else:
-                    t_ns = rng.choice((0, 2**63 - 1, 2**64 - 1))
-            writer.add_message(channels[channel.id], t_ns, data, t_ns)
-        writer.finish()
 
 
 _KINDS: dict[str, Callable[[Path, Random], None]] = {
     ".json": _json, ".zarray": _json, ".zattrs": _json, ".zgroup": _json, ".jsonl": _json_lines,
     ".yaml": _yaml, ".csv": _csv, ".data": _words, ".parquet": _parquet, ".arrows": _arrow,
-    ".zip": _zip, ".hdf5": _hdf5, ".mcap": _mcap,
+    ".zip": _zip, ".hdf5": _hdf5,
 }  # fmt: skip

@@ -69,7 +69,7 @@ def _yaml(path: Path) -> object:
 
 
 def _outcomes(path: Path) -> object:
-    from gaploop.finetune.gate.replay import read_outcomes
+    from gaploop.finetune.gate.outcomes import read_outcomes
 
     return read_outcomes(path, None)
 
@@ -153,23 +153,14 @@ def _labels(path: Path) -> object:
     return labels.merge(labels.read(path)), labels.current(labels.read(path)), labels.readable(path)
 
 
-def _label_csv(path: Path) -> object:
-    from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.label_csv import read_labels
-    from gaploop.datasets.labels.store import open_labelled
-
-    template = LabelEvent("", "outcome", "success", "ana", "operator")
-    return read_labels(open_labelled(CORPUS / "set"), path, template)
-
-
 def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from gaploop.datasets.formats.model import ImportSettings
-        from gaploop.datasets.formats.registry import LAYOUTS, guess
+        from gaploop.datasets.formats.foreign import ImportSettings
+        from gaploop.datasets.formats.layouts import LAYOUTS, guess
 
         guess(path)
         settings = ImportSettings(**{"fps": 50.0, "units": "rad", "task": "x", **known})
-        incoming = LAYOUTS[layout].read(path, settings)
+        incoming = LAYOUTS[layout][1](path, settings)
         for episode in incoming.episodes():
             for pictures in episode.pictures.values():
                 for _ in islice(pictures(), 3):
@@ -180,13 +171,13 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
 
 
 def _register(path: Path) -> object:
-    from gaploop.core.consent_store import load_register
+    from gaploop.core.consent import load_register
 
     return load_register(path)
 
 
 def _names(path: Path) -> object:
-    from gaploop.core.consent_store import read_names
+    from gaploop.core.consent import read_names
 
     return read_names(path.with_name("consents.jsonl"))
 
@@ -228,7 +219,7 @@ def _faults(path: Path) -> object:
 
 def _run(folder: Path) -> object:
     from gaploop.collect.take_copies import runs_of
-    from gaploop.finetune.gate.promotion import _run_of
+    from gaploop.finetune.gate.folder import _run_of
     from gaploop.finetune.hub_policy import _lineage
 
     found = list(runs_of(["u"], [folder / "none"], [folder], []))
@@ -315,8 +306,6 @@ FILES = (
     ),
     Reader("faults", "files/faults.yaml", _faults),
     Reader("labels", "set/meta/gap/labels.jsonl", _labels),
-    Reader("label-csv", "files/labels.csv", _label_csv),
-    Reader("event-csv", "files/events.csv", _label_csv),
     Reader("consents", "files/consents.jsonl", _register),
     Reader("names", "files/names.json", _names),
     Reader("outcomes", "files/outcomes.csv", _outcomes),
@@ -361,7 +350,6 @@ FILES = (
         _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
-    Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),
@@ -369,7 +357,6 @@ FILES = (
     Reader("link", "link", _messages, ("*",)),
 )
 POLICY = ("**/*.json", "**/*.safetensors")
-TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}
 FOLDERS = (
     Reader("info", "set", _loaded("gaploop.datasets.layout", "read_info"), ("meta/info.json",)),
     Reader("episodes", "set", _takes, ("meta/episodes/**/*.parquet",)),
@@ -381,16 +368,8 @@ FOLDERS = (
     Reader("take-video", "journal", _journal, ("*/*.mkv",)),
     Reader("take", "journal", _journal, ("**/*.*",)),
     Reader("recover", "journal", _recover, ("*/*.*",), changes=True),
-    Reader("dp", "dp.zarr", _imported("diffusion_policy"), ZARR),
     Reader("pusht", "foreign/pusht.zarr", _imported("diffusion_policy"), ZARR),
-    Reader("aloha", "aloha", _imported("aloha"), ("*.hdf5",)),
     Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
-    Reader("robosuite", "foreign/low_dim.hdf5", _imported("robomimic")),
-    Reader(
-        "mcap",
-        "foreign/run.mcap",
-        _imported("mcap", keys=TOPICS),
-    ),
 )
 POLICIES = (
     Reader("policy", "policy", _policy, POLICY),
@@ -410,7 +389,7 @@ POLICIES = (
     Reader(
         "promotion",
         "files/promotion.json",
-        _loaded("gaploop.finetune.gate.promotion", "verify"),
+        _loaded("gaploop.finetune.gate.folder", "verify"),
     ),
     Reader("rollouts", "rollouts", _rollouts, ("*.*",)),
     Reader("preflight", "rollouts", _preflight, ("preflight.json",)),
@@ -460,14 +439,7 @@ COMMANDS = (
     Reader(
         "convert-to",
         "set",
-        command("convert", "{}", "--to=aloha", "--output_dir=OUT"),
-        EVERY,
-        changes=True,
-    ),
-    Reader(
-        "export-zarr",
-        "set",
-        command("convert", "{}", "--to=diffusion_policy", "--output_dir=OUT.zarr"),
+        command("convert", "{}", "--to=lerobot_v21", "--output_dir=OUT"),
         EVERY,
         changes=True,
     ),

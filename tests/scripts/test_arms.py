@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.collect.lerobot_factory import calibration_of
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellFollower
+from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.calibration.drift import CalibrationSighting
 from gaploop.teleop.calibration.store import calibration_path, save_part
 

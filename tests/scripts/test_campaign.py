@@ -18,7 +18,7 @@ from gaploop.collect.participants import Campaign, require_consents
 from gaploop.collect.recording import SessionEnd, record_takes
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Session
-from gaploop.core import consent_store
+from gaploop.core import consent as consents
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_header, read_journal, take_folders
@@ -36,9 +36,9 @@ PLAN = """
 schema: gaploop.plan.v1
 id: plan-1
 items:
-- {id: plan-1/light, dimension: visual_domain, takes: 4, remedy: demonstrate, why: w,
+- {id: plan-1/light, dimension: visual_domain, takes: 4, remedy: collect, why: w,
    vary: {lighting: [dim, warm]}}
-- {id: plan-1/place, dimension: spatial_geometry, takes: 2, remedy: demonstrate, why: w,
+- {id: plan-1/place, dimension: spatial_geometry, takes: 2, remedy: collect, why: w,
    conditions: {grid_cell: [0, 2]}}
 """
 
@@ -123,7 +123,7 @@ def test_people_who_have_not_agreed_are_not_recorded(
 ) -> None:
     register = tmp_path / "r.jsonl"
     later = today() + timedelta(days=9)
-    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    id_ = consents.add(register, new_id(), later, frozenset({Use.RECORD})).id
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     human = Quota(1, "p-1", {}, {"human": "handover"})
     purpose = Quota(1, "p-2", {"human_behavior": 1.0})
@@ -133,7 +133,7 @@ def test_people_who_have_not_agreed_are_not_recorded(
         require_consents([quota], BENCH, id_)
         require_consents([quota], SIM_STATION, "")
     require_consents([Quota(1, "", {}, {"human": "none"})], BENCH, "")
-    consent_store.withdraw(register, id_)
+    consents.withdraw(register, id_)
     for station in (BENCH, SIM_STATION):  # a given id must be valid wherever it is given
         with pytest.raises(UnusableInputError, match="withdrawn"):
             require_consents([human], station, id_)
@@ -143,9 +143,7 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, journal = tmp_path / "r.jsonl", tmp_path / "j"
-    id_ = consent_store.add(
-        register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})
-    ).id
+    id_ = consents.add(register, new_id(), today() + timedelta(days=9), frozenset({Use.RECORD})).id
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     published: list[int] = []
     with pytest.raises(UnusableInputError, match="withdrawn"):
@@ -155,14 +153,14 @@ def test_a_withdrawal_ends_a_running_session_before_the_next_take(
             [Quota(3)],
             lambda _conditions: embedded_rig(),
             idle,
-            publish=lambda: published.append(1) or consent_store.withdraw(register, id_),
+            publish=lambda: published.append(1) or consents.withdraw(register, id_),
             max_s=0.06,
             publish_every=1,
         )
     folders = take_folders(journal)
     assert 1 <= len(folders) <= 2
     assert {read_header(f).info.consent for f in folders} == {id_}
-    assert Place("journal", str(journal)) in consent_store.load_register(register).places[id_]
+    assert Place("journal", str(journal)) in consents.load_register(register).places[id_]
 
 
 def test_the_status_says_what_is_there_and_what_comes_next(
@@ -229,7 +227,7 @@ def test_the_docs_cost_table_is_what_the_command_prints(
     """Incident: two of its hours were 0.1 off, for they were another plan's."""
     docs = (Path(__file__).parents[2] / "docs/teleoperate/campaigns.md").read_text()
     (people,) = re.findall(r"```yaml\n(participants:.*?)```", docs, re.DOTALL)
-    item = "{id: p/1, dimension: human_behavior, takes: 200, remedy: demonstrate}"
+    item = "{id: p/1, dimension: human_behavior, takes: 200, remedy: collect}"
     item = item.replace("}", ", conditions: {human: reach_in}, vary: {grid_cell: all}}")
     plan = f"schema: gaploop.plan.v1\nid: plan-7\nitems: [{item}]\n{people}"
     (tmp_path / "plan.yaml").write_text(plan)
@@ -274,7 +272,7 @@ def test_consent_given_in_the_embedded_cell_is_carried_along(
     register, root = tmp_path / "r.jsonl", tmp_path / "set"
     monkeypatch.setenv("GAPLOOP_CONSENTS", str(register))
     later = today() + timedelta(days=9)
-    id_ = consent_store.add(register, new_id(), later, frozenset({Use.RECORD})).id
+    id_ = consents.add(register, new_id(), later, frozenset({Use.RECORD})).id
     command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", "--json"]
     assert main([*command, f"--consent={id_}"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -104,8 +104,8 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--n=2"], "--policy.path"),
-        (["--policy.path=base", "--n=-1"], "--n=-1"),
+        (["--formats=[int8]"], "--policy.path"),
+        (["--policy.path=base", "--n=1"], "Actions in each format"),
         (["--policy.path=base", "--formats=[fp7]"], "fp7"),
         (["--measure_damping"], "--robot.type"),
     ],

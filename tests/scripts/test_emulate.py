@@ -83,7 +83,6 @@ def test_commands_and_faults_are_told_as_events(tmp_path: Path) -> None:
         (["--model=so102"], "Did you mean 'so101'"),
         (["--role=boss"], "One of: follower, leader"),
         (["--hand=dance"], "Unknown hand"),
-        (["--hand=trace=nowhere"], "nowhere not found"),
         (["--plant=gazebo"], "Unknown plant"),
         (["--cameras=top"], "Add --plant=mujoco"),
         (["--plant=mujoco", "--cameras=back"], "One of: side, top"),

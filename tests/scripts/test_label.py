@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from functools import partial
 from pathlib import Path
@@ -143,7 +142,6 @@ def test_an_engineer_overrules_an_operator_and_undo_takes_it_back(label: Label) 
         (["--where=outcome==success"], "write field=value"),
         (["--where=light=dim"], "Did you mean 'lighting'"),
         (["--undo", "--author=zoe"], "nobody has labelled it yet"),
-        (["--import=absent.csv"], "not found"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
@@ -164,112 +162,13 @@ def test_a_contradiction_is_pointed_out(label: Label) -> None:
     assert "success" not in label("--episodes=0", "--failure_mode=none")
 
 
-def fill(label: Label) -> None:
-    label("--episodes=0:3", "--outcome=failure", "--failure_mode=slip", "--author=ana")
-    why = '--dimensions={"contact_dynamics": 0.8, "sensor_noise": 0.1}'
-    label("--episodes=1", why, "--author=ana")
-    label("--episodes=2", "--failure_mode=none", "--author=ana")
-    label("--episodes=3", "--phase=place", "--author=bö", '--note=a, "b"\nc')
-
-
-def state(label: Label) -> list:
-    names = ("uid", "outcome", "failure_mode", "phase", "dimensions", "discard_reason")
-    return [{name: take[name] for name in names} for take in label.json()["takes"]]
-
-
-@pytest.mark.parametrize("history", [[], ["--history"]])
-def test_csv_there_and_back(label: Label, tmp_path: Path, history: list[str]) -> None:
-    fill(label)
-    before, events = state(label), list(labels.read(label.root / "labels.jsonl"))
-    file = tmp_path / "labels.csv"
-    label(f"--export={file}", *history)
-    assert label.json(f"--import={file}")["events"] == 0
-    (label.root / "labels.jsonl").unlink()
-    label(f"--import={file}", "--author=cy")
-    assert state(label) == before
-    if history:
-        assert list(labels.read(label.root / "labels.jsonl")) == events
-
-
-def test_an_edited_csv_changes_what_was_edited(label: Label, tmp_path: Path) -> None:
-    fill(label)
-    file = tmp_path / "labels.csv"
-    label(f"--export={file}")
-    rows = list(csv.DictReader(file.open()))
-    rows[0] |= {"failure_mode": "drift", "dimensions": "sensor_noise: 0.5, visual_domain"}
-    save(file, rows, ";", "utf-8-sig")
-    answer = label.json(f"--import={file}", "--author=cy")
-    assert (answer["episodes"], answer["events"]) == ([0], 2)
-    assert label.now("dimensions", "--episodes=0") == [{"sensor_noise": 0.5, "visual_domain": 1.0}]
-    assert "cy" in label("--undo", "--author=cy"), "an import is one act"
-    assert label.now("failure_mode", "--episodes=0") == ["slip"]
-
-
-def test_an_edited_csv_is_not_overwritten(label: Label, tmp_path: Path) -> None:
-    """An hour of somebody's work in a spreadsheet was gone after a second --export."""
-    fill(label)
-    file = tmp_path / "labels.csv"
-    label(f"--export={file}")
-    file.write_text(file.read_text() + "typed by hand")
-    for history in ([], ["--history"]):
-        assert f"--import={file}" in label(f"--export={file}", *history, code=2)
-    assert file.read_text().endswith("typed by hand")
-
-
-def save(file: Path, rows: list[dict], delimiter: str = ",", encoding: str = "utf-8") -> None:
-    with file.open("w", newline="", encoding=encoding) as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def test_what_was_changed_since_the_export_is_not_overwritten(label: Label, tmp_path: Path) -> None:
-    fill(label)
-    file = tmp_path / "labels.csv"
-    label(f"--export={file}")
-    rows = list(csv.DictReader(file.open()))
-    rows[0]["failure_mode"] = "drift"
-    save(file, rows)
-    label("--episodes=0", "--failure_mode=timeout", "--author=bo")
-    text = label(f"--import={file}", "--author=cy", code=2)
-    assert "Line 2: failure_mode is 'drift' here, but bo said 'timeout'" in text
-    rows[0]["events"] = ""
-    save(file, rows)
-    label(f"--import={file}", "--author=cy")
-    assert label.now("failure_mode", "--episodes=0") == ["drift"]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("uid,outcome\nnobody,success\n", "Line 2: "),
-        ("take,outcome\n0,success\n7,success\n", "no take '7'"),
-        ("take,outcome\n0,success\n1,sucess\n", "Line 3: Unknown outcome 'sucess'"),
-        ("take,outcome\n0,success\n0,failure\n", "Line 3: outcome differs from line 2"),
-        ("take,dimensions\n0,contact_dynamics=much\n", "'much' of contact_dynamics"),
-        ("take,outcome,confidence\n0,success,high\n", "Line 2"),
-        ("take,colour\n0,red\n", "columns take, colour"),
-        ("take,outcome,outcome\n0,success,failure\n", "twice"),
-        ("", "columns"),
-        ("uid,field,value\nnobody,outcome,success\n", "no take 'nobody'"),
-    ],
-)
-def test_a_wrong_csv_is_refused_whole(label: Label, tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "labels.csv"
-    file.write_text(text)
-    assert said in label(f"--import={file}", "--author=cy", code=2)
-    assert not (label.root / "labels.jsonl").exists()
-
-
-def test_two_peoples_spreadsheets_are_two_opinions(label: Label, tmp_path: Path) -> None:
-    file = tmp_path / "opinions.csv"
+def test_two_people_disagree(label: Label) -> None:
     for who, words in (
         ("ana", "success failure failure failure"),
         ("bo", "success failure success failure"),
     ):
-        lines = [f"{n},{word}" for n, word in enumerate(words.split())]
-        file.write_text("\n".join(["Take,Outcome", *lines]))
-        assert label.json(f"--import={file}", f"--author={who}")["events"] == 4
+        for n, word in enumerate(words.split()):
+            label(f"--episodes={n}", f"--outcome={word}", f"--author={who}")
     [found] = label.json("--history")["agreement"]
     assert (found["authors"], found["takes"], found["raw"]) == (["ana", "bo"], 4, 0.75)
     assert found["kappa"] == pytest.approx(0.5)

@@ -21,7 +21,7 @@ from gaploop.collect.lerobot_registry import registries
 from gaploop.scripts import serve
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
-from gaploop.teleop import lerobot_remote, link
+from gaploop.teleop import lerobot_leaders, link
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.leaders import remote
 
@@ -88,9 +88,9 @@ def test_a_leader_arm_leads_an_arm_elsewhere(
             while loop_time.now_s() - one.newest()[0] > 0.1:
                 time.sleep(0.001)
 
-    monkeypatch.setattr(lerobot_remote, "LeaderLink", Noted)
+    monkeypatch.setattr(lerobot_leaders, "LeaderLink", Noted)
     monkeypatch.setattr(serve, "MonotonicClock", lambda: loop_time)
-    for module in (remote, lerobot_remote):
+    for module in (remote, lerobot_leaders):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop_time.now_s))
     loop_time.on_turn = be_answered
     token = link.new_token()

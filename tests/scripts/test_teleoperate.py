@@ -150,7 +150,7 @@ def test_the_embedded_cell_is_driven_in_real_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = ManualClock()
-    monkeypatch.setattr("gaploop.sim.follower.MonotonicClock", lambda: real)
+    monkeypatch.setattr("gaploop.sim.cell.MonotonicClock", lambda: real)
     options = ["--robot.type=so101_sim", "--teleop.type=scripted", "--teleop_time_s=1", "--json"]
     assert main(["teleoperate", *options]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -364,14 +364,3 @@ def test_a_signal_ends_it_with_torque_off(
     assert code == 128 + number
     assert json.loads(capsys.readouterr().out)["ended"] == "signal"
     assert both.torque() == []
-
-
-def test_the_viewer_without_a_display_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rerun waited for its window for ever, and not even SIGTERM ended the program."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    devices = ["--robot.type=so101_sim", "--teleop.type=scripted"]
-    assert main(["teleoperate", *devices, "--display_data", "--teleop_time_s=1"]) == 2
-    assert "no display" in capsys.readouterr().err

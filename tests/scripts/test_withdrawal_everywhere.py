@@ -17,7 +17,7 @@ import pytest
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.take_copies import REVIEWS, clear_reviews, review_folder
 from gaploop.collect.withdrawal import noted_policies, withdraw
-from gaploop.core import consent_store
+from gaploop.core import consent
 from gaploop.core.consent import Place, Use, new_id, today
 from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.journal_format import TakeHeader
@@ -48,7 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CACHE", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf"))
-    monkeypatch.delenv(consent_store.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(consent.ENVIRONMENT, raising=False)
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
@@ -88,9 +88,9 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
 
     The report said finished, and a policy of LeRobot's training could still be pushed.
     """
-    register, root, journal = consent_store.default_register(), home / "set", home / "journal"
-    ana = consent_store.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
-    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    register, root, journal = consent.default_register(), home / "set", home / "journal"
+    ana = consent.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
+    consent.add_place(register, ana, Place("journal", str(journal)))
     theirs = [record(journal, ana), record(journal, ana, Outcome.FAILURE)]
     others = [record(journal, ""), record(journal, "", Outcome.FAILURE)]
     needles = [u.encode() for u in theirs]
@@ -119,7 +119,7 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
     assert main(["diagnose", str(root)]) == 0
     assert main(["diagnose", str(journal), f"--output_dir={home / 'looked'}"]) == 0
     write_json(home / "set_diagnosis" / "run.json", {"inputs": [], "command": "plan"})
-    assert main(["convert", str(root), "--to=aloha", f"--output_dir={home / 'x'}"]) == 0
+    assert main(["convert", str(root), "--to=lerobot_v21", f"--output_dir={home / 'x'}"]) == 0
     assert main(["edit", "keep", str(root), "--episodes=[0, 2]", f"--output_dir={home / 'e'}"]) == 0
     checkpoint = run / "checkpoints" / "last" / "pretrained_model"
     push = ["push", "--repo_id=me/x", "--dry_run", "--allow_paths"]
@@ -157,9 +157,9 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_policy_made_from_such_a_policy_is_named_too(home: Path) -> None:
-    register = consent_store.default_register()
-    ana = consent_store.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
-    consent_store.add_place(register, ana, Place("journal", str(home / "journal")))
+    register = consent.default_register()
+    ana = consent.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
+    consent.add_place(register, ana, Place("journal", str(home / "journal")))
     uid = record(home / "journal", ana)
     runs = {"a": ("", [uid]), "b": ("p-a", []), "c": ("p-b", ["x"]), "d": ("", [])}
     for name, (base, uids) in runs.items():
@@ -191,9 +191,9 @@ def test_caches_that_everybody_could_read_are_tightened_when_opened(home: Path) 
 
 
 def test_a_cache_in_use_is_named_and_left(home: Path) -> None:
-    register = consent_store.default_register()
-    ana = consent_store.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
-    consent_store.add_place(register, ana, Place("journal", str(home / "journal")))
+    register = consent.default_register()
+    ana = consent.add(register, new_id(), today() + timedelta(days=9), frozenset(Use)).id
+    consent.add_place(register, ana, Place("journal", str(home / "journal")))
     record(home / "journal", ana)
     publish(home / "journal", home / "set", "me/x")
     cache = CacheFolder(home / "set", CacheOptions())

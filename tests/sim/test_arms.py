@@ -16,11 +16,10 @@ from benchmarks.trial import run_take
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
-from gaploop.sim import look
+from gaploop.sim import conditions
 from gaploop.sim.arms import SO101, arm_named, arm_of, from_degrees, to_degrees
-from gaploop.sim.cell import SimCell
+from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
-from gaploop.sim.follower import CellFollower
 from gaploop.sim.gaps import MECHANISMS, add_mechanisms
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
@@ -84,7 +83,7 @@ def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
 ) -> None:
     monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), VX300S.model.package)])
     for refused in (
-        lambda: VX300S.spec(look.PAINT),
+        lambda: VX300S.spec(conditions.PAINT),
         lambda: SimCell(robot="vx300s"),
         lambda: arm_named("vx300s"),
     ):

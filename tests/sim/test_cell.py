@@ -11,14 +11,15 @@ from gaploop.core.errors import GaploopError
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import ENCODER_STEP_RAD, SimCell
 from gaploop.sim.conditions import NAMES, PLACEMENTS
-from gaploop.sim.placement import (
+from gaploop.sim.scene import (
+    HOME_Q_RAD,
     SPAWN_CENTRE_M,
     SPAWN_HALF_ANGLE_RAD,
     SPAWN_RADIUS_M,
     spawn_point,
 )
-from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import TASKS
+from gaploop.sim.world import World
 
 
 def test_equal_seeds_give_equal_takes(nominal: SimCell, sweep: Any, same: Any) -> None:
@@ -177,3 +178,10 @@ def test_beside_the_spawn_region_lies_what_no_nominal_scene_starts_in() -> None:
         is_nominal = (radius >= SPAWN_RADIUS_M[0]) & (angle <= SPAWN_HALF_ANGLE_RAD + 1e-9)
         assert is_nominal.all() if placement == "nominal" else not is_nominal.any()
         assert radius.max() <= SPAWN_RADIUS_M[1]
+
+
+def test_the_cell_is_a_world(nominal: SimCell) -> None:
+    assert isinstance(nominal, World)
+    nominal.reset(0)
+    nominal.step(nominal.read().position_rad)
+    assert nominal.now_s == pytest.approx(nominal.period_s)

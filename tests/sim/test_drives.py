@@ -17,9 +17,14 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import CommandPath, Values
-from gaploop.sim.identification.arm import OpenLoopArm
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
-from gaploop.sim.identification.logs import DriveLog, arm_of_takes, drive_logs, encoder_step_rad
+from gaploop.sim.identification.open_loop import (
+    DriveLog,
+    OpenLoopArm,
+    arm_of_takes,
+    drive_logs,
+    encoder_step_rad,
+)
 from gaploop.sim.scene import TIMESTEP_S
 
 HOME = np.asarray(SO101.home_q_rad)

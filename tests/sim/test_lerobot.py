@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,55 +9,17 @@ import pytest
 import torch
 from lerobot.processor.pipeline import PolicyProcessorPipeline
 from lerobot.robots.config import RobotConfig
-from lerobot.robots.utils import make_robot_from_config
 from lerobot.teleoperators.config import TeleoperatorConfig
-from lerobot.teleoperators.utils import make_teleoperator_from_config
 
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.sim.cell import SimCell
-from gaploop.sim.lerobot_devices import Scripted, ScriptedConfig, So101Sim, So101SimConfig
+from gaploop.sim.lerobot_devices import ScriptedConfig, So101SimConfig
 from gaploop.sim.lerobot_tracker_step import TrackerStep
-
-
-@pytest.fixture
-def robot(tmp_path: Path) -> Iterator[So101Sim]:
-    config = So101SimConfig(id="sim", calibration_dir=tmp_path, image_size=96)
-    device = make_robot_from_config(config)
-    assert isinstance(device, So101Sim)
-    device.connect()
-    yield device
-    device.disconnect()
 
 
 def test_lerobot_finds_the_devices_by_name() -> None:
     assert RobotConfig.get_choice_class("so101_sim") is So101SimConfig
     assert TeleoperatorConfig.get_choice_class("scripted") is ScriptedConfig
-
-
-def test_a_scripted_take_through_lerobots_interface(robot: So101Sim, tmp_path: Path) -> None:
-    teleop = make_teleoperator_from_config(ScriptedConfig(id="script", calibration_dir=tmp_path))
-    assert isinstance(teleop, Scripted)
-    teleop.connect()  # LeRobot connects it before the robot: it must not need the cell yet
-    done = False
-    for _ in range(300):
-        observation = robot.get_observation()
-        assert set(observation) == set(robot.observation_features)
-        robot.send_action(teleop.get_action())
-        done = done or robot.cell.success()
-    assert done
-    teleop.disconnect()
-
-
-def test_the_teleoperator_needs_a_cell_in_its_process(tmp_path: Path) -> None:
-    teleop = Scripted(ScriptedConfig(id="script", calibration_dir=tmp_path, cell="elsewhere"))
-    teleop.connect()
-    with pytest.raises(DeviceError, match="so101_sim"):
-        teleop.get_action()
-
-
-def test_an_incomplete_action_is_refused(robot: So101Sim) -> None:
-    with pytest.raises(UnusableInputError, match="gripper"):
-        robot.send_action({"shoulder_pan.pos": 0.0})
 
 
 def test_the_tracker_step_survives_saving_without_a_registry(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import nominal_arm
-from gaploop.sim.gaps.mechanism import SensorPath
+from gaploop.sim.expert import RelayLeader, nominal_arm, scripted
+from gaploop.sim.gaps import add_mechanisms
 from gaploop.sim.kinematics import ArmIk
-from gaploop.sim.relay import RelayLeader, scripted
+from gaploop.sim.scene import SceneOptions, cell_appliers
 from gaploop.sim.tracker import Tracker
 
+add_mechanisms("benchmarks.blind_gaps")
 PAIR = CELL_ARMS["bi_so101"]
 LEFT, RIGHT = PAIR.arms
 SIX = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -156,7 +157,7 @@ def test_a_gap_of_the_arm_strikes_both_arms_alike(cell: SimCell, gap: str) -> No
 
 
 def test_a_grippers_zero_is_never_off_on_either_arm() -> None:
-    sensors = SensorPath(PAIR)
+    sensors = cell_appliers(SceneOptions(arm=PAIR)).sensors
     sensors.zero_rad[:] = 0.1
     sensors.reset([0])
     assert np.flatnonzero(sensors.offset(0.0, np.zeros(12)) == 0.0).tolist() == [5, 11]

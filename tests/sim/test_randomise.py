@@ -11,8 +11,15 @@ import pytest
 import yaml
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.randomisation import Randomisation, Range, as_yaml, load_randomisation
-from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.twin import (
+    Randomisation,
+    Range,
+    Twin,
+    TwinParameter,
+    as_yaml,
+    load_randomisation,
+    save_twin,
+)
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS, RANDOMISED, draw_gaps
 from gaploop.sim.gaps.mechanism import Mechanism

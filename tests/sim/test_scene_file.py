@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.gym_world import GymWorld, WorldSpec
-from gaploop.sim.scene_file import SceneWorld, load_scene
-from gaploop.sim.waypoints import Demonstrator
+from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
+from gaploop.sim.world import GymWorld, WorldSpec
 
 BENCH = """
 <mujoco>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import MECHANISMS
-from gaploop.sim.gym_world import GymWorld, WorldSpec
 from gaploop.sim.roles import find_roles
-from gaploop.sim.world import World
+from gaploop.sim.world import GymWorld, World, WorldSpec
 
 MJCF = """
 <mujoco>
@@ -126,17 +126,9 @@ def can() -> dict[str, str]:
     return dict(GymWorld(Bench).parameters())
 
 
-def test_the_cell_is_a_world(nominal: SimCell) -> None:
-    assert isinstance(nominal, World)
-    nominal.reset(0)
-    nominal.step(nominal.read().position_rad)
-    assert nominal.now_s == pytest.approx(nominal.period_s)
-
-
 def test_a_wrapped_environment_is_a_world() -> None:
     world = GymWorld(Bench)
     assert isinstance(world, World)
-    assert len(world.joints) == 4
     world.reset(0)
     world.step(np.zeros(4))
     assert not world.success()
@@ -196,10 +188,7 @@ def test_every_gap_acts_repeats_and_leaves_nothing_behind(
     if not key.endswith(quiet):  # those need a touch, or a real picture, to show
         assert first != plain
     assert mujoco.get_mjcb_control() is None
-    added = world.model.nbody > Bench().model.nbody
-    world.take_out()
-    if not added:  # the picture counts bodies
-        assert episode(world) == plain
+    assert episode(Bench()) == plain
 
 
 def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
@@ -243,6 +232,35 @@ def test_a_larger_object_stands_on_the_table_and_is_touched() -> None:
 def test_conditions_of_the_cell_alone_are_refused() -> None:
     with pytest.raises(UnusableInputError, match="background belongs to the embedded cell"):
         GymWorld(Bench, WorldSpec(conditions={"background": "grey"}))
+
+
+CELL = ("arms", "cell", "expert", "recalibration", "scene", "tasks", "tracker")
+WITHOUT = """
+import importlib.util, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.removeprefix("gaploop.sim.") in sys.argv[1].split(","):
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+spec = importlib.util.spec_from_file_location("worlds", sys.argv[2])
+worlds = sys.modules["worlds"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worlds)
+import gaploop.sim.scene_file
+can = worlds.GymWorld(worlds.Bench).parameters()
+gaps = {key: 0.5 for key, why in can.items() if not why}
+worlds.episode(worlds.GymWorld(worlds.Bench, worlds.WorldSpec(gaps=gaps)))
+print(len(gaps))
+"""
+
+
+def test_worlds_of_others_need_nothing_of_the_cell(can: dict[str, str]) -> None:
+    """All gaps at once, with the cell's modules out of the way."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, ",".join(CELL), __file__], capture_output=True, text=True
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    ours = {mechanism.key for mechanism in MECHANISMS}
+    assert int(done.stdout) == sum(not why for key, why in can.items() if key in ours)
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits, Station, Workspace
-from gaploop.teleop.alignment import CAUGHT_UP_RAD, GOES_ROUND
 from gaploop.teleop.safety import SafetyFilter, make_safety
+from gaploop.teleop.workspace import CAUGHT_UP_RAD, GOES_ROUND
 
 PERIOD_S = 0.02
 LIMITS = SafetyLimits()

@@ -10,8 +10,7 @@ import pytest
 
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellClock, CellFollower
+from gaploop.sim.cell import CellClock, CellFollower, SimCell
 from gaploop.teleop.emulator import koch, so101
 from gaploop.teleop.emulator.arms import ArmPlan, build_servo
 from gaploop.teleop.emulator.servo import EmulatedServo

@@ -20,11 +20,11 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop import link
-from gaploop.teleop.advice import say_to_do
 from gaploop.teleop.leaders import remote
 from gaploop.teleop.lerobot_devices import make_leader
-from gaploop.teleop.lerobot_remote import RemoteLeader, RemoteLeaderConfig
+from gaploop.teleop.lerobot_leaders import RemoteLeader, RemoteLeaderConfig
 from gaploop.teleop.safety import SafetyFilter
+from gaploop.teleop.trips import say_to_do
 
 TOKEN = link.new_token()
 JOINTS = ("shoulder_pan", "gripper")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.statistics import Histogram, LoopStatistics
+from gaploop.teleop.loop import Histogram, LoopStatistics
 
 PERIOD_S = 0.005
 

@@ -23,8 +23,8 @@ from gaploop.core.messages import (
     Tick,
 )
 from gaploop.core.station import SafetyLimits
-from gaploop.teleop.advice import TO_DO, WHAT, say_status, say_trip
-from gaploop.teleop.statistics import LoopStatistics
+from gaploop.teleop.loop import LoopStatistics
+from gaploop.teleop.trips import TO_DO, WHAT, say_status, say_trip
 
 JOINTS = ("pan", "lift", "gripper")
 PERIOD_S = 0.005

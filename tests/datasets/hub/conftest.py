@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import quick_imports
 from loopback_hub import LoopbackHub, loopback_hub
 
-from gaploop.core.consent_store import ENVIRONMENT as CONSENTS
+from gaploop.core.consent import ENVIRONMENT as CONSENTS
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.hub import dataset as hub_dataset
 from gaploop.datasets.hub import upload as transport

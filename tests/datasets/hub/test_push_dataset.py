@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from loopback_hub import Fault, LoopbackHub, Repo
 
-from gaploop.core import consent_store, labels
+from gaploop.core import consent, labels
 from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
@@ -393,15 +393,15 @@ def with_people(
     assert hub is not None  # it sets the register
 
     def make(scope: set[Use]) -> tuple[Path, str]:
-        register, root = consent_store.default_register(), tmp_path / "people"
+        register, root = consent.default_register(), tmp_path / "people"
         id_ = "c-aaaaaaaaaa"
         day = today() + timedelta(days=9)
         full = frozenset({Use.RECORD, Use.PUBLISH})
-        consent_store.add(register, id_, day, full)
+        consent.add(register, id_, day, full)
         write_take(tmp_path / "j", 5, domain=Domain.REAL, consent=id_,
                    conditions={"human": "reaches_in"})  # fmt: skip
         publish(tmp_path / "j", root, NAME)
-        consent_store.add(register, id_, day, frozenset(scope))
+        consent.add(register, id_, day, frozenset(scope))
         return root, id_
 
     return make
@@ -414,7 +414,7 @@ def test_nothing_is_pushed_that_consent_forbids(
     with pytest.raises(UnusableInputError, match=f"{id_} doesn't cover 'push'"):
         push(root)
     assert hub.log == []
-    assert consent_store.load_register().places[id_][-1].what != "hub"
+    assert consent.load_register().places[id_][-1].what != "hub"
 
 
 def test_a_push_with_consent_is_remembered_for_a_withdrawal(
@@ -422,7 +422,7 @@ def test_a_push_with_consent_is_remembered_for_a_withdrawal(
 ) -> None:
     root, id_ = with_people(set(Use))
     push(root)
-    places = consent_store.load_register().places[id_]
+    places = consent.load_register().places[id_]
     assert (places[-1].what, places[-1].where) == ("hub", f"{hub.url}/datasets/{NAME}")
     assert "1 of the 1 takes shows people" in hub.files(NAME)["README.md"].decode()
 
@@ -434,7 +434,7 @@ def test_who_withdraws_during_a_push_isnt_pushed(
 
     def withdraw(method: str, _path: str) -> None:
         if method == "PUT":
-            consent_store.withdraw(consent_store.default_register(), id_)
+            consent.withdraw(consent.default_register(), id_)
 
     hub.watch = withdraw
     with pytest.raises(UnusableInputError, match="withdrawn"):

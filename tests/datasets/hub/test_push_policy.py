@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from loopback_hub import LoopbackHub
 
-from gaploop.core import consent_store
+from gaploop.core import consent
 from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
@@ -114,9 +114,9 @@ def test_an_old_adapter_doesnt_stay_beside_a_plain_policy(
 def test_a_policy_that_learned_from_whoever_withdrew_stays_here(
     hub: LoopbackHub, push: Callable[..., Pushed]
 ) -> None:
-    register = consent_store.default_register()
-    consent_store.add(register, "c-aaaaaaaaaa", today() + timedelta(days=9), frozenset(Use))
-    consent_store.withdraw(register, "c-aaaaaaaaaa")
+    register = consent.default_register()
+    consent.add(register, "c-aaaaaaaaaa", today() + timedelta(days=9), frozenset(Use))
+    consent.withdraw(register, "c-aaaaaaaaaa")
     write_json(register.parent / "withdrawal_c-aaaaaaaaaa.json", {"uids": [UID]})
     with pytest.raises(UnusableInputError, match=r"c-aaaaaaaaaa, whose consent was withdrawn"):
         push()

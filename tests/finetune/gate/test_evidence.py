@@ -14,13 +14,14 @@ from benchmarks.gate_tests import stops
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Rules
-from gaploop.finetune.gate.design import make_design, retrain_margin
 from gaploop.finetune.gate.evidence import (
     Wealth,
     difference_interval,
     log_evidence,
+    make_design,
     rate_evidence,
     rate_wealth,
+    retrain_margin,
 )
 from gaploop.finetune.gate.judge import comparison
 

@@ -12,9 +12,19 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.suite import Rules, Suite, SuiteTask
-from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import SIDES, AttemptResult, Contest, GateAttempt, GateFolder
-from gaploop.finetune.gate.promotion import SCHEMA, SUITE, verify, withdraw, write_promotion
+from gaploop.finetune.gate.evidence import make_design
+from gaploop.finetune.gate.folder import (
+    PROMOTION_SCHEMA,
+    SIDES,
+    SUITE,
+    AttemptResult,
+    Contest,
+    GateAttempt,
+    GateFolder,
+    verify,
+    withdraw,
+    write_promotion,
+)
 from gaploop.finetune.gate.run import Gate, run_gate, same_policies
 from gaploop.finetune.lerobot_policy import policy_id
 
@@ -115,6 +125,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {})
     with pytest.raises(UnusableInputError, match=r"not a gaploop\.promotion\.v1 file"):
         verify(tmp_path / "x.json")
-    write_json(tmp_path / "y.json", {"schema": SCHEMA, "files": 3})
+    write_json(tmp_path / "y.json", {"schema": PROMOTION_SCHEMA, "files": 3})
     with pytest.raises(UnusableInputError, match="lacks parts"):
         verify(tmp_path / "y.json")

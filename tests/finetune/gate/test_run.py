@@ -12,7 +12,8 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite, SuiteTask
-from gaploop.finetune.gate.design import make_design
+from gaploop.finetune.gate.attempts import StationAttempts
+from gaploop.finetune.gate.evidence import make_design
 from gaploop.finetune.gate.folder import (
     BLOCK,
     OPENED,
@@ -37,7 +38,6 @@ from gaploop.finetune.gate.judge import (
 )
 from gaploop.finetune.gate.judge import StageAnswer as Stage
 from gaploop.finetune.gate.run import Gate, plan, run_gate
-from gaploop.finetune.gate.station_attempts import StationAttempts
 
 CONTEST = Contest("sha256:a", "sha256:b", "s")
 TWO = (

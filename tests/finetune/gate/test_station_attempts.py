@@ -16,14 +16,14 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import SuiteTask
-from gaploop.finetune.gate import station_attempts
-from gaploop.finetune.gate.folder import SIDES, attempts, outcomes
-from gaploop.finetune.gate.station_attempts import (
+from gaploop.finetune.gate import attempts as station_attempts
+from gaploop.finetune.gate.attempts import (
     CheckError,
     StageEvidence,
     StationAttempts,
     check_of,
 )
+from gaploop.finetune.gate.folder import SIDES, attempts, outcomes
 
 LIMIT_S = 1.0
 TASK = SuiteTask("reach", timeout_s=0.25)
@@ -77,7 +77,7 @@ RUN = """
 from pathlib import Path
 from gaploop.core.suite import SuiteTask
 from gaploop.finetune.gate.folder import SIDES, attempts
-from gaploop.finetune.gate.station_attempts import StationAttempts
+from gaploop.finetune.gate.attempts import StationAttempts
 policies = dict.fromkeys(SIDES, Path("baseline"))
 program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
 command = 'bash -c "' + program + '"'

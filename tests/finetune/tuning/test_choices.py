@@ -1,8 +1,6 @@
-"""Held-out takes, the share of real takes, statistics, weights from the plan, jobs."""
+"""Held-out takes, statistics, weights from the plan, presets."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,9 @@ from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.config import LEAST, MOST, MixOptions, weights_of
-from gaploop.finetune.tuning import held_out, lerobot_bundle, real_share
-from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning import lerobot_bundle
 from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
+from gaploop.finetune.tuning.takes import TakeNote, by_group, choose, grouped
 
 TAKES = st.lists(
     st.tuples(
@@ -39,89 +37,41 @@ def test_held_out_takes_are_whole_sessions_and_leave_every_dimension_to_train_on
     takes: list[TakeNote], share: float, seed: int
 ) -> None:
     try:
-        aside = held_out.choose(takes, share, seed)
+        aside = choose(takes, share, seed)
     except UnusableInputError:
         return
     kept = [t for t in takes if t.uid not in aside]
     assert aside
     assert kept
-    for group in held_out.grouped(takes).values():
+    for group in grouped(takes).values():
         assert len({t.uid in aside for t in group}) == 1
     for take in takes:
         if take.uid in aside:
             assert all(any(d in k.dimensions for k in kept) for d in take.dimensions)
 
 
-@given(TAKES, st.integers(0, 5))
-@settings(max_examples=40)
-def test_folds_hold_every_take_once(takes: list[TakeNote], seed: int) -> None:
-    parts = held_out.folds(takes, 2, seed)
-    assert sorted(u for p in parts for u in p) == sorted(t.uid for t in takes)
-    assert all(parts)
-
-
 def test_a_small_session_is_held_out_rather_than_a_large_one() -> None:
     """Of nine takes on Monday and one on Tuesday, a fifth had been Monday's nine."""
     takes = [TakeNote(f"m{k}", "monday") for k in range(9)] + [TakeNote("t", "tuesday")]
-    assert all(held_out.choose(takes, 0.2, seed) == {"t"} for seed in range(8))
+    assert all(choose(takes, 0.2, seed) == {"t"} for seed in range(8))
 
 
 def test_one_take_can_not_be_held_out() -> None:
     with pytest.raises(UnusableInputError, match="Record more"):
-        held_out.choose([TakeNote("a")], 0.5)
-    with pytest.raises(UnusableInputError, match="too few"):
-        held_out.folds([TakeNote("a")], 2)
+        choose([TakeNote("a")], 0.5)
 
 
 def test_errors_are_told_by_session_and_dimension() -> None:
     takes = [TakeNote("a", "s1", {"visual_domain": 1.0}), TakeNote("b", "s2"), TakeNote("c", "s2")]
-    found = held_out.by_group({"a": 1.0, "b": 2.0, "c": 4.0}, takes)
-    assert found["session"] == {"s1": 1.0, "s2": 3.0}
-    assert found["dimension"] == {"visual_domain": 1.0, "untagged": 3.0}
+    found = by_group({"a": 1.0, "b": 2.0, "c": 4.0}, takes)
+    assert found["by_session"] == {"s1": 1.0, "s2": 3.0}
+    assert found["by_dimension"] == {"visual_domain": 1.0, "untagged": 3.0}
 
 
-def test_what_real_takes_can_not_tell_apart_is_decided_for_simulation() -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=12)
-    level = {0.25: 2.0, 0.5: 1.02, 0.75: 1.0, 1.0: 1.01}
-    errors = {
-        s: {f"t{i}": e + 0.3 * noise[i] + 0.1 * rng.normal() for i in range(12)}
-        for s, e in level.items()
-    }
-    choice = real_share.by_one_standard_error(errors)
-    assert choice.share == 0.5
-    assert {t.share: t.worse_by for t in choice.tried}[0.25] > 0.5
-
-
-@given(st.dictionaries(st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.floats(0, 9), min_size=1))
-def test_the_choice_is_never_worse_than_the_best_by_more_than_its_error(
-    level: dict[float, float],
-) -> None:
-    errors = {s: {f"t{i}": e * (1 + i) for i in range(4)} for s, e in level.items()}
-    choice = real_share.by_one_standard_error(errors)
-    taken = next(t for t in choice.tried if t.share == choice.share)
-    assert taken.worse_by <= taken.se
-
-
-def test_a_stopped_choice_goes_on_where_it_was(tmp_path: Path) -> None:
-    asked: list[tuple[float, int]] = []
-
-    def measure(share: float, fold: int) -> dict[str, float]:
-        asked.append((share, fold))
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return {f"{fold}{i}": share for i in range(2)}
-
-    with pytest.raises(KeyboardInterrupt):
-        real_share.choose_share(measure, tmp_path, (0.5, 1.0))
-    assert real_share.choose_share(measure, tmp_path, (0.5, 1.0)).share == 0.5
-    assert asked == [(0.5, 0), (0.5, 1), (1.0, 0), (1.0, 0), (1.0, 1)]
-
-
-@pytest.mark.parametrize("text", ["0", "1.5", "-1", "some", "nan"])
-def test_shares_out_of_range_are_refused(text: str) -> None:
-    with pytest.raises(UnusableInputError, match="or auto"):
-        MixOptions(text)
+@pytest.mark.parametrize("share", [0.0, 1.5, -1.0, float("nan")])
+def test_shares_out_of_range_are_refused(share: float) -> None:
+    with pytest.raises(UnusableInputError, match="above 0 and at most 1"):
+        MixOptions(share)
 
 
 @given(

@@ -17,8 +17,7 @@ from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.scene import FINEST, fit_scene
-from gaploop.sim.identification.stills import stills_of
-from gaploop.sim.identification.video import recorded, restored
+from gaploop.sim.identification.stills import recorded, restored, stills_of
 
 HOME = np.array(SO101.home_q_rad)
 POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
@@ -84,10 +83,7 @@ CAST = {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}
     [
         {"spatial_geometry.camera_pose": CAMERA},
         pytest.param(
-            {
-                "visual_domain.colour_cast": CAST,
-                "spatial_geometry.table_height": {"table_m": -0.014},
-            },
+            {"visual_domain.colour_cast": CAST},
             marks=pytest.mark.slow,
         ),
     ],
@@ -102,17 +98,15 @@ def test_what_was_put_in_is_found_within_its_interval(put_in: Mapping[str, Value
 
 
 @pytest.mark.slow
-def test_blur_noise_and_size_are_found_beside_each_other() -> None:
+def test_blur_and_size_are_found_beside_each_other() -> None:
     found = fitted(
         {
             "visual_domain.blur": {"defocus_fraction": 0.02},
             "object_property.size": {"size_factor": 1.5},
-            "sensor_noise.torn_frames": {"pixel_noise": 12.0},
         }
     )
     assert found["visual_domain.blur.defocus_fraction"].estimate == pytest.approx(0.02, abs=0.006)
     assert found["object_property.size.size_factor"].estimate == pytest.approx(1.5, rel=0.1)
-    assert found["sensor_noise.torn_frames.pixel_noise"].estimate == pytest.approx(12.0, rel=0.25)
     assert not found["spatial_geometry.camera_pose.dx_m"].differs
 
 

@@ -21,7 +21,6 @@ SUPERSAMPLES = 3
 SQUARE_PX = 80  # 21/28 of it are a whole number of pixels, and each module of a marker too
 
 CHARUCO = Board()
-CHESSBOARD = Board(kind="chessboard", columns=9, rows=6, square_m=0.025)
 
 
 def camera(width: int = 640, height: int = 480, focal_px: float = 0.0) -> Intrinsics:
@@ -106,11 +105,7 @@ def spread_poses(board: Board, lens: Intrinsics, n: int, seed: int = 0) -> list[
 def texture(board: Board) -> NDArray[np.float32]:
     """Return the printed sheet with half a square of white about it, SQUARE_PX a square."""
     wide, high = board.columns * SQUARE_PX, board.rows * SQUARE_PX
-    if board.kind == "charuco":
-        sheet = charuco(board).generateImage((wide, high))
-    else:
-        parity = np.add.outer(np.arange(board.rows), np.arange(board.columns)) % 2
-        sheet = np.kron(parity * 255, np.ones((SQUARE_PX, SQUARE_PX))).astype(np.uint8)
+    sheet = charuco(board).generateImage((wide, high))
     edge = SQUARE_PX // 2
     framed = cv2.copyMakeBorder(sheet, edge, edge, edge, edge, cv2.BORDER_CONSTANT, value=255)
     return np.asarray(15 + 220 * (framed / 255.0), dtype=np.float32)
@@ -167,7 +162,6 @@ def _trace(
 
 
 SMALL_CHARUCO = Board(columns=7, rows=5, square_m=0.016, marker_m=0.012)
-SMALL_CHESSBOARD = Board(kind="chessboard", columns=8, rows=5, square_m=0.014)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -30,21 +29,11 @@ from calibration_makers import (
     spread_poses,
 )
 
-from gaploop.collect.campaign import Quota
-from gaploop.collect.recording import record_takes
-from gaploop.collect.rig import embedded_rig, scripted_leader
-from gaploop.core import journal_format
+from gaploop.collect.calibration import take_poses
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
-from gaploop.core.take import TakeInfo
-from gaploop.core.telemetry import Telemetry
-from gaploop.scripts import _calibrate
-from gaploop.scripts._calibrate_live import collect_poses
-from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.scripts.cli import main
 from gaploop.teleop.calibration.sightings import joints_row, read_image, write_image
 from gaploop.teleop.calibration.store import load_calibration
-
-QUANTITIES = ("sent_rad", "position_rad")
 
 SMALL = ["--board=7x5:16"]
 WHERE = scene("eye_in_hand", SMALL_CHARUCO)
@@ -72,22 +61,18 @@ def poses() -> tuple[tuple[FloatArray, Image], ...]:
     return tuple((q, WHERE.picture(q, Picture(seed=i))) for i, q in enumerate(found))
 
 
-def pose_folder(tmp_path: Path, rows: str = "jsonl") -> Path:
+def pose_folder(tmp_path: Path, *, joints: bool = True) -> Path:
     folder = tmp_path / "poses"
     folder.mkdir()
     lines = []
     for i, (q, image) in enumerate(poses()):
         write_image(folder / f"{i}.png", image)
-        if rows == "jsonl":
+        if joints:
             lines.append(joints_row(f"{i}.png", arm().joint_names, q))
-        elif rows == "csv":
-            lines.append(",".join([f"{i}.png", *(f"{v:.6f}" for v in q)]))
         else:
             T = arm().T_base_tcp(q).tolist()
             lines.append(json.dumps({"image": f"{i}.png", "T_base_tcp": T}))
-    if rows == "csv":
-        lines.insert(0, ",".join(["image", *(f"{n}_rad" for n in arm().joint_names)]))
-    (folder / f"poses.{'csv' if rows == 'csv' else 'jsonl'}").write_text("\n".join(lines) + "\n")
+    (folder / "poses.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -133,12 +118,10 @@ def test_from_pictures_to_the_file_that_takes_name(
     assert "cameras.wrist.hand_eye" in shown
     # The camera's name is not needed once there is only one, nor is the report in the way.
     assert calibrate("intrinsics", lens_folder, at) == 0
-    # Poses may be given as such, or as CSV.
-    for rows in ("csv", "T_base_tcp"):
-        shutil.rmtree(folder)
-        folder = pose_folder(tmp_path, rows)
-        assert calibrate("hand_eye", folder, *options) == 0
-        assert "T_tcp_camera" in capsys.readouterr().out
+    shutil.rmtree(folder)
+    folder = pose_folder(tmp_path, joints=False)
+    assert calibrate("hand_eye", folder, *options) == 0
+    assert "T_tcp_camera" in capsys.readouterr().out
 
 
 def test_what_is_wrong_with_pictures_is_one_line(
@@ -175,7 +158,7 @@ def test_what_is_wrong_with_poses_is_one_line(
     assert calibrate("intrinsics", lens_folder, "--camera_name=wrist", file) == 0
     capsys.readouterr()
     run = functools.partial(error_line, capsys, "hand_eye")
-    assert "neither poses.jsonl nor poses.csv" in run(lens_folder, file)
+    assert "no poses.jsonl" in run(lens_folder, file)
     folder = pose_folder(tmp_path)
     assert "--arm_model=so101" in run(folder, file, *SMALL)
     assert "so101" in run(folder, file, *SMALL, "--arm_model=so102")
@@ -209,51 +192,6 @@ def test_a_board_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert answer["page"] == "A4"
     assert sheet.read_bytes().startswith(b"%PDF")
     assert "doesn't fit" in error_line(capsys, "board", sheet, "--board=8x6:90")
-
-
-def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Takes of the embedded cell: every joint is late by its servo, by some milliseconds."""
-    journal = tmp_path / "journal"
-    record_takes(
-        journal,
-        TakeInfo("", "pick"),
-        [Quota(3)],
-        lambda conditions: embedded_rig(conditions=conditions),
-        scripted_leader,
-        max_s=10.0,
-    )
-    file = f"--station={tmp_path / 'x.yaml'}"
-    assert calibrate("latency", journal, file, "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert 0.0 < answer["latency_s"] < 0.03
-    assert answer["joints"]
-    assert load_calibration(tmp_path / "x.calibration.json").content["arms"]["follower"]["latency"]
-    run = functools.partial(error_line, capsys, "latency")
-    assert "--arm_name" in run(journal, file, "--arm_name=left")
-    assert "Which take" in run(file)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "no telemetry" in run(empty, file)
-    assert "overhead" in run(journal, file, "--camera_name=side")
-
-
-def test_an_empty_take_is_left_out_with_its_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It kept its pictures: those of every take after it were held against another's motion."""
-
-    def take(turns: int) -> SimpleNamespace:
-        t_s = np.arange(turns) * 0.01
-        columns = {f"follower.pan.{name}": np.full(turns, 0.1 * turns) for name in QUANTITIES}
-        return SimpleNamespace(telemetry=Telemetry(t_s, columns))
-
-    taken = {"0": take(20), "1": take(0), "2": take(30)}
-    monkeypatch.setattr(journal_format, "take_folders", lambda _: [Path(name) for name in taken])
-    monkeypatch.setattr(journal_format, "read_take", lambda folder: taken[folder.name])
-    motions, arm, takes = _calibrate._recorded(CalibrateConfig("latency", tmp_path))
-    assert arm == "follower"
-    assert takes == [taken["0"], taken["2"]]
-    assert [len(m.t_s) for m in motions] == [20, 30]
 
 
 def test_drift_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,11 +243,11 @@ def test_poses_taken_by_hand_make_a_calibration(
     folder = tmp_path / "taken"
     folder.mkdir()
     stand = Stand(7)
-    collect_poses(stand, stand, arm(), SMALL_CHARUCO, folder, 8)  # type: ignore[arg-type]
+    take_poses(stand, stand, arm(), SMALL_CHARUCO, folder, 8)  # type: ignore[arg-type]
     assert len(list(folder.glob("*.png"))) == 8
     # Begun again, it goes on rather than over what is there.
     again = Stand(7)
-    collect_poses(again, again, arm(), SMALL_CHARUCO, folder, 8)  # type: ignore[arg-type]
+    take_poses(again, again, arm(), SMALL_CHARUCO, folder, 8)  # type: ignore[arg-type]
     assert len(list(folder.glob("*.png"))) == 8
     file = f"--station={tmp_path / 'x.yaml'}"
     assert calibrate("intrinsics", lens_folder, "--camera_name=wrist", file) == 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from calibration_makers import (
     SMALL_CHARUCO,
-    SMALL_CHESSBOARD,
     Picture,
     Scene,
     arm,
@@ -20,16 +19,16 @@ from calibration_makers import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.geometry import angle_rad, checked_pose, inverse, pose
 from gaploop.teleop.calibration.hand_eye import (
     MAX_RESIDUAL_MM,
     SETUPS,
     HandEyeResult,
     Sighting,
     calibrate_hand_eye,
-    make_equations,
+    equations,
     solve,
 )
+from gaploop.teleop.calibration.intrinsics import angle_rad, checked_pose, inverse, pose
 
 
 @functools.lru_cache(maxsize=8)
@@ -71,25 +70,14 @@ def apart(result: HandEyeResult, where: Scene) -> tuple[float, float]:
     return float(np.linalg.norm(X[:3, 3] - X_true[:3, 3]) * 1e3), float(np.degrees(turned))
 
 
-@pytest.mark.parametrize(
-    ("setup", "board"),
-    [
-        ("eye_in_hand", SMALL_CHARUCO),
-        ("eye_to_hand", SMALL_CHESSBOARD),
-        pytest.param("eye_in_hand", SMALL_CHESSBOARD, marks=pytest.mark.slow),
-        pytest.param("eye_to_hand", SMALL_CHARUCO, marks=pytest.mark.slow),
-    ],
-    ids=lambda value: value.kind if isinstance(value, Board) else value,
-)
-def test_rendered_cameras_within_a_millimetre_and_a_tenth_of_a_degree(
-    setup: str, board: Board
-) -> None:
-    where, sightings = rendered(setup, board)
-    result = calibrate_hand_eye(board, where.lens, sightings, setup, bootstraps=30)
+@pytest.mark.parametrize("setup", SETUPS)
+def test_rendered_cameras_within_a_millimetre_and_a_tenth_of_a_degree(setup: str) -> None:
+    where, sightings = rendered(setup, SMALL_CHARUCO)
+    result = calibrate_hand_eye(SMALL_CHARUCO, where.lens, sightings, setup, bootstraps=30)
     mm, deg = apart(result, where)
     assert mm < 1.0
     assert deg < 0.1
-    assert result.held_out.board_mm < 0.5
+    assert result.held_out_mm < 0.5
     assert not result.refusals()
     assert not result.outliers()
     board_mm, _ = _apart(result.hand_eye.T_far_board, where.T_far_board)
@@ -115,8 +103,7 @@ def test_it_is_exact_without_noise(setup: str) -> None:
     """Also the two set-ups' conventions: an inverse in the wrong place gives a wrong answer."""
     where = scene(setup, SMALL_CHARUCO)
     sightings = ideal(where, arm_poses(where, 10), noise_px=0.0)
-    equations = make_equations(where.board, where.lens, sightings, setup)
-    X, Y = solve(equations)
+    X, Y = solve(*equations(where.board, where.lens, sightings, setup))
     assert _apart(X, where.T_mount_camera)[0] < 0.02
     assert _apart(Y, where.T_far_board)[0] < 0.02
 
@@ -135,7 +122,6 @@ def test_the_bootstrap_tells_the_error_to_expect() -> None:
         )
         off_mm = (result.hand_eye.T_mount_camera - where.T_mount_camera)[:3, 3] * 1e3
         assert (np.abs(off_mm) < 5 * result.std_mm + 0.05).all()
-        assert np.linalg.eigvalsh(result.covariance).min() > -1e-12
         spreads.append(float(np.linalg.norm(result.std_mm)))
     assert spreads[1] > 2 * spreads[0]
 
@@ -149,14 +135,11 @@ def test_rotation_about_one_axis_is_refused_with_the_joints_that_stood_still() -
     assert "The joints moved by 0°, 0°, 0°, 0°, 34°, 0°" in str(caught.value)
 
 
-def test_too_few_poses_and_a_board_without_an_up_are_refused() -> None:
+def test_too_few_poses_and_an_unknown_setup_are_refused() -> None:
     where = scene("eye_in_hand", SMALL_CHARUCO)
     sightings = ideal(where, arm_poses(where, 5))
     with pytest.raises(UnusableInputError, match="found at 5 poses"):
         calibrate_hand_eye(where.board, where.lens, sightings)
-    same = replace(SMALL_CHESSBOARD, columns=7)
-    with pytest.raises(UnusableInputError, match="upside down"):
-        calibrate_hand_eye(same, where.lens, sightings * 2)
     with pytest.raises(UnusableInputError, match="eye_in_hand, eye_to_hand"):
         calibrate_hand_eye(where.board, where.lens, sightings, "eye_at_hand")
 
@@ -166,7 +149,7 @@ def refused(where: Scene, sightings: list[Sighting], **changes: object) -> str:
     board = replace(where.board, **changes.pop("board", {}))  # type: ignore[arg-type]
     setup = str(changes.pop("setup", where.setup))
     result = calibrate_hand_eye(board, where.lens, sightings, setup, bootstraps=10)
-    assert result.held_out.board_mm > MAX_RESIDUAL_MM
+    assert result.held_out_mm > MAX_RESIDUAL_MM
     (line,) = result.refusals()
     return line
 

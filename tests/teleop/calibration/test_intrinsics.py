@@ -8,7 +8,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from calibration_makers import CHARUCO, CHESSBOARD, Picture, camera, render, spread_poses
+from calibration_makers import CHARUCO, Picture, camera, render, spread_poses
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
@@ -44,7 +44,7 @@ def ideal(
         pixels = pixels + rng.normal(0, noise_px, pixels.shape)
         inside = ((pixels > 0) & (pixels < (lens.width, lens.height))).all(axis=1)
         ids = np.flatnonzero(inside)
-        views.append(BoardView(ids, pixels[ids], lens.width, lens.height, f"{i:03d}.png", 90.0))
+        views.append(BoardView(ids, pixels[ids], lens.width, lens.height, f"{i:03d}.png"))
     return views
 
 
@@ -72,9 +72,8 @@ def check_against_truth(result: IntrinsicsResult, truth: Intrinsics) -> None:
     assert not result.refusals()
 
 
-@pytest.mark.parametrize("board", [CHARUCO, CHESSBOARD], ids=lambda b: b.kind)
-def test_intrinsics_of_a_rendered_camera_within_half_a_percent(board: Board) -> None:
-    result = calibrate_intrinsics(board, rendered(board))
+def test_intrinsics_of_a_rendered_camera_within_half_a_percent() -> None:
+    result = calibrate_intrinsics(CHARUCO, rendered(CHARUCO))
     check_against_truth(result, camera())
     assert not result.hurting
     # The truth lies within what the standard deviations say.
@@ -90,9 +89,8 @@ def test_intrinsics_of_a_rendered_camera_within_half_a_percent(board: Board) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(320, 240), (1280, 720)])
-@pytest.mark.parametrize("board", [CHARUCO, CHESSBOARD], ids=lambda b: b.kind)
-def test_intrinsics_of_other_picture_sizes(board: Board, size: tuple[int, int]) -> None:
-    result = calibrate_intrinsics(board, rendered(board, *size, 20))
+def test_intrinsics_of_other_picture_sizes(size: tuple[int, int]) -> None:
+    result = calibrate_intrinsics(CHARUCO, rendered(CHARUCO, *size, 20))
     check_against_truth(result, camera(*size))
 
 
@@ -126,34 +124,6 @@ def test_the_picture_that_hurts_is_named() -> None:
     assert not without.hurting
     assert worst_ray_px(without.intrinsics, camera()) < worst_ray_px(with_it.intrinsics, camera())
     check_against_truth(without, camera())
-
-
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (lambda v: replace(v, sharpness=20.0), "blurred"),
-        (lambda v: v, "bent or moved"),
-    ],
-)
-def test_a_hurting_picture_comes_with_a_reason(spoil: object, says: str) -> None:
-    lens = camera()
-    views = ideal(CHARUCO, lens, spread_poses(CHARUCO, lens, 11))
-    wrong = views[2].corners_px + np.random.default_rng(2).normal(0, 1.0, (len(views[2].ids), 2))
-    views[2] = spoil(replace(views[2], corners_px=wrong))  # type: ignore[operator]
-    (hurting,) = calibrate_intrinsics(CHARUCO, views).hurting
-    assert hurting.name == "002.png"
-    assert says in hurting.why
-
-
-def test_one_corner_that_is_far_off_is_recognised() -> None:
-    lens = camera()
-    views = ideal(CHARUCO, lens, spread_poses(CHARUCO, lens, 11))
-    corners = views[5].corners_px.copy()
-    corners[7] += 9.0
-    views[5] = replace(views[5], corners_px=corners)
-    (hurting,) = calibrate_intrinsics(CHARUCO, views).hurting
-    assert hurting.name == "005.png"
-    assert "one corner" in hurting.why
 
 
 def test_more_than_half_a_pixel_is_refused() -> None:

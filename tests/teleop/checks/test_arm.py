@@ -26,8 +26,7 @@ from gaploop.core.arms import ARMS
 from gaploop.core.clock import Clock
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellFollower
+from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.checks.arm import (
     DAMPING,
     MOVED,

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_system import one
 
 from gaploop.collect.preflight import Terminal
-from gaploop.sim.cell import SimCell
-from gaploop.sim.follower import CellFollower
+from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.checks.calibrations import (
     check_arm_files,
@@ -26,7 +25,7 @@ from gaploop.teleop.checks.calibrations import (
     check_station_ages,
 )
 from gaploop.teleop.checks.result import By, Level, all_usable
-from gaploop.teleop.servos.calibration_files import arm_folder
+from gaploop.teleop.servos.calibration import arm_folder
 
 
 def calibration(root: Path, name: str, text: str, age_days: float) -> Path:

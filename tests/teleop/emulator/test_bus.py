@@ -16,10 +16,9 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
-from gaploop.teleop.emulator.arms import build_servo
+from gaploop.teleop.emulator.arms import ManualHand, build_servo
 from gaploop.teleop.emulator.console import carry_out
 from gaploop.teleop.emulator.faults import wire_faults
-from gaploop.teleop.emulator.hand import ManualHand
 from gaploop.teleop.servos import dynamixel, feetech
 
 PATIENCE_S = 120.0
@@ -224,8 +223,6 @@ def test_a_fault_needs_a_servo_that_is_there() -> None:
 def test_wrong_arms_are_refused_with_the_valid_ones() -> None:
     with pytest.raises(UnusableInputError, match="One of: koch, openmanipulator, so101"):
         arm_plan("so102")
-    with pytest.raises(UnusableInputError, match="has dynamixel servos, not feetech"):
-        arm_plan("koch", protocol="feetech")
     with pytest.raises(UnusableInputError, match="One of: follower, leader"):
         arm_plan("koch", "boss")
 
@@ -245,9 +242,7 @@ def test_the_hand_lets_go_of_a_follower_that_holds_itself() -> None:
         assert bus.servos[2].joint.hand_rad is not None
 
 
-def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.txt"
-    trace.write_text("0 0 0 0 0 0 0.5\n1, 0.3, 0, 0, 0, 0, 0.5\n")
+def test_the_console_does_what_it_is_told() -> None:
     with EmulatedBus() as bus:
         assert "shoulder_pan" in str(carry_out(bus, "status"))
         carry_out(bus, "fault vanish 3")
@@ -256,8 +251,6 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
         assert "gone" not in str(carry_out(bus, "status"))
         carry_out(bus, "pose 0.5 0 0 0 0 1.0")
         until(lambda: bus.servos[1].joint.q_rad > 0.45, "posed")
-        carry_out(bus, f"hand trace {trace}")
-        until(lambda: bus.servos[1].joint.q_rad < 0.35, "traced")
         carry_out(bus, "plug gripper")
         assert unanswered(bus, feetech.ping(1))
         assert ask(bus, feetech.ping(6), 6)
@@ -274,7 +267,6 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
     [
         ("dance", "Unknown command"),
         ("hand dance", "Unknown hand"),
-        ("hand trace nowhere.txt", "nowhere.txt not found"),
         ("pose 1 2", "needs 6 angles"),
         ("pose 1 2 3 4 5 nan", "not a number"),
         ("fault", "Which fault"),

@@ -28,7 +28,7 @@ from gaploop.teleop import link
 from gaploop.teleop.leaders import browser
 from gaploop.teleop.leaders.browser import Browser, PageQuestion, PageTouch
 from gaploop.teleop.leaders.controls import Intent
-from gaploop.teleop.lerobot_remote import BrowserConfig
+from gaploop.teleop.lerobot_leaders import BrowserConfig
 from gaploop.teleop.loop import Rates
 
 UP = PageTouch(0, False, True, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)

@@ -72,7 +72,6 @@ class Desk:
 intents = st.builds(
     Intent,
     held=st.booleans(),
-    clutch_in=st.booleans(),
     forward=st.floats(-1, 1),
     left=st.floats(-1, 1),
     up=st.floats(-1, 1),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,17 +57,6 @@ def test_estop_is_told_once_and_lets_go_of_everything() -> None:
     assert told == ["e-stop", "clear"]
 
 
-def test_clutch_uncouples_although_the_dead_man_is_held() -> None:
-    controls = Controls(CartesianOptions())
-    controls.press(ControlAction.HOLD)
-    assert controls.intent().drives
-    controls.press(ControlAction.CLUTCH)
-    assert not controls.intent().drives
-    controls.release(ControlAction.CLUTCH)
-    controls.press(ControlAction.CLUTCH)
-    assert controls.intent().drives
-
-
 def test_the_frame_does_not_change_while_moving() -> None:
     controls = Controls(CartesianOptions())
     controls.press(ControlAction.HOLD)
@@ -89,10 +76,9 @@ def test_speed_keys_stop_at_the_ends() -> None:
     assert controls.intent().step == 1
 
 
-def test_nothing_drives_without_device_focus_or_clutch() -> None:
+def test_nothing_drives_without_device_or_focus() -> None:
     controls = Controls(CartesianOptions())
     controls.press(ControlAction.HOLD)
     assert controls.intent().drives
     assert not controls.intent(present=False).drives
     assert not controls.intent(focused=False).drives
-    assert not replace(controls.intent(), clutch_in=False).drives

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gaploop.teleop.leaders.keyboard import KEYS, SPEED_KEYS
 from gaploop.teleop.leaders.options import SCRIPTS
+from gaploop.teleop.leaders.panel import KEYS, SPEED_KEYS
 from gaploop.teleop.leaders.sdl import pygame
 
 PAGE = Path(__file__).parents[3] / "docs" / "teleoperate" / "leaders.md"

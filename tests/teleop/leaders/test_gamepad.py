@@ -10,8 +10,8 @@ import pytest
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.controls import Controls, TimedIntent
-from gaploop.teleop.leaders.gamepad import Gamepad
 from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.panel import Gamepad
 from gaploop.teleop.leaders.sdl import pygame
 
 GAMEPAD = 1  # SDL_JOYSTICK_TYPE_GAMECONTROLLER

@@ -14,7 +14,12 @@ from patient_wire import LoopTime
 from gaploop.core.messages import CameraFrame, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
-from gaploop.teleop.lerobot_devices.aligning import SPEED_RAD_S, THERE_RAD, AligningLeader, aligning
+from gaploop.teleop.lerobot_devices.servo_arm import (
+    SPEED_RAD_S,
+    THERE_RAD,
+    AligningLeader,
+    aligning,
+)
 
 
 @pytest.fixture

@@ -21,8 +21,12 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import NO_REPLY, SafeCommand, SafetyReason
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
-from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
-from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
+from gaploop.teleop.lerobot_devices.generic import (
+    GenericFollower,
+    GenericLeader,
+    connect,
+    is_uncalibrated,
+)
 from gaploop.teleop.safety import make_safety
 
 ZMQ = pytest.importorskip("zmq")

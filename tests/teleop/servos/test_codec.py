@@ -23,7 +23,7 @@ def test_packets_are_the_manuals_own() -> None:
         "fffffd00fe110083740004000196000000 02aa0000008287"
     )
     bulk = bytes([1, 144, 0, 2, 0, 2, 146, 0, 1, 0])
-    assert dynamixel.frame(0xFE, dynamixel.Instruction.BULK_READ, bulk) == bytes.fromhex(
+    assert dynamixel.frame(0xFE, 0x92, bulk) == bytes.fromhex(
         "fffffd00fe0d0092019000020002920001001a05"
     )
     assert dynamixel.status(2, 0, b"\x1f\x08\x00\x00") == bytes.fromhex(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gaploop.core.arms import ARMS
 from gaploop.teleop.emulator import arm_plan
-from gaploop.teleop.servos.ranges import MotorRange, travel_ticks, unusable
+from gaploop.teleop.servos.calibration import MotorRange, travel_ticks, unusable
 from gaploop.teleop.servos.registers import Protocol
 
 TYPES = [kind for name in ("so101", "koch") for kind in ARMS[name].robot_types if "bi_" not in kind]

@@ -1,0 +1,161 @@
+"""The base that sees: `lerobot_keypoint`'s policy, trained on takes with pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.policies.factory import make_pre_post_processors
+from safetensors.torch import load_model
+
+from benchmarks.base_vision import pictures
+from benchmarks.base_vision.pictures import POSES, PictureBatch, PictureTakes
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.batches import Signature
+from gaploop.finetune.config import FinetuneConfig
+from gaploop.finetune.demonstrations import DemonstratedCell
+from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
+from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
+from gaploop.finetune.pretrain import POLICY, TrainedPolicy, pretrained
+from gaploop.finetune.training import Learner, Progress, TrainResult, train
+from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.sim.scene import CAMERA_NAME
+
+PICTURE: Final = f"observation.images.{CAMERA_NAME}"
+TAKES, CORRECTIONS, FIRST_ROUND = "takes", "corrections", "first_round"
+CORRECTION_SEEDS: Final = 100_000
+"""Scenes of corrections begin so far behind those of takes."""
+SIZE_PX: Final = 96
+CHUNK: Final = 40
+SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
+"""As the packaged one was trained."""
+LIGHT: Final = 0.1
+"""Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
+
+
+def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int) -> ActBundle:
+    """Make an untrained policy.
+
+    Args:
+        takes: by whose mean and spread joints and actions are normalised.
+        picture_px: width and height of the camera's pictures [px].
+    """
+    torch.manual_seed(seed)
+    square = (3, picture_px, picture_px)
+    config = KeypointConfig(
+        device="cpu",
+        push_to_hub=False,
+        resize_shape=(SIZE_PX, SIZE_PX),
+        n_poses=POSES,
+        chunk_size=takes.chunk,
+        n_action_steps=takes.chunk,
+        input_features={
+            STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
+            PICTURE: PolicyFeature(FeatureType.VISUAL, square),
+        },
+        output_features={ACTION: PolicyFeature(FeatureType.ACTION, (len(signature.action_names),))},
+    )
+    stats = {
+        key: {"mean": torch.tensor(rows.mean(0)), "std": torch.tensor(rows.std(0))}
+        for key, rows in ((STATE, takes.state), (ACTION, takes.action))
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    policy: Any = KeypointPolicy(config)
+    return ActBundle(policy, before, after, signature)
+
+
+@dataclass
+class VisionLearner(Learner):
+    """A keypoint policy trained on takes with pictures; judged by its success in the cell."""
+
+    bundle: ActBundle
+    module: torch.nn.Module
+
+    def loss(self, batch: PictureBatch) -> torch.Tensor:
+        """Return the policy's loss, with exposure and colours drawn for every take."""
+        policy: Any = self.bundle.policy
+        shown = torch.from_numpy(batch.pictures).permute(0, 3, 1, 2).float() / 255.0
+        begin = np.unique(batch.first)  # a take's pictures follow its first
+        take = np.searchsorted(begin, np.arange(len(shown)), side="right") - 1
+        many = len(begin)
+        gain = 1 + LIGHT * (torch.randn(many, 1, 1, 1) + 0.5 * torch.randn(many, 3, 1, 1))
+        shift = 0.3 * LIGHT * torch.randn(many, 1, 1, 1)
+        seen = policy.look({PICTURE: (shown * gain[take] + shift[take]).clamp(0, 1)})
+        known = self.bundle.preprocessor(
+            {STATE: torch.from_numpy(batch.state), ACTION: torch.from_numpy(batch.action)}
+        )
+        known["action_is_pad"] = torch.from_numpy(batch.is_pad)
+        known["poses"] = torch.from_numpy(batch.poses)
+        known["aims"] = torch.from_numpy(batch.aims)
+        loss: torch.Tensor
+        loss, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
+        return loss
+
+
+def pretrain_vision(
+    config: FinetuneConfig,
+    progress: Progress | None = None,
+    recorded: Callable[[int], None] | None = None,
+    workers: int = 2,
+) -> TrainedPolicy:
+    """Record scripted takes with pictures, train a base that sees, and write it as `pretrain` does.
+
+    In two rounds of half the steps: the second one also learns from takes that the first one's
+    policy drove until a person took over, half as many. What OUT holds of it is not made again.
+
+    Raises:
+        UnusableInputError: another kind of policy to begin with, or as of `training.train`.
+    """
+    begun = config.policy.path
+    start = load_policy(begun).bundle if begun else None
+    if start and not (isinstance(start.policy, KeypointPolicy) and start.chunk == CHUNK):
+        raise UnusableInputError(
+            f"--policy.path={begun} isn't a keypoint policy of {CHUNK} targets a plan. Begin with "
+            "base_vision, or with what this made of another task."
+        )
+    cell = DemonstratedCell(**config.env.cell())
+    folder = writable_folder(config.folder)
+    spec = config.spec(SPEC)
+    spec = replace(spec, steps=max(1, spec.steps // 2))
+    common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded, "workers": workers}
+    pictures.record(folder / TAKES, cell, config.sim_takes, seed=spec.seed, **common)
+    drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
+    takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
+    rig = cell.rig()
+    joints = tuple(f"{joint}.pos" for joint in rig.follower.joint_names)
+    known = Signature(rig.fps, joints, (), joints, rig.follower.units, rig.follower.robot_type)
+    bundle = start or build(known, takes, rig.cell.image_size, seed=spec.seed)
+    rig.close()
+    if not (first / POLICY).exists():
+        first.mkdir(exist_ok=True)
+        _train(bundle, takes, spec, first, config.resume, progress)
+    pictures.record(
+        folder / CORRECTIONS, cell, config.sim_takes // 2, seed=spec.seed + CORRECTION_SEEDS,
+        policy=first / POLICY, **common,
+    )  # fmt: skip
+    takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
+    load_model(bundle.policy, first / POLICY / WEIGHTS)
+    result = _train(bundle, takes, spec, folder, config.resume, progress)
+    name = cell.name(config.sim_takes, spec.seed)
+    inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
+    return pretrained(config, result, inputs)
+
+
+def _train(
+    bundle: ActBundle, takes: PictureTakes, spec: TrainSpec, folder: Path, resume: bool,
+    progress: Progress | None,
+) -> TrainResult:  # fmt: skip
+    bundle.policy.to(memory_format=torch.channels_last)  # of pictures as they are kept
+    learner = VisionLearner(bundle, bundle.policy)
+    result = train(learner, takes, spec, folder, resume=resume, progress=progress)
+    bundle.policy.to(memory_format=torch.contiguous_format)
+    act.save(bundle, folder / POLICY)
+    return result

@@ -1,1 +1,0 @@
-"""Metadata of many datasets, on disk or on a Hub, searched and checked in bounded memory."""

@@ -1,0 +1,344 @@
+"""Attempts: on a station with a person, who isn't told which policy drives; in the embedded cell.
+
+Success checks and resets are functions that a suite names as `module:function`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.take import run_take
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import Observation
+from gaploop.core.named_function import named_function
+from gaploop.core.suite import FUNCTION_FORM, SuiteTask
+from gaploop.core.vocabulary import Outcome
+from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
+
+NOW: Final = "now"
+"""Link in the gate's folder to the policy whose turn it is, under the same name for both."""
+ATTEMPTS: Final = "attempts"
+PLACEHOLDERS: Final = ("policy", "out", "instruction", "timeout_s", "scene")
+START_S: Final = 120.0
+"""A command may take this much longer than its task's time limit: large policies load slowly."""
+GRACE_S: Final = 15.0
+"""So long a command that is to stop has to let go of the robot, before it is made to."""
+ANSWERS: Final = {
+    "y": "it succeeded",
+    "n": "it failed",
+    "again": "it didn't count; the same attempt once more",
+    "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
+}
+UNDO: Final = "undo"
+"""Answer to any question: what was said of the attempt before was wrong."""
+
+
+@dataclass(frozen=True)
+class StageEvidence:
+    """What a success check is shown of an attempt.
+
+    Attributes:
+        observations: every policy frame, in the embedded cell.
+        folder: what the command wrote, on a station; None in the embedded cell.
+    """
+
+    instruction: str
+    observations: Sequence[Observation] = ()
+    folder: Path | None = None
+
+
+class CheckError(UnusableInputError):
+    """A check or reset failed, or said what can't be understood."""
+
+
+def check_of(task: SuiteTask) -> Callable[[StageEvidence], bool] | None:
+    """Return a task's own success check; None where the operator or the cell says.
+
+    It raises CheckError where the function fails, or returns neither yes or no (a script) nor a
+    number (a reward model): the word "no" would count as a success, NaN as a failure.
+
+    Raises:
+        UnusableInputError: there is no such function.
+    """
+    if not task.check:
+        return None
+    where = f"check of task '{task.name}'"
+    function = named_function(task.check, where, FUNCTION_FORM)
+
+    def judged(shown: StageEvidence) -> bool:
+        said = called(function, shown, f"{where}: {task.check}")
+        scored = task.success_check == "reward_model"
+        try:
+            score = float(said) if scored or said in (0, 1) else math.nan
+        except (TypeError, ValueError):
+            score = math.nan
+        if math.isnan(score):
+            wanted = "a number" if scored else "True or False"
+            raise CheckError(f"{where}: {task.check} returned {said!r}, not {wanted}.")
+        return score >= (task.threshold if scored else 0.5)
+
+    return judged
+
+
+def called(function: Callable[..., Any], shown: object, where: str) -> Any:
+    """Call what a suite names; what it prints goes to stderr.
+
+    Raises:
+        CheckError: it failed.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is the verdict's
+            return function(shown)
+    except Exception as error:  # anything may be wrong in a function that isn't ours
+        raise CheckError(f"{where} failed ({type(error).__name__}: {error}).") from error
+
+
+type Ask = Callable[[str], str]
+
+
+class StationAttempts:
+    """Leads an operator through attempts.
+
+    Before each one the link `now/policy` points to the policy whose turn it is, and the command,
+    if any, is run with it. Neither the question nor the folder names the policy. An answer can be
+    taken back until the next one is given.
+
+    Args:
+        command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
+            "" where something else drives whatever `now/policy` points to.
+        start_s: what the command may take beyond the task's time limit, to start and to end [s].
+
+    Raises:
+        UnusableInputError: an unknown placeholder, or a check that doesn't exist.
+    """
+
+    def __init__(
+        self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
+        command: str, ask: Ask, start_s: float = START_S,
+    ) -> None:  # fmt: skip
+        self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
+        self._command, self._ask, self._start_s = command, ask, start_s
+        self._said_later = ""
+        self._checks = [check_of(task) for task in tasks]
+        self._resets = list[Callable[[int], object] | None]()
+        for task, check in zip(tasks, self._checks, strict=True):
+            is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
+            where = f"reset of task '{task.name}'"
+            self._resets.append(
+                named_function(task.reset, where, FUNCTION_FORM) if is_function else None
+            )
+            if task.gaps:
+                raise UnusableInputError(
+                    f"Task '{task.name}' has gaps, which only the embedded cell can inject. For a "
+                    "station name what is set up in conditions or reset; for the embedded cell "
+                    "give every task success_check: script, and leave --command out."
+                )
+            if task.success_check != "operator" and check is None:
+                raise UnusableInputError(
+                    f"Task '{task.name}' has no check, and only the embedded cell can judge by "
+                    "itself. Give it check: module:function, or success_check: operator."
+                )
+        _words(command, dict.fromkeys(PLACEHOLDERS, ""))
+
+    def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
+        """Make one attempt, as often as the operator says that it didn't count."""
+        task = self._tasks[attempt.task]
+        policy = self._folder / NOW / "policy"
+        policy.parent.mkdir(exist_ok=True)
+        fresh = policy.with_name(".policy")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True)
+        fresh.replace(policy)
+        for repeats in count():
+            # A new folder for each try: what was left of one that didn't count isn't judged again.
+            name = f"{stage}_{attempt.number:05d}"
+            names = (name if n == 1 else f"{name}_{n}" for n in count(1))
+            out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
+            out.mkdir(parents=True)
+            reset = self._resets[attempt.task]
+            if reset is not None:
+                called(reset, attempt.scene, f"reset of task '{task.name}'")
+            else:
+                place = f"Attempt {attempt.number + 1}, {task.name}."
+                told = task.reset or "Set the scene up as for every attempt."
+                half = "first" if attempt.number % 2 == 0 else "second"
+                pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
+                self._ask_or_undo(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
+            began_s = time.monotonic()
+            trouble = self._run(task, attempt, policy, out)
+            lasted_s = round(time.monotonic() - began_s, 3)
+            check, answer = self._checks[attempt.task], ""
+            if check is not None and not trouble:
+                try:
+                    answer = "y" if check(StageEvidence(task.instruction, folder=out)) else "n"
+                except CheckError as error:  # the robot has driven: a person may save the attempt
+                    trouble = str(error)
+            if not answer:
+                undo = f" ({UNDO}: the answer before)" if attempt.number else ""
+                question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
+                answer = _one_of(ANSWERS, question, partial(self._ask_or_undo, attempt))
+            if answer != "again":
+                won, unsafe = answer == "y", answer == "safety"
+                reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
+                return AttemptResult(
+                    stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later
+                )
+        raise AssertionError("counting doesn't end")
+
+    def _run(self, task: SuiteTask, attempt: GateAttempt, policy: Path, out: Path) -> str:
+        """Run the command, if any; return what went wrong, or ""."""
+        if not self._command:
+            if task.success_check != "operator":
+                self._ask_or_undo(attempt, f"Let the policy in {policy} run, then press Enter.")
+            return ""
+        values = {
+            "policy": str(policy),
+            "out": str(out),
+            "instruction": task.instruction,
+            "timeout_s": f"{task.timeout_s:g}",
+            "scene": str(attempt.scene),
+        }
+        log = out / "log.txt"  # not on the terminal: it may name the policy
+        limit_s = task.timeout_s + self._start_s
+        try:
+            with log.open("ab") as stream:
+                code = _finished(_words(self._command, values), stream, limit_s)
+        except OSError as error:
+            raise UnusableInputError(
+                f"--command can't be run ({error.strerror}: {error.filename}). Fix it; outcomes "
+                "so far are kept."
+            ) from None
+        if code is None:
+            return f"The command didn't end within {limit_s:g} s and was stopped."
+        return f"The command ended with code {code}." if code else ""
+
+    def _ask_or_undo(self, attempt: GateAttempt, question: str) -> str:
+        """Ask, as often as the operator takes back what was said of the attempt before."""
+        note = ""
+        while (answer := self._ask(f"{note} {question}".strip()).strip().lower()) == UNDO:
+            if not attempt.number:
+                note = "There is no attempt before this one."
+                continue
+            known = {answer: words for answer, words in ANSWERS.items() if answer != "again"}
+            before = f"Attempt {attempt.number}"
+            told = f"{before}, did it succeed? {', '.join(known)}:"
+            self._said_later = _one_of(known, told, self._ask)
+            note = f"{before}: {known[self._said_later]}."
+        return answer
+
+
+def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None:
+    """Run a program; return its exit code, or None where it had to be stopped.
+
+    It is never killed at once: it holds a robot's torque. Ctrl-C reaches it as well as us, so it
+    is given the time to end by itself.
+    """
+    program = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
+    try:
+        return program.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGINT)
+        return None
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        program.send_signal(signal.SIGINT)
+        raise
+    finally:
+        for end in (program.terminate, program.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(GRACE_S)
+                break
+            end()
+
+
+def _one_of(known: Mapping[str, str], question: str, ask: Ask) -> str:
+    while (answer := ask(question).strip().lower()) not in known:
+        meant = "; ".join(f"{key} = {words}" for key, words in known.items())
+        question = f"Please answer one of these. {meant}:"
+    return answer
+
+
+def _words(command: str, values: Mapping[str, str]) -> list[str]:
+    try:
+        return [word.format(**values) for word in shlex.split(command)]
+    except (KeyError, ValueError, IndexError) as error:
+        raise UnusableInputError(
+            f"--command={command!r}: {error} isn't a placeholder. One of: "
+            f"{', '.join('{' + name + '}' for name in PLACEHOLDERS)}."
+        ) from None
+
+
+SAFETY_TRIP: Final = "safety trip"
+
+
+@contextmanager
+def cell_attempts(
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask]
+) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
+    """Yield what tries policies on tasks of the embedded cell, one attempt at a time.
+
+    Args:
+        policies: side to the folder of its policy.
+
+    Raises:
+        UnusableInputError: no such policy, task, gap or check; said before anything is tried.
+    """
+    checks = [check_of(task) for task in tasks]
+    loaded: dict[str, ActPolicy] = {side: load_policy(path) for side, path in policies.items()}
+    with ExitStack() as stack:
+        rigs = list[EmbeddedRig]()
+        for task in tasks:
+            rigs.append(_built(task, loaded["baseline"].fps))
+            stack.callback(rigs[-1].close)
+
+        def attempted(stage: str, attempt: GateAttempt) -> AttemptResult:
+            task, rig, check = tasks[attempt.task], rigs[attempt.task], checks[attempt.task]
+            leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
+            seen = list[Observation]()
+            look = (seen.append,) if check else ()
+            take = run_take(rig, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
+            won = take.outcome is Outcome.SUCCESS
+            if check is not None:
+                won = check(StageEvidence(task.instruction, seen))
+            unsafe = take.reason == SAFETY_TRIP
+            return AttemptResult(
+                stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason
+            )
+
+        yield attempted
+
+
+def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:
+    return embedded_rig(
+        task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions, fps=fps
+    )
+
+
+def check_tasks(tasks: Sequence[SuiteTask]) -> None:
+    """Check that the embedded cell can be set up for all tasks, before hours are spent on some.
+
+    Raises:
+        UnusableInputError: no such task, gap or check.
+    """
+    for task in tasks:
+        check_of(task)
+        _built(task).close()

@@ -1,0 +1,212 @@
+"""Which takes are tuned on: the mixture that the options name, and what of it is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.vocabulary import Domain
+from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, open_mixture
+from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
+from gaploop.finetune.config import FinetuneConfig
+
+REAL: Final = "real"
+SIM: Final = "sim"
+UNTAGGED: Final = "untagged"
+
+
+def mixture_of(config: FinetuneConfig) -> OpenMixture:
+    """Return the takes to tune on, opened; held-out takes are among them.
+
+    Raises:
+        UnusableInputError: nothing to learn from, or takes of the wrong kind.
+    """
+    if config.mixture is not None:
+        if config.real or config.sim or config.sim_takes or config.episodes:
+            raise UnusableInputError(
+                f"--mixture={config.mixture} stands for --real, --sim, --sim_takes and --episodes. "
+                "Name datasets in one place."
+            )
+        spec = replace(load_mixture(config.mixture), seed=config.seed)
+        return open_mixture(spec)
+    if not config.real:
+        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
+    sources, shares = [SourceSpec(REAL, config.real, config.select)], {REAL: 1.0}
+    if config.sim:
+        sources.append(SourceSpec(SIM, config.sim, config.select))
+        shares = {REAL: config.mix.real, SIM: 1.0 - config.mix.real}
+    known = config.weights()
+    weights = {"dimension": known} if known else {}
+    opened = open_mixture(MixtureSpec(tuple(sources), (StageSpec(shares),), weights, config.seed))
+    for take in opened.takes:
+        if take.source == 0 and take.episode.info.is_nominal:
+            root = opened.datasets[take.dataset].root
+            raise UnusableInputError(
+                f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."
+            )
+    chosen = [
+        t
+        for t in opened.takes
+        if t.source
+        or (
+            (config.station in ("", t.episode.info.station))
+            and (not config.episodes or t.episode.index in config.episodes)
+        )
+    ]
+    if all(t.source for t in chosen):
+        real = [t.episode for t in opened.takes if not t.source]
+        stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
+        indices = ", ".join(str(i) for i in sorted({e.index for e in real}))
+        raise UnusableInputError(
+            "No real take is left by --episodes and --station. There are episodes "
+            f"{indices} of station {stations}."
+        )
+    return replace(opened, takes=tuple(chosen))
+
+
+@dataclass(frozen=True)
+class TakeNote:
+    """What deciding needs to know of a take.
+
+    Attributes:
+        dimensions: gap dimension to weight.
+        index: episode index in its dataset.
+    """
+
+    uid: str
+    session: str = ""
+    dimensions: Mapping[str, float] = field(default_factory=dict)
+    index: int = -1
+
+
+def real_of(config: FinetuneConfig, opened: OpenMixture) -> list[MixedTake]:
+    """Return the takes that count as real."""
+    # Other datasets don't say what is simulated: what was named with --sim is.
+    own = [t for t in opened.takes if not config.real or t.source == 0]
+    return [t for t in own if t.episode.info.domain is not Domain.SIM]
+
+
+def note_of(take: MixedTake) -> TakeNote:
+    """Return what decisions need to know of a take."""
+    info = take.episode.info
+    return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
+
+
+def split_held_out(
+    config: FinetuneConfig, opened: OpenMixture
+) -> tuple[OpenMixture, list[MixedTake]]:
+    """Return the takes to learn from, and those that the options keep aside.
+
+    Raises:
+        UnusableInputError: a source has no take left to learn from.
+    """
+    uids = chosen_held_out(config, [note_of(t) for t in real_of(config, opened)])
+    kept = tuple(t for t in opened.takes if t.episode.info.uid not in uids)
+    for number, source in enumerate(opened.spec.sources):
+        if all(t.source != number for t in kept):
+            count = sum(t.source == number for t in opened.takes)
+            raise UnusableInputError(
+                f"Source '{source.name}': all {count} takes are held out. Hold out fewer."
+            )
+    aside = [t for t in opened.takes if t.episode.info.uid in uids]
+    return replace(opened, takes=kept), aside
+
+
+def chosen_held_out(config: FinetuneConfig, real: Sequence[TakeNote]) -> frozenset[str]:
+    """Return the uids of the real takes that the options keep aside."""
+    if isinstance(config.held_out, float):
+        return choose(real, config.held_out, config.seed)
+    lacking = set(config.held_out) - {n for t in real for n in (t.index, t.uid)}
+    if lacking:
+        known = ", ".join(map(str, sorted({t.index for t in real})))
+        raise UnusableInputError(
+            f"--held_out names episode {min(lacking, key=str)}, which is not among the takes that "
+            f"would be learned from ({known})."
+        )
+    return frozenset(t.uid for t in real if {t.index, t.uid} & set(config.held_out))
+
+
+def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[str]:
+    """Return the uids of the takes to keep aside.
+
+    Whole sessions where there are several, since takes of one sitting are alike and would make
+    the error look better than it is on another day; single takes otherwise. No dimension is
+    left without a take to train on, and dimensions that nobody is held out of yet go first.
+
+    Args:
+        share: how much of them, above 0 and below 1.
+        seed: decides between groups that serve equally well.
+
+    Raises:
+        UnusableInputError: a share out of range, or too few takes to split.
+    """
+    if not 0 < share < 1:
+        raise UnusableInputError(
+            f"--held_out={share:g} must be above 0 and below 1; episodes are written as '[3]'."
+        )
+    groups = list(grouped(takes).values())
+    if len(groups) < 2:
+        raise UnusableInputError(
+            f"{len(takes)} real take can't be split into takes to learn from and takes to hold "
+            "out. Record more, or leave --held_out out."
+        )
+    order = np.random.default_rng((seed, len(takes))).permutation(len(groups)).tolist()
+    wanted = max(1.0, share * len(takes))
+    aside: list[TakeNote] = []
+    while order:
+        held, room = {d for t in aside for d in t.dimensions}, wanted - len(aside)
+
+        def serves(i: int, held: set[str] = held, room: float = room) -> tuple[float, int]:
+            # Where no session is small enough, the smallest.
+            new = len({d for t in groups[i] for d in t.dimensions} - held)
+            return min(0.0, room - len(groups[i])), new
+
+        best = max(order, key=serves)
+        order.remove(best)
+        trial = [*aside, *groups[best]]
+        gone = {t.uid for t in trial}
+        kept = [t for t in takes if t.uid not in gone]
+        left = {d for t in kept for d in t.dimensions}
+        is_enough = bool(kept) and all(d in left for t in trial for d in t.dimensions)
+        if is_enough and (not aside or len(trial) <= wanted):
+            aside = trial
+    if not aside:
+        raise UnusableInputError(
+            "No session can be held out without leaving a gap dimension untrained. Name "
+            "episodes with --held_out, or record another session."
+        )
+    return frozenset(t.uid for t in aside)
+
+
+def grouped(takes: Iterable[TakeNote]) -> dict[str, list[TakeNote]]:
+    """Return takes by session; by themselves where there is one session only."""
+    by_session: dict[str, list[TakeNote]] = {}
+    for take in takes:
+        by_session.setdefault(take.session or take.uid, []).append(take)
+    if len(by_session) > 1:
+        return by_session
+    return {t.uid: [t] for group in by_session.values() for t in group}
+
+
+def by_group(errors: Mapping[str, float], takes: Iterable[TakeNote]) -> dict[str, dict[str, float]]:
+    """Return the mean error of each session and each dimension: `by_session`, `by_dimension`.
+
+    Args:
+        errors: uid to error.
+    """
+    parts: dict[str, dict[str, list[float]]] = {"session": {}, "dimension": {}}
+    for take in takes:
+        if take.uid not in errors:
+            continue
+        error = errors[take.uid]
+        parts["session"].setdefault(take.session or UNTAGGED, []).append(error)
+        for dimension in take.dimensions or (UNTAGGED,):
+            parts["dimension"].setdefault(str(dimension), []).append(error)
+    return {
+        f"by_{kind}": {name: float(np.mean(values)) for name, values in sorted(found.items())}
+        for kind, found in parts.items()
+    }

@@ -1,0 +1,342 @@
+"""What identification needs of takes: goals and readings of one arm's servos, in radians.
+
+Telemetry is used where there is some; else LeRobot's `action` and `observation.state`. Long records
+are cut where the arm rests, so that each piece begins from a known state.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import mujoco
+import numpy as np
+from mujoco import rollout
+
+from gaploop.core.arm import CellArm
+from gaploop.core.arms import CELL_ARMS
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
+from gaploop.core.take import Take
+from gaploop.sim import scene
+from gaploop.sim.arms import arm_named, from_degrees
+from gaploop.sim.gaps import put_into
+from gaploop.sim.gaps.mechanism import CommandPath, Values
+from gaploop.sim.scene import TIMESTEP_S
+
+UNITS: Final = ("deg", "rad")
+"""Units of `action` and `observation.state` that can be read: LeRobot's degrees with the gripper
+from 0 to 100, or radians."""
+READ_EVERY_S: Final = 0.02
+"""Readings closer together tell nothing more [s]."""
+CONTROL_HZ: Final = 100.0
+"""Where goals may have gone on between two frames, about this often [Hz]."""
+SHORTEST_S: Final = 1.0
+PIECE_S: Final = 8.0
+"""A piece is cut off at the next rest after this long [s]."""
+REST_S: Final = 0.4
+RESTS_RAD: Final = (0.002, 0.006)
+"""Goals and readings of an arm at rest stay within this [rad]."""
+LEAST_MOTION_RAD: Final = 0.05
+
+
+@dataclass(frozen=True)
+class DriveLog:
+    """What an arm's servos were told, and where they said they were.
+
+    Attributes:
+        t_s: times of the readings, from 0 [s], shape (n,).
+        q_rad: readings [rad], shape (n, n_joints).
+        goal_t_s: when goals were given [s], shape (m,).
+        goal_rad: goals, each held until the next [rad], shape (m, n_joints).
+        from_frames: of LeRobot's frames: what was sent between them is not known.
+    """
+
+    uid: str
+    t_s: FloatArray
+    q_rad: FloatArray
+    goal_t_s: FloatArray
+    goal_rad: FloatArray
+    from_frames: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Physics steps up to the last reading."""
+        return int(np.ceil(self.t_s[-1] / TIMESTEP_S - 1e-6))
+
+    def goals(self, latency_s: float) -> FloatArray:
+        """Return the goals that reach the servos [rad], shape (steps, n_joints).
+
+        A goal that comes within a step counts for the rest of it, so that what is simulated
+        changes steadily with the delay. For delays of whole steps it is what `CommandPath` does.
+        """
+        edges = np.arange(self.steps + 1) * TIMESTEP_S - latency_s
+        before = np.concatenate([self.q_rad[:1], self.goal_rad])
+        at = np.searchsorted(self.goal_t_s, edges[:-1] + 1e-9, side="right")
+        arrives = np.append(self.goal_t_s, np.inf)[at]
+        share = np.clip((edges[1:] - arrives) / TIMESTEP_S, 0.0, 1.0)
+        share = np.where(share > 1e-6, share, 0.0)[:, None]
+        later = np.minimum(at + 1, len(before) - 1)
+        return np.asarray(before[at] + share * (before[later] - before[at]))
+
+    def ramped(self) -> DriveLog:
+        """Return it with goals that go on evenly between frames, as a faster loop sends them."""
+        period_s = float(np.median(np.diff(self.goal_t_s)))
+        parts = max(1, round(period_s * CONTROL_HZ))
+        fine = np.arange(len(self.goal_t_s) * parts - parts + 1) / parts
+        whole = np.arange(len(self.goal_t_s))
+        goals = [np.interp(fine, whole, column) for column in self.goal_rad.T]
+        times = np.interp(fine, whole, self.goal_t_s)
+        return replace(self, goal_t_s=times, goal_rad=np.stack(goals, 1))
+
+    def pieces(self) -> Iterator[DriveLog]:
+        """Yield it cut where the arm rests, in pieces of at least `PIECE_S`."""
+        begin, cuts = 0.0, [0.0]
+        for t_s in np.arange(PIECE_S, self.t_s[-1] - PIECE_S / 2, REST_S / 2):
+            if t_s - begin >= PIECE_S and self._rests(float(t_s)):
+                cuts.append(float(t_s))
+                begin = float(t_s)
+        for low, high in zip(cuts, [*cuts[1:], np.inf], strict=True):
+            rows = (self.t_s >= low) & (self.t_s < high)
+            given = (self.goal_t_s < high) & (self.goal_t_s >= low)
+            last = np.flatnonzero(self.goal_t_s < low)[-1:]
+            goals = np.concatenate([last, np.flatnonzero(given)])
+            zero_s = float(self.t_s[rows][0])
+            yield replace(
+                self,
+                t_s=self.t_s[rows] - zero_s,
+                q_rad=self.q_rad[rows],
+                goal_t_s=np.maximum(self.goal_t_s[goals] - zero_s, 0.0),
+                goal_rad=self.goal_rad[goals],
+            )
+
+    def _rests(self, t_s: float) -> bool:
+        for times, values, most in (
+            (self.goal_t_s, self.goal_rad, RESTS_RAD[0]),
+            (self.t_s, self.q_rad, RESTS_RAD[1]),
+        ):
+            lately = values[(times > t_s - REST_S) & (times <= t_s)]
+            if len(lately) and float(np.ptp(lately[:, :-1], axis=0).max()) > most:
+                return False
+        return True
+
+
+def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
+    """Return the arm that is named, or whose joints takes have, or raise UnusableInputError."""
+    if named:
+        return arm_named(named, "--arm")
+    for take in takes:
+        joints = _joints(take)
+        for arm in CELL_ARMS.values():
+            if set(joints) == set(arm.joint_names):
+                return arm_named(arm.name, "--arm")
+        raise UnusableInputError(
+            f"Take {take.info.uid} is of an arm with the joints {', '.join(joints) or 'unknown'}, "
+            f"which no simulated arm has. Name one with --arm: {', '.join(CELL_ARMS)}."
+        )
+    raise UnusableInputError("There are no takes. Record some first: gaploop record.")
+
+
+def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
+    """Return the logs of takes, one each, in their order: of telemetry, or else of frames.
+
+    Raises:
+        UnusableInputError: a take without goals, of another arm, in unknown units, too short, or
+            without motion.
+    """
+    logs = [_log(take, arm) for take in takes]
+    long_enough = [log for log in logs if len(log.t_s) > 3 and log.t_s[-1] >= SHORTEST_S]
+    if not long_enough:
+        raise UnusableInputError(
+            f"All {len(logs)} takes are shorter than {SHORTEST_S:g} s. Record longer ones."
+        )
+    moved = max(float(np.ptp(log.goal_rad[:, :-1], axis=0).max()) for log in long_enough)
+    if moved < LEAST_MOTION_RAD:
+        raise UnusableInputError(
+            f"No goal moves by more than {moved:.3f} rad: nothing can be told from an arm that "
+            "stands still. Record takes with motion."
+        )
+    return long_enough
+
+
+def encoder_step_rad(logs: Sequence[DriveLog]) -> float:
+    """Return the steps that readings come in [rad], or 0 where they don't come in any."""
+    columns = [
+        np.unique(np.round(np.concatenate([log.q_rad[:, j] for log in logs]), 6))
+        for j in range(logs[0].q_rad.shape[1] - 1)
+    ]
+    apart = [np.diff(values).min() for values in columns if len(values) > 3]
+    if not apart:
+        return 0.0
+    step = float(np.median(apart))
+    for _ in range(10):  # all readings are whole steps, so that their mean over these tells it
+        counts = [np.round(values / step) for values in columns]
+        both = np.concatenate(counts) @ np.concatenate(columns)
+        step = float(both / (np.concatenate(counts) @ np.concatenate(counts)))
+    off = np.concatenate([np.abs(v - np.round(v / step) * step) for v in columns])
+    return step if float(np.quantile(off, 0.9)) < 0.2 * step else 0.0
+
+
+def _joints(take: Take) -> tuple[str, ...]:
+    source = _telemetry_arm(take)
+    if source:
+        return take.telemetry.joints(source)
+    return tuple(name.removesuffix(".pos") for name in take.info.joint_names)
+
+
+def _telemetry_arm(take: Take) -> str:
+    """Return which arm of the telemetry was told goals and read; "" where none was."""
+    record = take.telemetry
+    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
+        if all(np.isfinite(record.stack(arm, q)).any() for q in ("sent_rad", "position_rad")):
+            return arm
+    return ""
+
+
+def _log(take: Take, arm: CellArm) -> DriveLog:
+    uid, joints = take.info.uid, _joints(take)
+    if set(joints) != set(arm.joint_names):
+        raise UnusableInputError(
+            f"Take {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
+            f"{', '.join(arm.joint_names)}. Name the right arm with --arm."
+        )
+    order = [joints.index(name) for name in arm.joint_names]
+    source = _telemetry_arm(take)
+    if source:
+        times = take.telemetry.t_s
+        sent = take.telemetry.stack(source, "sent_rad")[:, order]
+        read = take.telemetry.stack(source, "position_rad")[:, order]
+    else:
+        times, frames = take.frames.t_s, take.frames
+        sent = frames.sent if frames.sent.size and np.isfinite(frames.sent).any() else frames.action
+        if sent.shape != (len(times), len(joints)) or frames.state.shape != sent.shape:
+            raise UnusableInputError(
+                f"Take {uid} has no joint goals with readings: neither telemetry, nor action and "
+                "observation.state of the same joints. Record joint commands."
+            )
+        unit = take.info.units
+        if unit not in UNITS:
+            raise UnusableInputError(
+                f"Take {uid} doesn't state the units of its joints ({unit or 'none'}). Give "
+                "--units=degrees or --units=radians: degrees with the gripper from 0 to 100, as "
+                "LeRobot records with use_degrees; normalised joints can't be turned into angles."
+            )
+        sent, read = sent[:, order], frames.state[:, order]
+        if unit == "deg":
+            sent, read = from_degrees(sent, arm), from_degrees(read, arm)
+    good, told = np.isfinite(read).all(1), np.isfinite(sent).all(1)
+    if good.sum() < 4 or not told.any():
+        return DriveLog(uid, np.zeros(1), np.zeros((1, len(order))), np.zeros(1), sent[:1])
+    zero_s = float(times[good][0])
+    t_s, rows = times[good] - zero_s, [0]
+    for k in range(1, len(t_s)):
+        if t_s[k] - t_s[rows[-1]] >= READ_EVERY_S - 1e-4:
+            rows.append(k)
+    goal_t_s = np.maximum(times[told] - zero_s, 0.0)
+    return DriveLog(uid, t_s[rows], read[good][rows], goal_t_s, sent[told], not source)
+
+
+BATCH_STEPS: Final = 400_000
+"""So many steps are simulated at a time: 60 MB of states."""
+MOST_THREADS: Final = 8
+
+type Setting = Mapping[str, Values]
+"""Mechanism to values of its parameters, as `SimCell(parameters=…)` takes them."""
+
+
+class OpenLoopArm:
+    """Simulates settings of an arm's drives on logs; each begins at rest at its first reading."""
+
+    def __init__(self, arm: CellArm, logs: Sequence[DriveLog]) -> None:
+        self.arm, self.logs = arm, tuple(logs)
+        self._options = scene.SceneOptions(arm=arm)
+        alone = scene.CellModel(self._options)
+
+        @alone.edit
+        def strip(spec: mujoco.MjSpec) -> None:
+            for name in ("object", "target", "table"):
+                spec.delete(spec.body(name))
+            spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+
+        self._nominal: mujoco.MjModel = alone.compile()
+        # The cell, too, keeps goals within the joints' limits before anything else happens to them.
+        self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
+        threads = min(os.cpu_count() or 1, MOST_THREADS)
+        self._datas = [mujoco.MjData(self._nominal) for _ in range(threads)]
+
+    def readings(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
+        """Return what each setting's encoders would read [rad], log by log, shape (n, n_joints)."""
+        longest = sum(log.steps for log in self.logs)
+        at_once = max(1, BATCH_STEPS // max(longest, 1))
+        found: list[list[FloatArray]] = []
+        for begin in range(0, len(settings), at_once):
+            found += self._batch(settings[begin : begin + at_once])
+        return found
+
+    def _batch(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
+        models, commands, zeros = [], [], []
+        for setting in settings:
+            on = scene.cell_appliers(self._options)
+            put_into(on, (), setting)
+            model = copy.copy(self._nominal)  # drives change a compiled model; compiling is slower
+            on.model.put_on(model)
+            models.append(model)
+            commands.append(on.commands)
+            zeros.append(on.sensors.zero_rad)
+        zero, first = np.stack(zeros), models[0]
+        servos = [first.actuator(name).id for name in self.arm.joint_names]
+        qpos = [int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
+        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS  # the time, then positions
+        read = 1 + np.array(qpos)
+        found: list[list[FloatArray]] = [[] for _ in settings]
+        for log, points in zip(self.logs, self._set_points(commands), strict=True):
+            control = np.ones((len(models), log.steps, first.nu))
+            control[..., servos] = points - zero[:, None]
+            starts = []
+            for model, offset in zip(models, zero, strict=True):
+                data = mujoco.MjData(model)
+                data.qpos[qpos] = log.q_rad[0] - offset
+                scene.settle_gears(model, data)
+                starts.append(np.zeros(mujoco.mj_stateSize(model, kind)))
+                mujoco.mj_getState(model, data, starts[-1], kind)
+            after, _ = rollout.rollout(
+                models, self._datas, np.stack(starts), control, persistent_pool=True
+            )
+            # A row a physics step; readings lie between them.
+            place = log.t_s / TIMESTEP_S
+            row = np.minimum(place.astype(int), log.steps - 1)
+            share = np.clip(place - row, 0.0, 1.0)[:, None]
+            for k, offset in enumerate(zero):
+                path = np.concatenate([starts[k][None, read], after[k][:, read]]) + offset
+                found[k].append(np.asarray(path[row] + share * (path[row + 1] - path[row])))
+        return found
+
+    def _set_points(self, paths: Sequence[CommandPath]) -> list[FloatArray]:
+        """Return each log's set points [rad], shape (n_paths, steps, n_joints).
+
+        One command path does it for all logs and settings at once.
+        """
+        goals = [
+            np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
+            for log in self.logs
+        ]
+        shape = (len(self.logs), len(paths), goals[0].shape[2])
+        joined = CommandPath(TIMESTEP_S)
+        joined.play_rad = np.stack([np.broadcast_to(p.play_rad, shape[2:]) for p in paths])
+        joined.speed_limit_rad_s = np.stack(
+            [np.broadcast_to(p.speed_limit_rad_s, shape[2:]) for p in paths]
+        )
+        begins = np.stack([log.q_rad[0] for log in self.logs])
+        joined.reset(np.broadcast_to(begins[:, None], shape), [0])
+        if not joined.active:
+            return goals
+        longest = max(log.steps for log in self.logs)
+        padded = np.stack([np.pad(g, ((0, 0), (0, longest - g.shape[1]), (0, 0))) for g in goals])
+        for step in range(longest):
+            t_s = step * TIMESTEP_S
+            joined.push(t_s, padded[:, :, step])
+            padded[:, :, step] = joined.set_point(t_s)
+        return [p[:, : log.steps] for p, log in zip(padded, self.logs, strict=True)]

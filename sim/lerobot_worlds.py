@@ -1,0 +1,237 @@
+"""Any gymnasium environment by its id, and a scene of a file, as environments of LeRobot."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import gymnasium as gym
+import numpy as np
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.envs.configs import EnvConfig
+from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.sim.roles import numbers_in
+from gaploop.sim.scene_file import SceneWorld, load_scene
+from gaploop.sim.world import NOMINAL, GymWorld, WorldSpec
+
+SUCCESS_HELD_S: Final = 0.3
+"""An attempt ends once success has held this long [s]: long enough for a thing to fall over."""
+USUAL_STEPS: Final = 400
+CAMERA: Final = "camera"
+"""How a picture is called that the environment draws without naming it."""
+
+
+type Made = gym.Env[Any, Any]
+
+
+@EnvConfig.register_subclass("gym")
+@dataclass
+class GymEnvConfig(EnvConfig):  # type: ignore[misc]
+    """Any gymnasium environment.
+
+    Attributes:
+        gym: its id, such as FetchPickAndPlace-v4; my_package:MyEnv-v0 imports the package first.
+        kwargs: what gymnasium.make is given beside it, such as '{camera_name: corner2}'.
+        episode_length: steps after which an attempt is over; the environment's own unless given.
+    """
+
+    gym: str = ""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    episode_length: int | None = None
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return self.gym
+
+    @property
+    def gym_kwargs(self) -> dict[str, Any]:
+        """What gymnasium.make is given."""
+        return self.kwargs
+
+    def steps(self) -> int | None:
+        """Return after how many steps an attempt is over, as far as that is known by now."""
+        return self.episode_length
+
+    def make(self) -> Made:
+        """Make one as it is.
+
+        Raises:
+            UnusableInputError: no such id, or the environment can't be made.
+        """
+        if not self.gym:
+            raise UnusableInputError("Which environment? Name it: --env.gym=ID or package:ID.")
+        package, colon, _ = self.gym.partition(":")
+        try:
+            if colon:
+                importlib.import_module(package)
+            options = {"render_mode": "rgb_array", **self.kwargs}
+            try:
+                return gym.make(self.gym, disable_env_checker=True, **options)
+            except TypeError as error:
+                if "render_mode" not in str(error) or "render_mode" in self.kwargs:
+                    raise
+                return gym.make(self.gym, disable_env_checker=True, **self.kwargs)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UnusableInputError(
+                f"--env.gym={self.gym} can't be made ({reason}). Install its package, and write "
+                "package:ID where importing the package registers it."
+            ) from error
+
+
+@EnvConfig.register_subclass("scene")
+@dataclass
+class SceneEnvConfig(GymEnvConfig):
+    """A scene file (docs/start/my_simulation.md).
+
+    Attributes:
+        scene: its path.
+        episode_length: steps after which an attempt is over; by the file's max_s unless given.
+    """
+
+    scene: Path | None = None
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return str(self.scene)
+
+    def make(self) -> SceneWorld:
+        """Build it; UnusableInputError where the file doesn't fit its model."""
+        if self.scene is None:
+            raise UnusableInputError("Which scene? Name its file: --env.scene=scene.yaml.")
+        world = SceneWorld(scene := load_scene(self.scene))
+        self.episode_length = self.episode_length or round(scene.max_s * scene.fps)
+        return world
+
+
+class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
+    """A world as LeRobot's rollouts ask for it: episodes that end with success, named pictures.
+
+    Args:
+        raw: observations stay as they are, for a script that was written for the environment.
+    """
+
+    def __init__(self, world: GymWorld, max_steps: int | None, *, raw: bool = False) -> None:
+        super().__init__(world)
+        self.world, self._raw = world, raw
+        spec = world.env.spec
+        self._max_episode_steps = max_steps or (spec and spec.max_episode_steps) or USUAL_STEPS
+        self.task = self.task_description = world.instruction
+        self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
+        if raw and isinstance(world.unwrapped, SceneWorld):
+            world.unwrapped.draws = False
+        if not raw:
+            self.observation_space = _space(self.seen(world.reset(seed=0)[0]))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start an attempt."""
+        observation, info = self.world.reset(seed=seed, options=options)
+        self._steps = self._won_for = 0
+        return self.seen(observation), {**info, "is_success": False}
+
+    def step(self, action: Any) -> Any:
+        """Pass an action on; the attempt ends once success has held."""
+        shaped = np.asarray(action, dtype=self.action_space.dtype)
+        observation, reward, terminated, truncated, info = self.world.step(shaped)
+        self._steps += 1
+        self._won_for = self._won_for + 1 if self.world.success() else 0
+        held = self._won_for * self.world.period_s >= SUCCESS_HELD_S
+        late = truncated or self._steps >= self._max_episode_steps
+        over = bool(terminated or held)
+        won = held or (bool(terminated or late) and self._won_for > 0)
+        return self.seen(observation), reward, over, late and not over, {**info, "is_success": won}
+
+    def seen(self, observation: Any) -> Any:
+        """Return an observation as LeRobot reads it: `agent_pos` and `pixels`."""
+        keys = set(observation) if isinstance(observation, Mapping) else set()
+        if self._raw or keys & {"pixels", "agent_pos"}:
+            return observation
+        vectors = [value for _, value in numbers_in(observation)]
+        state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
+        pictures = pictures_in(observation)
+        if not pictures:
+            drawn = self.world.render()
+            pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
+        return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
+
+
+def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:
+    """Return the pictures of an observation by their names."""
+    if isinstance(observation, Mapping):
+        found = [pictures_in(value, str(key)) for key, value in observation.items()]
+        return {key: value for part in found for key, value in part.items()}
+    is_picture = isinstance(observation, np.ndarray) and observation.ndim == 3
+    return {name: observation} if is_picture and observation.dtype == np.uint8 else {}
+
+
+def _space(value: Any) -> gym.Space[Any]:
+    if isinstance(value, Mapping):
+        return gym.spaces.Dict({key: _space(v) for key, v in value.items()})
+    if value.dtype == np.uint8:
+        return gym.spaces.Box(0, 255, value.shape, np.uint8)
+    return gym.spaces.Box(-np.inf, np.inf, value.shape, value.dtype)
+
+
+def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[str, str]]:
+    """Return what a policy sees and sets, as LeRobot's `features` and `features_map`."""
+    features = {ACTION: PolicyFeature(FeatureType.ACTION, attempts.action_space.shape)}
+    names = {ACTION: ACTION}
+    spaces: Any = attempts.observation_space
+    for key, space in spaces.items():
+        if isinstance(space, gym.spaces.Dict):
+            for camera, picture in space.items():
+                features[f"{key}/{camera}"] = PolicyFeature(FeatureType.VISUAL, picture.shape)
+                names[f"{key}/{camera}"] = f"{OBS_IMAGES}.{camera}"
+        elif key == "agent_pos":
+            features[key] = PolicyFeature(FeatureType.STATE, space.shape)
+            names[key] = OBS_STATE
+    return features, names
+
+
+def attempts(
+    make: Callable[[], gym.Env[Any, Any]],
+    spec: WorldSpec = NOMINAL,
+    max_steps: Callable[[], int | None] = lambda: None,
+    *,
+    raw: bool = False,
+) -> GymAttempts:
+    """Make an environment, put a station's gaps into it, and have it rolled out."""
+    world = GymWorld(make, spec)
+    return GymAttempts(world, max_steps(), raw=raw)
+
+
+def vectors(
+    config: EnvConfig, spec: WorldSpec, *, raw: bool = False
+) -> dict[str, gym.vector.SyncVectorEnv]:
+    """Return an environment for each task of a configuration, with a station's gaps."""
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+    from lerobot.envs import make_env
+
+    def one(made: Callable[[], Any]) -> gym.vector.SyncVectorEnv:
+        return SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
+
+    if isinstance(config, GymEnvConfig):
+        return {"": one(partial(attempts, config.make, spec, config.steps, raw=raw))}
+
+    def inner(suite: str, task: int) -> gym.Env[Any, Any]:
+        vector: Any = make_env(config, n_envs=1)[suite][task]
+        made: Any = vector.envs[0]
+        made.vector = vector  # once nobody holds it, it closes what it made
+        return cast(gym.Env[Any, Any], made)
+
+    tasks = [(suite, task) for suite, made in make_env(config, n_envs=1).items() for task in made]
+    return {
+        f"{suite}/{task}" if len(tasks) > 1 else "": one(
+            partial(GymWorld, partial(inner, suite, task), spec)
+        )
+        for suite, task in tasks
+    }

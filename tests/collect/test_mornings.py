@@ -1,0 +1,78 @@
+"""What doctor keeps of a station from morning to morning, and says of test motions."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from gaploop.collect.mornings import MotionLog, check_history, check_motion
+from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
+from gaploop.core.statistics import Estimate
+from gaploop.datasets.absolute.findings import Figure
+from gaploop.teleop.checks.result import Level
+
+NAMES = ("shoulder_pan", "elbow", "wrist", "wrist_roll", "flange", "gripper")
+FIRST = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+
+
+def figures(offset_deg: float) -> list[Figure]:
+    size = Estimate(offset_deg, offset_deg - 0.05, offset_deg + 0.05)
+    return [Figure("offset", "elbow", "°", size, 0.5)]
+
+
+def test_what_changed_is_told_with_its_morning(tmp_path: Path) -> None:
+    station = tmp_path / "left.yaml"
+    offsets = (0.4, 0.45, 0.4, 3.1)
+    told = [
+        list(check_history(station, figures(v), FIRST + timedelta(days=n)))
+        for n, v in enumerate(offsets)
+    ]
+    assert [r.level for (r,) in told] == [Level.OK, Level.OK, Level.OK, Level.WARN]
+    assert "as on the 2 runs before, since Mon 2026-03-02" in told[2][0].found
+    assert "until Wed 2026-03-04" in told[3][0].found
+    lines = (tmp_path / "left.mornings.jsonl").read_text().splitlines()
+    assert len(lines) == 4
+    assert set(json.loads(lines[0])) == {"at", "figures"}
+
+
+def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "left.mornings.jsonl"
+    kept.write_text("no JSON\n{}\n")
+    (result,) = check_history(tmp_path / "left.yaml", figures(0.0), FIRST)
+    assert result.level is Level.WARN
+    assert "line 1" in result.found
+    assert kept.read_text() == "no JSON\n{}\n"
+
+
+def motions(offset_deg: float) -> MotionLog:
+    """Each joint goes out by 6 degrees, rests there, and comes back, as doctor moves them."""
+    log, t, home = MotionLog(), 0.0, np.full(6, 0.3)
+    off = np.radians([0, offset_deg, 0, 0, 0, 0])
+    noise, late = np.random.default_rng(0), [home] * 8
+    for joint in range(6):
+        out = home + 0.1 * np.eye(6)[joint]
+        rest = np.zeros(120)
+        ways = np.r_[rest, np.linspace(0, 1, 80), np.ones(120), np.linspace(1, 0, 80), rest]
+        for share in ways:
+            q = home + share * (out - home)
+            late.append(q)
+            reads = late[-8] + off + noise.normal(0, 2e-4, 6)
+            state = FollowerState(t, reads, *[np.zeros(6)] * 5, np.zeros(6, dtype=np.int64))
+            command = SafeCommand(q, q)
+            log.tick(Tick(0, t, 0.005, 0.0, LeaderSample(t, q), command, state, {}))
+            t += 0.005
+    return log
+
+
+def test_test_motions_go_through_the_tests_of_datasets() -> None:
+    for offset_deg, level in ((0.0, Level.OK), (4.0, Level.WARN)):
+        report = motions(offset_deg).report(NAMES)
+        assert report is not None
+        (result,) = check_motion(report)
+        assert result.level is level
+        offsets = {f.about: f.size.value for f in report.figures if f.what == "offset"}
+        assert abs(offsets["elbow"] - offset_deg) < 0.1
+    assert "At rest elbow stands off its command, by 4" in result.found

@@ -1,0 +1,33 @@
+"""A dataset on a Hub is checked from its tables, and the parts of its videos that are looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from loopback_hub import LoopbackHub
+
+from gaploop.datasets.hub.upload import Pushed
+from gaploop.scripts.cli import main
+
+
+def test_one_dataset_on_a_hub_shows_what_it_shows_here(
+    push: Callable[..., Pushed], hub: LoopbackHub, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tables are fetched, and of its videos the parts that are decoded, by ranges."""
+    push(dataset, "me/pick")
+    hub.log.clear()
+    assert main(["check", "me/pick", "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    main(["check", str(dataset), "--json"])
+    here = json.loads(capsys.readouterr().out)
+    for part in ("good", "untested"):
+        assert there[part] == here[part]
+    assert [s["kind"] for s in there["sentences"]] == [s["kind"] for s in here["sentences"]]
+    codes = [[f["code"] for f in one["findings"]] for one in (there, here)]
+    assert codes[0] == codes[1]
+    assert any(".mp4" in line for line in hub.log)
+    assert main(["check", "me/nothing"]) == 2
+    assert "me/nothing is no folder here" in capsys.readouterr().err
