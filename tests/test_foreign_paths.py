@@ -294,19 +294,14 @@ collect/publisher.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
-scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:_show | target / name | user
 scripts/edit.py:finish | target / name | user
-scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
-scripts/plan.py:_counted | folder / f'{name}.json' | user
-scripts/plan.py:_counted | folder / name | user
-scripts/plan.py:plan | folder / picture | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads
