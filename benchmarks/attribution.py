@@ -52,7 +52,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from benchmarks.corpus.pictures import draw
     from benchmarks.corpus.signals import corpus_references
     from benchmarks.corpus.study import failures, fit_corpus
-    from gaploop.failure_analysis.attribution.model import SHIPPED, shipped_model
+    from gaploop.failure_analysis.attribution import SHIPPED, shipped_model
 
     stations = draw_corpus(config.n or TAKES, config.seed, config.blind)
     takes = _takes(config, stations, folder)

@@ -1,6 +1,6 @@
 """Failure detection for three policy classes at equal elapsed time (sim-to-sim).
 
-Copy the so101_cell.json it writes to failure_analysis/live/: the score that ships.
+Copy the so101_cell.json it writes to failure_analysis/live_so101_cell.json: the score that ships.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from benchmarks.detection_rollouts import Rolled
-    from gaploop.failure_analysis.live.score import FailureScore, SignalTrack, Usual
+    from gaploop.failure_analysis.live import FailureScore, SignalTrack, Usual
 
 TRIALS: Final = 60
 RESAMPLES: Final = 2000
@@ -67,8 +67,7 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
     from dataclasses import replace
 
     from benchmarks.detection_rollouts import NOMINAL
-    from gaploop.failure_analysis.live.score import fit_score
-    from gaploop.failure_analysis.live.watch import SHIPPED
+    from gaploop.failure_analysis.live import SHIPPED, fit_score
     from gaploop.finetune.lerobot_policy import policy_id
 
     groups = [(_usual(v), [r.track for r in v]) for v in done.values()]
@@ -108,14 +107,14 @@ def row_at(track: SignalTrack, t_s: float) -> int:
 
 def _is_fit(rolls: Sequence[Rolled]) -> bool:
     """Say whether enough nominal takes went well to say what is usual."""
-    from gaploop.failure_analysis.live.score import LEAST_TAKES
+    from gaploop.failure_analysis.live import LEAST_TAKES
 
     went = sum(r.trial.part == "fit" and not r.track.failed for r in rolls)
     return went >= LEAST_TAKES
 
 
 def _usual(rolls: Sequence[Rolled]) -> Usual:
-    from gaploop.failure_analysis.live.score import Usual
+    from gaploop.failure_analysis.live import Usual
 
     return Usual.fit([r.track for r in rolls if r.trial.part == "fit" and not r.track.failed])
 
@@ -128,7 +127,7 @@ def _detector(
     seed: int,
 ) -> FailureScore:
     """Return the score of a class; its own failures are never looked at."""
-    from gaploop.failure_analysis.live.score import fit_score
+    from gaploop.failure_analysis.live import fit_score
 
     groups = [(usual[k], [r.track for r in v]) for k, v in others.items()]
     fit = [r.track for r in rolls if r.trial.part == "fit"]
@@ -148,7 +147,7 @@ def learn_weights(
         seed: draws the times.
 
     Returns:
-        Shape (2 * len(FEATURES),); the larger, the more a deviation says "failing".
+        Shape (2 * len(STREAMED),); the larger, the more a deviation says "failing".
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -186,7 +185,6 @@ def _class_result(
         "random forest on final signals": forest,
         "tracking error": _one("tracking_rms_rad"),
         "way left": _one("way_left_m"),
-        "plan change": _one("chunk_disagreement_rad"),
         "length": lambda track: track.t_s,
     }
     lengths = [float(t.t_s[-1]) for t in tracks]
@@ -241,9 +239,9 @@ def auroc(tracks: Sequence[SignalTrack], scores: Scores, share: float, seed: int
 
 
 def _one(name: str) -> Scores:
-    from gaploop.failure_analysis.live.score import FEATURES
+    from gaploop.failure_analysis.live_signals import STREAMED
 
-    return lambda track: track.values[:, FEATURES.index(name)]
+    return lambda track: track.values[:, STREAMED.index(name)]
 
 
 def _forest(tracks: Sequence[SignalTrack], seed: int) -> Scores:

@@ -25,7 +25,7 @@ def recorded(folder: Path) -> dict[str, list[Rolled]]:
     """
     from gaploop.core.files import read_json
     from gaploop.core.journal_format import read_journal
-    from gaploop.failure_analysis.live.watch import track_of
+    from gaploop.failure_analysis.live import track_of
 
     corpus = read_json(folder / "corpus.json")
     if not isinstance(corpus, dict) or corpus.get("schema") != SCHEMA:

@@ -14,8 +14,7 @@ from benchmarks.sight import by_tracker
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.live.score import SignalTrack
-from gaploop.failure_analysis.live.watch import PlannedChunk, SignalTracker
+from gaploop.failure_analysis.live import SignalTrack, SignalTracker
 
 if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
@@ -153,22 +152,20 @@ def _roll(name: str, policy: Any, rigs: _Rigs, trial: DetectionTrial, seed: int)
 
     rig, scene = rigs.of(trial), SCENES + 10_000 * seed + trial.scene
     rig.reset(scene)
-    leader, planned = _leader(name, policy, rig, scene)
-    tracker = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps, planned)
+    leader = _leader(name, policy, rig, scene)
+    tracker = SignalTracker(rig.follower.joint_names, rig.control_hz, rig.fps)
     eyes = _Eyes(rig)
     take = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(tracker, eyes))
     track = tracker.track(take.outcome is not Outcome.SUCCESS)
     return Rolled(trial, track, np.array(eyes.rows, dtype=np.float32))
 
 
-def _leader(
-    name: str, policy: Any, rig: EmbeddedRig, scene: int
-) -> tuple[Leader, PlannedChunk | None]:
+def _leader(name: str, policy: Any, rig: EmbeddedRig, scene: int) -> Leader:
     from gaploop.collect.policy_leader import PolicyLeader
 
     if name == "scripted":
-        return by_tracker(rig.cell, scene), None
-    return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz), lambda: policy.chunk
+        return by_tracker(rig.cell, scene)
+    return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
 
 
 class _Eyes:

@@ -95,8 +95,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.core.journal_format import read_journal
-    from gaploop.failure_analysis.evidence_tiers import limited_to_tier
     from gaploop.failure_analysis.reference import build_reference, shipped_reference
+    from gaploop.failure_analysis.station import limited_to_tier
     from gaploop.sim.gaps import draw_gaps
 
     rng = np.random.default_rng([config.seed, k, 77])
@@ -259,8 +259,8 @@ def _record(
 
 def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
     from gaploop.failure_analysis.diagnosis import diagnose
-    from gaploop.failure_analysis.evidence_tiers import limited_to_tier
     from gaploop.failure_analysis.reference import Reference
+    from gaploop.failure_analysis.station import limited_to_tier
 
     usual = reference or Reference("no reference", 0, {})  # no demonstration went well
     return diagnose([limited_to_tier(t, tier) for t in takes], usual)

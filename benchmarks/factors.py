@@ -36,7 +36,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def _study(path: Path) -> dict[str, Any]:
     from benchmarks.factors_lessons import FACTORS, counted_once, study_lessons
     from gaploop.core.files import sha256
-    from gaploop.failure_analysis.cohort.trials import Columns, read_trials
+    from gaploop.failure_analysis.trials import Columns, read_trials
 
     rows = read_trials(path, Columns(factors=FACTORS))
     lessons = study_lessons(rows)

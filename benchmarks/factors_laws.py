@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import expit
 
 from gaploop.core.statistics import rate
-from gaploop.failure_analysis.cohort.compare import change, matched
-from gaploop.failure_analysis.cohort.factors import factor_table
-from gaploop.failure_analysis.cohort.trials import Trials
+from gaploop.failure_analysis.cohort import change, matched
+from gaploop.failure_analysis.factors import factor_table
+from gaploop.failure_analysis.trials import Trials
 
 COSTS: Final = {"lighting": {"dim": -0.5}, "distractors": {"2": -1.0, "4": -2.0}}
 """Planted effects, in log odds."""

@@ -16,8 +16,7 @@ WORDS: Final = {
 def picture(cells: Sequence[Mapping[str, Any]]) -> bytes:
     """Return a row for each cell, a dot with its 95 % interval for each policy, as a PNG."""
 
-    from gaploop.failure_analysis.report.figures import new_figure
-    from gaploop.failure_analysis.report.page import figure_png
+    from gaploop.failure_analysis.report.page import figure_png, new_figure
 
     with new_figure(8.4, 0.5 * len(cells) + 1.4) as (figure, axes):
         for place, cell in enumerate(cells):

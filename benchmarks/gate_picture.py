@@ -19,8 +19,7 @@ def picture(stored: Flags) -> bytes:
     """
     import numpy as np
 
-    from gaploop.failure_analysis.report.figures import new_figure
-    from gaploop.failure_analysis.report.page import figure_png
+    from gaploop.failure_analysis.report.page import figure_png, new_figure
     from gaploop.finetune.evaluation import wilson
 
     retrains, scenes = stored.shape

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from gaploop.sim.cell import SimCell
 
 MECHANISMS: Final[Mapping[str, frozenset[str]]] = {
-    "visual_domain.exposure": frozenset({"light"}),
-    "visual_domain.colour_cast": frozenset({"colour"}),
+    "visual_domain.exposure": frozenset({"exposure"}),
+    "visual_domain.colour_cast": frozenset({"white_balance"}),
     "visual_domain.blur": frozenset({"sharpness"}),
-    "visual_domain.lens": frozenset({"light", "sharpness"}),
-    "visual_domain.glare": frozenset({"light", "cover", "unfamiliar"}),
-    "visual_domain.banding": frozenset({"light"}),
+    "visual_domain.lens": frozenset({"exposure", "vignette", "sharpness"}),
     "spatial_geometry.camera_pose": frozenset({"moved"}),
-    "environmental_complexity.clutter": frozenset({"unfamiliar"}),
-    "environmental_complexity.similar": frozenset({"unfamiliar"}),
+    "environmental_complexity.clutter": frozenset({"cover", "unfamiliar"}),
+    "environmental_complexity.similar": frozenset({"cover", "unfamiliar"}),
     "environmental_complexity.occluder": frozenset({"cover", "unfamiliar"}),
 }
 """What is injected, and the kinds of finding that name it."""
@@ -65,17 +63,20 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             finally:
                 cell.close()
 
-        usual = CameraReference.build(takes(0, TRAINING), "nominal takes", asked)
+        training = list(takes(0, TRAINING))
+        usual = CameraReference.build(training, "nominal takes", asked)
         if usual is None:
             raise ValueError("the policy looks at no pictures")
         usual.save(folder / "cameras.npz")
         nominal = list(takes(1000, n * STATION))
         for start in range(0, len(nominal), STATION):
-            found = kinds(usual, asked, nominal[start : start + STATION])
+            found = kinds(training, usual, asked, nominal[start : start + STATION])
             rows.append({"mechanism": "", "severity": 0.0, "kinds": found})
         for k, (mechanism, severity, seed) in enumerate(cells):
             injected = {"gaps": {mechanism: severity}, "gap_seed": seed}
-            found = kinds(usual, asked, list(takes(2000 + STATION * k, STATION, **injected)))
+            found = kinds(
+                training, usual, asked, list(takes(2000 + STATION * k, STATION, **injected))
+            )
             rows.append({"mechanism": mechanism, "severity": severity, "kinds": found})
             write_json(folder / "stations.json", rows)
     return {"stations": rows, "reference_bytes": (folder / "cameras.npz").stat().st_size,
@@ -125,13 +126,18 @@ def attempt(cell: SimCell, seed: int) -> Take:
     return Take(info, Outcome.FAILURE, frames, nothing, cameras=cameras)
 
 
-def kinds(usual: CameraReference, asked: PolicyProbe, takes: list[Take]) -> list[str]:
-    """Return the kinds of finding about a station's takes."""
+def kinds(
+    training: list[Take], usual: CameraReference, asked: PolicyProbe, takes: list[Take]
+) -> list[str]:
+    """Return what is found about a station's takes: questions answered by yes, and kinds."""
+    from gaploop.failure_analysis.camera_check import check_takes
     from gaploop.failure_analysis.views.policy_view import ask
 
     traces = {t.info.uid: ask(t, asked, None, usual.patches) for t in takes}
     shown = {uid: trace.cameras for uid, trace in traces.items() if trace is not None}
-    return sorted({finding.kind for finding in usual.station(shown).findings})
+    checked = check_takes(training, takes, "nominal takes")
+    changed = {question for _, question in checked.found} if checked is not None else set()
+    return sorted(changed | {finding.kind for finding in usual.station(shown).findings})
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -166,7 +166,7 @@ def _with_less(take: Take) -> dict[str, Take]:
 
 
 def _call(take: Take) -> tuple[str, str]:
-    from gaploop.failure_analysis.modes.rules import failure_mode
+    from gaploop.failure_analysis.modes import failure_mode
     from gaploop.failure_analysis.signals.registry import measure as signals
     from gaploop.failure_analysis.views.view import TakeView
 

@@ -24,7 +24,7 @@ from gaploop.core.statistics import rate
 from gaploop.core.take import Take
 from gaploop.datasets.layout import is_dataset
 from gaploop.datasets.sources import load_takes
-from gaploop.failure_analysis.camera_check import Answer, CameraCheck, KnownCamera
+from gaploop.failure_analysis.camera_check import CameraCheck, KnownCamera, YesNo
 from gaploop.failure_analysis.views.camera_samples import CameraSamples, of_pictures, sample
 
 log = logging.getLogger(__name__)
@@ -79,15 +79,6 @@ def _covered(picture: Image, share: float) -> Image:
     return out
 
 
-def _dirty(picture: Image, radius: float) -> Image:
-    h, w = picture.shape[:2]
-    spot = np.zeros((h, w), dtype=np.float32)
-    cv2.circle(spot, (int(0.35 * w), int(0.4 * h)), int(radius * w), 1.0, -1)
-    spot = cv2.GaussianBlur(spot, (0, 0), 0.02 * w)[..., None]
-    soft = _pixels(cv2.GaussianBlur(picture, (0, 0), 0.02 * w)) * 0.9 + 12.0
-    return _done(soft * spot + _pixels(picture) * (1 - spot))
-
-
 def _noisy(picture: Image, sigma: float, row: int) -> Image:
     rng = np.random.default_rng(row)
     return _done(_pixels(picture) + rng.normal(0, sigma, picture.shape))
@@ -122,7 +113,6 @@ ALTERATIONS: Final[dict[str, tuple[str, tuple[float, float, float], Alteration]]
     "turned [deg]": ("moved", (1.5, 3.0, 6.0), lambda p, _, s: _warped(p, turn_deg=s)),
     "cropped [share]": ("crop", (0.03, 0.08, 0.15), lambda p, _, s: _warped(p, scale=1 / (1 - s))),
     "cover [share]": ("cover", (0.03, 0.08, 0.2), lambda p, _, s: _covered(p, s)),
-    "dirt [radius, share]": ("dirt", (0.06, 0.12, 0.2), lambda p, _, s: _dirty(p, s)),
 }  # fmt: skip
 """Name and unit to the question that it is about, its strengths and itself; swapped is apart."""
 BESIDE: Final[dict[str, frozenset[str]]] = {
@@ -132,8 +122,7 @@ BESIDE: Final[dict[str, frozenset[str]]] = {
     "crop": frozenset({"moved", "sharpness"}),
     "vignette": frozenset({"exposure", "haze"}),
     "local_light": frozenset({"exposure", "haze", "vignette"}),
-    "cover": frozenset({"exposure", "haze", "vignette", "local_light", "dirt", "sharpness"}),
-    "dirt": frozenset({"cover", "haze", "sharpness"}),
+    "cover": frozenset({"exposure", "haze", "vignette", "local_light", "sharpness"}),
     "sharpness": frozenset({"noise"}),
     "noise": frozenset({"sharpness", "haze"}),
     "white_balance": frozenset({"exposure"}),
@@ -173,7 +162,7 @@ def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
     for name, camera in check.cameras.items():
         own = [[a for a in answers if a.camera == name] for answers in told]
         wrong = [
-            [a.question for a in answers if a.answer is Answer.YES] for answers in own if answers
+            [a.question for a in answers if a.answer is YesNo.YES] for answers in own if answers
         ]
         altered = {}
         for about, (question, strengths, change) in ALTERATIONS.items():
@@ -191,11 +180,11 @@ def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
                     if name not in seen:
                         continue
                     answers = camera.judge(seen[name])
-                    yes = {a.question for a in answers if a.answer is Answer.YES}
+                    yes = {a.question for a in answers if a.answer is YesNo.YES}
                     n += 1
                     found += question in yes
                     unknown += any(
-                        a.question == question and a.answer is Answer.UNKNOWN for a in answers
+                        a.question == question and a.answer is YesNo.UNKNOWN for a in answers
                     )
                     false += bool(yes - {question} - BESIDE.get(question, frozenset()))
                 log.debug("%s %s %g: %d of %d", name, about, strength, found, n)
@@ -220,7 +209,7 @@ def _dataset(root: Path, altered_takes: int) -> dict[str, Any]:
 
 
 def _says_swapped(answers: list[Any]) -> bool:
-    return any(a.question == "swapped" and a.answer is Answer.YES for a in answers)
+    return any(a.question == "swapped" and a.answer is YesNo.YES for a in answers)
 
 
 def _by_light(path: Path) -> bool:
@@ -242,7 +231,7 @@ def _lights(path: Path) -> dict[str, Any]:
             others = [s for name, shown in lights.items() if name != light for s in shown]
             known = KnownCamera(camera, reference)
             yes = Counter(
-                a.question for s in others for a in known.judge(s) if a.answer is Answer.YES
+                a.question for s in others for a in known.judge(s) if a.answer is YesNo.YES
             )
             rows.append({"camera": camera, "light": light, "reference": len(reference),
                          "judged": len(others), "yes": dict(yes)})  # fmt: skip

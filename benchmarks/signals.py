@@ -76,7 +76,7 @@ def _replay(
     ticks: Sequence[Tick], joints: Sequence[str], control_hz: float, fps: float
 ) -> tuple[float, np.ndarray[Any, np.dtype[np.float64]]]:
     """Return processor time per turn and wall time of each turn [µs]."""
-    from gaploop.failure_analysis.live.watch import FailureWatch, shipped_score
+    from gaploop.failure_analysis.live import FailureWatch, shipped_score
 
     watch = FailureWatch(shipped_score(), joints, control_hz, fps)
     for tick in ticks[:10]:  # the arm's model is built once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gaploop.failure_analysis.live.signals import STREAMED
+from gaploop.failure_analysis.live_signals import STREAMED
 from gaploop.failure_analysis.signals.registry import SOURCES, Signal, registry
 
 CHANNELS: Final = {

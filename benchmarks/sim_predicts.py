@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.bench import BenchConfig
     from benchmarks.gate_tests import Numbers
-    from gaploop.failure_analysis.cohort.trials import Trials
+    from gaploop.failure_analysis.trials import Trials
 
 BASE: Final = "base"
 """The evaluation setting that is like the training; all others are out of distribution."""
@@ -37,7 +37,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
 
     from benchmarks.factors_lessons import FACTORS, counted_once
     from gaploop.core.files import sha256
-    from gaploop.failure_analysis.cohort.trials import Columns, read_trials
+    from gaploop.failure_analysis.trials import Columns, read_trials
 
     rng = np.random.default_rng(config.seed)
     if config.trials is None and config.data is not None and config.data.suffix == ".parquet":

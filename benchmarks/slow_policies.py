@@ -189,8 +189,7 @@ def _words(cell: Mapping[str, Any]) -> str:
 def picture(result: Mapping[str, Any]) -> bytes:
     """Return success and jerk against inference time as a PNG."""
 
-    from gaploop.failure_analysis.report.figures import new_figure
-    from gaploop.failure_analysis.report.page import figure_png
+    from gaploop.failure_analysis.report.page import figure_png, new_figure
 
     colours = dict(zip(MODES, ("#9aa0a6", "#f29900", "#1a73e8"), strict=True))
     with new_figure(8.4, 3.0) as (figure, axes):

@@ -195,8 +195,8 @@ class _Station:
     def _planned(self) -> _Done:
         from gaploop.core.journal_format import take_folders
         from gaploop.failure_analysis.planning.effort import effort_from
-        from gaploop.failure_analysis.planning.offers import OPERATOR_H, PlanContext
         from gaploop.failure_analysis.planning.plan import FIND_OUT
+        from gaploop.failure_analysis.planning.remedies import OPERATOR_H, PlanContext
         from gaploop.finetune.closed_loop import DIAGNOSIS, TWIN, plan_for, roll_out_and_diagnose
 
         twin, path = self._twin(), self.folder / "plan.yaml"
@@ -246,10 +246,10 @@ class _Station:
         from gaploop.collect.campaign import Quota
         from gaploop.core.plan import Plan, PlanItem
         from gaploop.core.twin import around_twin
-        from gaploop.failure_analysis.planning import offers
+        from gaploop.failure_analysis.planning import remedies
         from gaploop.finetune.closed_loop import TargetCell
 
-        twin, hours = self._twin(), PROBE_H + offers.OPERATOR_H.value
+        twin, hours = self._twin(), PROBE_H + remedies.OPERATOR_H.value
         drives = [m for m in twin.mechanisms if m.startswith("actuator_response.")]
         if arm == "drives_only" and len(drives) == len(twin.mechanisms):
             arm = "resimulate"
@@ -266,14 +266,14 @@ class _Station:
         if known:
             drawn = around_twin(twin) if arm == "around_twin" else None
             there = TargetCell({}, 0, parameters=known, randomise=drawn)
-            cells.append((f"{arm}_takes", there, offers.TAKES))
+            cells.append((f"{arm}_takes", there, remedies.TAKES))
         made = self._learned(arm, self.folder, [(n, c, [Quota(k)]) for n, c, k in cells])
         return replace(made, hours=hours if cells else PROBE_H, takes=5 * (arm == "plus_5"))
 
     def _randomised(self, arm: str) -> _Done:
         """Return the policy that all stations share."""
         from gaploop.collect.campaign import Quota
-        from gaploop.failure_analysis.planning.offers import OPERATOR_H, RANDOMISED_TAKES
+        from gaploop.failure_analysis.planning.remedies import OPERATOR_H, RANDOMISED_TAKES
         from gaploop.finetune.closed_loop import NOTHING, TargetCell
         from gaploop.sim.randomise import preset
 
@@ -316,7 +316,7 @@ class _Station:
     def _oracle(self) -> _Done:
         """Return what comes of the true parameters."""
         from gaploop.core.twin import Twin, TwinParameter, save_twin
-        from gaploop.failure_analysis.planning.offers import DELAY, LIGHT, READ
+        from gaploop.failure_analysis.planning.remedies import DELAY, LIGHT, READ
         from gaploop.finetune.recalibration import POLICY, recalibrate
         from gaploop.sim.gaps import draw_gaps, mechanism_named
 
@@ -365,8 +365,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
 def _picture(figures: Mapping[str, Any]) -> bytes:
     """Draw success over the dimensions that commands can fix, and over all nine, by arm."""
 
-    from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, new_figure
-    from gaploop.failure_analysis.report.page import figure_png
+    from gaploop.failure_analysis.report.page import ACCENT, PALE, SOFT, figure_png, new_figure
 
     with new_figure(7.6, 0.5 + 0.32 * len(figures)) as (drawn, axes):
         for y, found in enumerate(figures.values()):

@@ -7,6 +7,7 @@ register, so that a withdrawal finds what was trained on them or shows them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import platform
 import sys
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 from gaploop.core.consent import Place, note_made_from
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import read_json, uuid7, write_json
+from gaploop.core.files import read_json, sha256, uuid7, write_json
+from gaploop.core.take import Take
 
 RUN: Final = "run.json"
 SCHEMA: Final = "gaploop.run.v1"
@@ -121,3 +123,17 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "absent"
     return found
+
+
+def takes_input(source: Path, takes: Iterable[Take]) -> dict[str, Any]:
+    """Return how `run.json` names a set of takes: by uid, outcome and length, not by its bytes."""
+    digest, uids = hashlib.sha256(), []
+    for take in takes:
+        uids.append(take.info.uid)
+        digest.update(f"{take.info.uid} {take.outcome} {take.duration_s:.6f}\n".encode())
+    return {"root": str(source), "takes": len(uids), "uids": uids, "hash": digest.hexdigest()}
+
+
+def file_input(path: Path, id_: str = "") -> dict[str, Any]:
+    """Return how `run.json` names a file."""
+    return {"root": str(path), "id": id_, "hash": sha256(path)}

@@ -30,8 +30,10 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
     WIDTH,
+    CameraLook,
     CameraSamples,
-    brightness,
+    by_cells,
+    lasting_edges,
     sample,
 )
 from gaploop.failure_analysis.views.pictures import Grey, Similarity, register
@@ -48,10 +50,6 @@ NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
 """Mean grey level of a take below which it shows nothing."""
-CELL: Final = 8
-"""Side of a cell, of a kept picture [pixels]."""
-STILL: Final = 0.06
-"""Stops by which a pixel's brightness may typically vary over a take and count as still."""
 FIXED: Final = 0.5
 """Share of a picture that stands still from which on the camera does."""
 EDGE: Final = 0.6
@@ -62,8 +60,6 @@ ALIKE: Final = 0.5
 """Correlation there from which on one picture lies on another."""
 MOSTLY: Final = 0.6
 """The same of the middle one of all cells from which on the camera stands about where it stood."""
-NO_OTHER: Final = 3.0
-"""Spreads of brightness below which soft cells still show the same."""
 ENOUGH: Final = 0.8
 """The same from which on no other start is tried."""
 
@@ -79,7 +75,7 @@ class Kind(StrEnum):
     HEAD = "moves, but not with the joints"
 
 
-class Answer(StrEnum):
+class YesNo(StrEnum):
     """To one question about one camera."""
 
     YES = "yes"
@@ -88,7 +84,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Question:
+class CameraQuestion:
     """One thing that may have happened to a camera.
 
     Attributes:
@@ -107,31 +103,31 @@ class Question:
 
 
 _SPACE: Final = GapDimension.SPATIAL_GEOMETRY
-QUESTIONS: Final[Mapping[str, Question]] = {
-    "exposure": Question("is {more} exposed", ("light",), "stops", 0.5),
-    "white_balance": Question("has another white balance", ("red", "blue"), "stops", 0.3),
-    "haze": Question("has {more} contrast in the shadows", ("haze",), "stops", 0.5),
-    "vignette": Question("is {more} dark in its corners", ("vignette",), "stops", 0.4),
-    "local_light": Question("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
-    "flicker": Question("flickers {more}", ("flicker", "bands"), "log", 1.0),
-    "sharpness": Question("is {more} sharp", ("sharpness",), "log", 0.3),
-    "noise": Question(
+QUESTIONS: Final[Mapping[str, CameraQuestion]] = {
+    "exposure": CameraQuestion("is {more} exposed", ("light",), "stops", 0.5),
+    "white_balance": CameraQuestion("has another white balance", ("red", "blue"), "stops", 0.3),
+    "haze": CameraQuestion("has {more} contrast in the shadows", ("haze",), "stops", 0.5),
+    "vignette": CameraQuestion("is {more} dark in its corners", ("vignette",), "stops", 0.4),
+    "local_light": CameraQuestion("is lit from another side", ("slope_x", "slope_y"), "stops", 0.5),
+    "flicker": CameraQuestion("flickers {more}", ("flicker", "bands"), "log", 1.0),
+    "sharpness": CameraQuestion("is {more} sharp", ("sharpness",), "log", 0.3),
+    "noise": CameraQuestion(
         "is {more} noisy", ("noise",), "log", 0.7, GapDimension.SENSOR_NOISE
     ),
-    "moved": Question(
+    "moved": CameraQuestion(
         "has moved", ("right", "down", "turn"), "% of its width or degrees", 3.0, _SPACE
     ),
-    "crop": Question("shows a larger or smaller cut", ("scale",), "%", 5.0, _SPACE),
-    "cover": Question("is covered in part, or something new stands before it", ("cover",), "", 3.0),
-    # Spots on real pictures went unseen at every strength tried: what isn't found may be there.
-    "dirt": Question("is soft in part, as with dirt on its lens", ("dirt",), "", 0.0),
+    "crop": CameraQuestion("shows a larger or smaller cut", ("scale",), "%", 5.0, _SPACE),
+    "cover": CameraQuestion(
+        "is covered in part, or something new stands before it", ("cover",), "", 3.0
+    ),
 }  # fmt: skip
-BY_PLACE: Final = ("vignette", "local_light", "cover", "dirt")
+BY_PLACE: Final = ("vignette", "local_light", "cover")
 """Questions told by cells of the picture, which must show the same places."""
 FLOORS: Final[Mapping[str, float]] = {
     "light": 0.02, "red": 0.01, "blue": 0.01, "haze": 0.03, "vignette": 0.02, "slope_x": 0.02,
     "slope_y": 0.02, "flicker": 0.1, "bands": 0.1, "sharpness": 0.02, "noise": 0.05,
-    "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "cover": 0.1, "dirt": 0.1,
+    "right": 0.08, "down": 0.08, "turn": 0.06, "scale": 0.1, "cover": 0.1,
     "match": 0.02,
 }  # fmt: skip
 """Spreads that can't be measured: one grey level, a tenth of a kept pixel."""
@@ -173,7 +169,7 @@ class CameraAnswer:
 
     camera: str
     question: str
-    answer: Answer
+    answer: YesNo
     number: str
     value: float
     reach: float
@@ -184,7 +180,7 @@ class CameraAnswer:
     def line(self) -> str:
         """The answer in one line."""
         asked = QUESTIONS.get(self.question)
-        if self.question == "swapped" and self.answer is Answer.UNKNOWN:
+        if self.question == "swapped" and self.answer is YesNo.UNKNOWN:
             return f"camera {self.camera}: can't tell whether it is swapped: {self.why}"
         if self.question == "swapped":
             return f"camera {self.camera} has changed places with {self.number}"
@@ -197,7 +193,7 @@ class CameraAnswer:
             self.number, f" {asked.unit}".rstrip()
         )
         size = f"{self.value:+.2g}{unit} ({self.number}; chance reaches {self.reach:.2g})"
-        if self.answer is Answer.UNKNOWN:
+        if self.answer is YesNo.UNKNOWN:
             return f"camera {self.camera}: can't tell whether it {words}: {self.why}"
         if self.where.size:
             rows, columns = np.nonzero(self.where)
@@ -225,7 +221,7 @@ class KnownCamera:
         self.measures = {
             key: np.concatenate([t.measures[key] for t in takes]) for key in takes[0].measures
         }
-        self.looks = [Look.of(t) for t in takes]
+        self.looks = [CameraLook.of(t) for t in takes]
         self.levels = np.concatenate([look.levels for look in self.looks])
         self.block = np.minimum(np.arange(len(takes)) * BLOCKS // max(len(takes), 1), BLOCKS - 1)
         if len(takes) <= BLOCKS:
@@ -260,7 +256,7 @@ class KnownCamera:
             return float("nan")
         return float(np.corrcoef(samples.change, expected)[0, 1])
 
-    def resembles(self, look: Look, left_out: int | None) -> float:
+    def resembles(self, look: CameraLook, left_out: int | None) -> float:
         """Return the correlation of a take's lasting edges with this camera's."""
         edges = self._still(tuple(self._others(left_out)))[2]
         return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
@@ -281,7 +277,7 @@ class KnownCamera:
         return [k for k in takes if left_out is None or self.block[k] != left_out]
 
     def compared(
-        self, samples: CameraSamples, look: Look, left_out: int | None = None
+        self, samples: CameraSamples, look: CameraLook, left_out: int | None = None
     ) -> tuple[dict[str, float], dict[str, FloatArray]]:
         """Return how a take differs from the reference, and by cells; a block may be left out."""
         others = self._others(left_out)
@@ -321,7 +317,6 @@ class KnownCamera:
                 "scale": 100.0 * (move.scale - 1.0),
             }
         maps["level"] = levels - surface
-        maps["detail"] = look.detail - np.median([self.looks[k].detail for k in others], axis=0)
         maps["motion"] = look.motion - np.median([self.looks[k].motion for k in others], axis=0)
         even = look.even if move is None or self.kind is not Kind.FIXED else _laid(look.even, move)
         maps["texture"] = _texture(even, base, mask)
@@ -353,7 +348,7 @@ class KnownCamera:
     def _cells(self) -> dict[str, tuple[FloatArray, FloatArray]]:
         """Middle and spread of each cell's numbers over reference takes."""
         found = {}
-        floors = {"level": 0.05, "detail": 0.1, "motion": 0.15, "texture": 0.05}
+        floors = {"level": 0.05, "motion": 0.15, "texture": 0.05}
         for key, floor in floors.items():
             rows = np.stack([maps[key] for _, maps in self._left_out])
             middle = np.median(rows, axis=0)
@@ -361,26 +356,23 @@ class KnownCamera:
             found[key] = middle, np.maximum(spread, floor)
         return found
 
-    def spots(self, maps: Mapping[str, FloatArray]) -> dict[str, tuple[float, FloatArray]]:
-        """Return how far the oddest patch of cells lies from usual, and which: cover and dirt."""
+    def cover(self, maps: Mapping[str, FloatArray]) -> tuple[float, FloatArray]:
+        """Return how far the oddest patch of cells lies from usual [log], and which cells show it.
+
+        Cells that show something else; of a camera that moves along, those that don't move with it.
+        """
         z = {key: (maps[key] - m) / s for key, (m, s) in self._cells.items()}
-        shown = np.maximum(-np.nan_to_num(z["texture"]), np.abs(z["level"]))
-        if self.kind is not Kind.FIXED:  # what moves along is no scene
-            shown = np.median(z["motion"]) - z["motion"]
-        soft = -(z["detail"] - np.median(z["detail"]))
-        found = {}
-        for key, parts in (("cover", shown), ("dirt", soft)):
-            patch = cv2.blur(parts.astype(np.float32), (3, 3), borderType=cv2.BORDER_REPLICATE)
-            worst = float(patch.max())
-            found[key] = float(np.log(max(worst, 1.0))), parts > 0.5 * worst
-        return {k: (v, w.astype(np.float64)) for k, (v, w) in found.items()}
+        odd = np.maximum(-np.nan_to_num(z["texture"]), np.abs(z["level"]))
+        if self.kind is not Kind.FIXED:
+            odd = np.median(z["motion"]) - z["motion"]
+        patch = cv2.blur(odd.astype(np.float32), (3, 3), borderType=cv2.BORDER_REPLICATE)
+        worst = float(patch.max())
+        return float(np.log(max(worst, 1.0))), (odd > 0.5 * worst).astype(np.float64)
 
     @cached_property
     def units(self) -> dict[str, Unit]:
         """How each number varies between reference takes."""
-        rows = []
-        for numbers, maps in self._left_out:
-            rows.append(numbers | {key: value for key, (value, _) in self.spots(maps).items()})
+        rows = [{**numbers, "cover": self.cover(maps)[0]} for numbers, maps in self._left_out]
         units, blocks = {}, len(set(self.block.tolist()))
         for key, floor in FLOORS.items():
             values = np.array([row[key] for row in rows if np.isfinite(row.get(key, np.nan))])
@@ -392,14 +384,14 @@ class KnownCamera:
         return units
 
     def judge(self, samples: CameraSamples) -> list[CameraAnswer]:
-        """Answer every question about this camera in a take."""
+        """YesNo every question about this camera in a take."""
         if len(self.takes) < LEAST:
             why = f"{len(self.takes)} takes to compare with; {LEAST} are needed"
             return [
-                CameraAnswer(self.name, q, Answer.UNKNOWN, "", np.nan, np.nan, why=why)
+                CameraAnswer(self.name, q, YesNo.UNKNOWN, "", np.nan, np.nan, why=why)
                 for q in QUESTIONS
             ]
-        look = Look.of(samples)
+        look = CameraLook.of(samples)
         numbers, maps = self.compared(samples, look)
         share = ERROR_RATE / len(FLOORS)
         answers = list[CameraAnswer]()
@@ -409,15 +401,14 @@ class KnownCamera:
             cut = "" if h * uw == w * uh else ": cropped or stretched"
             why = f"gives {w}x{h} pictures, usually {uw}x{uh}{cut}"
             answers.append(
-                CameraAnswer(self.name, "size", Answer.YES, "size", h * w / (uh * uw), 1.0, why=why)
+                CameraAnswer(self.name, "size", YesNo.YES, "size", h * w / (uh * uw), 1.0, why=why)
             )
-        spots = self.spots(maps)
-        numbers |= {key: value for key, (value, _) in spots.items()}
+        numbers["cover"], where = self.cover(maps)
         told = {q: self._answer(q, asked, numbers, share) for q, asked in QUESTIONS.items()}
         still = self.kind is not Kind.WRIST
         lit = ("exposure", "white_balance", "local_light")
         for asked in BY_PLACE:
-            if told[asked].answer is not Answer.YES:
+            if told[asked].answer is not YesNo.YES:
                 continue
             why = _unsure(
                 told, ("moved", "crop"), "it has moved", "where it looks" if still else ""
@@ -425,20 +416,13 @@ class KnownCamera:
             if not why and still and asked != "local_light":
                 why = _unsure(told, lit, "the light has changed", "light")
             if why:
-                told[asked] = replace(told[asked], answer=Answer.UNKNOWN, why=why)
-            elif asked in spots:
-                told[asked] = replace(told[asked], where=spots[asked][1])
-        if {told[q].answer for q in ("cover", "dirt")} == {Answer.YES}:
-            # A cover is another picture; dirt leaves the picture's brightness about as it is.
-            middle, spread = self._cells["level"]
-            other = np.abs(maps["level"] - middle) / spread
-            is_dirt = still and np.median(other[told["dirt"].where > 0]) < NO_OTHER
-            less = "cover" if is_dirt else "dirt"
-            told[less] = replace(told[less], answer=Answer.NO)
+                told[asked] = replace(told[asked], answer=YesNo.UNKNOWN, why=why)
+            elif asked == "cover":
+                told[asked] = replace(told[asked], where=where)
         return [*answers, *told.values()]
 
     def _answer(
-        self, asked: str, question: Question, numbers: Mapping[str, float], share: float
+        self, asked: str, question: CameraQuestion, numbers: Mapping[str, float], share: float
     ) -> CameraAnswer:
         found = list[tuple[float, str, float, float]]()
         unknown = ""
@@ -453,20 +437,20 @@ class KnownCamera:
             away, reach = value - unit.middle, unit.reach(share)
             found.append((abs(away) / reach, key, away, reach))
         if not found:
-            return CameraAnswer(self.name, asked, Answer.UNKNOWN, "", np.nan, np.nan, why=unknown)
+            return CameraAnswer(self.name, asked, YesNo.UNKNOWN, "", np.nan, np.nan, why=unknown)
         ratio, key, away, reach = max(found)
         match = self.units.get("match")
         laid = asked in ("moved", "crop") and match is not None and ratio > 1.0
         if laid and match and numbers["match"] < match.middle - 3.0 * match.spread:
             why = "what it is laid on looks different, too"
-            return CameraAnswer(self.name, asked, Answer.UNKNOWN, key, away, reach, why=why)
-        one_sided = key in ("cover", "dirt", "flicker", "bands")
+            return CameraAnswer(self.name, asked, YesNo.UNKNOWN, key, away, reach, why=why)
+        one_sided = key in ("cover", "flicker", "bands")
         if ratio > 1.0 and (away > 0 or not one_sided):
-            return CameraAnswer(self.name, asked, Answer.YES, key, away, reach)
+            return CameraAnswer(self.name, asked, YesNo.YES, key, away, reach)
         if unknown or max(r for _, _, _, r in found) > question.worth:
             why = unknown or f"{key} varies by {reach:.2g} {question.unit} by chance"
-            return CameraAnswer(self.name, asked, Answer.UNKNOWN, key, away, reach, why=why)
-        return CameraAnswer(self.name, asked, Answer.NO, key, away, reach)
+            return CameraAnswer(self.name, asked, YesNo.UNKNOWN, key, away, reach, why=why)
+        return CameraAnswer(self.name, asked, YesNo.NO, key, away, reach)
 
 
 def _unsure(
@@ -477,9 +461,9 @@ def _unsure(
     Where what `varies` is not named, only a yes counts.
     """
     answers = {told[q].answer for q in asked}
-    if Answer.YES in answers:
+    if YesNo.YES in answers:
         return changed
-    unknown = varies and Answer.UNKNOWN in answers
+    unknown = varies and YesNo.UNKNOWN in answers
     return f"{varies} varies too much between the reference takes" if unknown else ""
 
 
@@ -493,7 +477,7 @@ class CameraCheck:
         self.cameras = {camera.name: camera for camera in known if camera.takes}
 
     def judge(self, take: Mapping[str, CameraSamples]) -> list[CameraAnswer]:
-        """Answer every question about every camera of a take that the reference has, too."""
+        """YesNo every question about every camera of a take that the reference has, too."""
         shown = {name: samples for name, samples in take.items() if name in self.cameras}
         found = [a for name, samples in shown.items() for a in self.cameras[name].judge(samples)]
         for one, other in itertools.combinations(shown, 2):
@@ -515,7 +499,10 @@ class CameraCheck:
             return []
 
         def crossed(
-            of_a: CameraSamples, of_b: CameraSamples, looks: tuple[Look, Look], block: int | None
+            of_a: CameraSamples,
+            of_b: CameraSamples,
+            looks: tuple[CameraLook, CameraLook],
+            block: int | None,
         ) -> tuple[float, float]:
             moves = (
                 a.follows(of_b, block) + b.follows(of_a, block)
@@ -531,8 +518,10 @@ class CameraCheck:
             crossed(a.takes[k], b.takes[j], (a.looks[k], b.looks[j]), int(a.block[k]))
             for k, j in both
         ])  # fmt: skip
-        now = crossed(shown[one], shown[other], (Look.of(shown[one]), Look.of(shown[other])), None)
-        best, said = Answer.UNKNOWN, (float("nan"), float("nan"))
+        now = crossed(
+            shown[one], shown[other], (CameraLook.of(shown[one]), CameraLook.of(shown[other])), None
+        )
+        best, said = YesNo.UNKNOWN, (float("nan"), float("nan"))
         for value, known in zip(now, usual.T, strict=True):
             known = known[np.isfinite(known)]
             if len(known) < LEAST or not np.isfinite(value):
@@ -545,12 +534,10 @@ class CameraCheck:
             reach = unit.reach(ERROR_RATE / len(FLOORS))
             if unit.middle + reach > 0:  # straight and crossed look too alike to tell
                 continue
-            if best is not Answer.YES:
+            if best is not YesNo.YES:
                 said = value - unit.middle, reach
-                best = Answer.YES if value > 0 and value - unit.middle > reach else Answer.NO
-        why = (
-            "" if best is not Answer.UNKNOWN else f"{one} and {other} look and move too much alike"
-        )
+                best = YesNo.YES if value > 0 and value - unit.middle > reach else YesNo.NO
+        why = "" if best is not YesNo.UNKNOWN else f"{one} and {other} look and move too much alike"
         return [CameraAnswer(one, "swapped", best, other, *said, why=why)]
 
 
@@ -582,7 +569,7 @@ class CameraReport:
         result = {}
         for key in sorted(asked):
             every = self.answers(*key)
-            yes = [a for a in every if a.answer is Answer.YES]
+            yes = [a for a in every if a.answer is YesNo.YES]
             n, k = len(every), len(yes)
             by_chance = sum(
                 math.comb(n, j) * ERROR_RATE**j * (1 - ERROR_RATE) ** (n - j)
@@ -605,7 +592,7 @@ class CameraReport:
         for camera, kind in self.kinds.items():
             open_to = [
                 q.replace("_", " ") for q in QUESTIONS
-                if any(a.answer is Answer.UNKNOWN for a in self.answers(camera, q))
+                if any(a.answer is YesNo.UNKNOWN for a in self.answers(camera, q))
             ]  # fmt: skip
             if open_to:
                 lines.append(f"  {camera} ({kind}): can't tell {', '.join(open_to)}")
@@ -654,7 +641,7 @@ def check_takes(
         takes[take.info.uid] = tuple(check.judge(seen))
         for answer in takes[take.info.uid]:
             key, size = (answer.camera, answer.question), abs(answer.value) / (answer.reach or 1)
-            if answer.answer is Answer.YES and size > shown.get(key, (0.0,))[0]:
+            if answer.answer is YesNo.YES and size > shown.get(key, (0.0,))[0]:
                 usual = check.cameras[answer.camera]
                 shown[key] = size, take.info.uid, overlay(usual, seen[answer.camera], answer)
     if not any(takes.values()):
@@ -686,79 +673,12 @@ def overlay(camera: KnownCamera, samples: CameraSamples, answer: CameraAnswer) -
     elif answer.question in ("moved", "crop"):
         marked = np.zeros_like(picture)
         marked[..., 0] = 255 * camera.edges
-        marked[..., 1] = 255 * _edges(samples.pictures)
+        marked[..., 1] = 255 * lasting_edges(samples.pictures)
     return np.hstack([camera.usual, picture, marked])
-
-
-@dataclass(frozen=True)
-class Look:
-    """A take's pictures by cells and pixels.
-
-    Attributes:
-        levels: brightness of each cell of each picture [stops], shape (n, rows, columns).
-        even: the median picture, light evened out, shape (HEIGHT, WIDTH).
-        still: pixels that stand still over the take, shape (HEIGHT, WIDTH).
-        edges: edges that stay where they are over the take, 0 to 1, shape (HEIGHT, WIDTH).
-        detail: fine structure of each cell [log], shape (rows, columns).
-        motion: how much each cell's pixels change over the take [log], shape (rows, columns).
-    """
-
-    levels: FloatArray
-    even: Grey
-    still: NDArray[np.bool_]
-    edges: Grey
-    detail: FloatArray
-    motion: FloatArray
-
-    @classmethod
-    def of(cls, samples: CameraSamples) -> Look:
-        """Return the look of a take's pictures."""
-        stops = brightness(samples.pictures)
-        level = stops - np.median(stops, axis=(1, 2), keepdims=True)
-        middle = np.median(level, axis=0)
-        apart = np.median(np.abs(level - middle), axis=0)
-        alone = np.median(np.abs(stops - np.median(stops, axis=0)), axis=0)
-        fine = np.stack([
-            cv2.GaussianBlur(p, (0, 0), 0.8) - cv2.GaussianBlur(p, (0, 0), 2.0)
-            for p in stops.astype(np.float32)
-        ])  # fmt: skip
-        return cls(
-            np.stack([_cells(p) for p in stops]),
-            _even(middle),
-            apart < STILL,
-            _edges(samples.pictures),
-            np.log(_cells(np.median(np.abs(fine), axis=0)) + 0.005),
-            np.log(np.minimum(_cells(apart), _cells(alone)) + 0.01),
-        )
-
-
-def _edges(pictures: Image) -> Grey:
-    """Return edges that stay over pictures, in brightness and colour: median slopes, 0 to 1."""
-    logs = np.log2(pictures.astype(np.float32) + 4.0)
-    grey = logs @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
-    square = np.zeros((HEIGHT, WIDTH), dtype=np.float32)
-    for channel in (grey, logs[..., 0] - logs[..., 1], logs[..., 2] - logs[..., 1]):
-        smooth = [cv2.GaussianBlur(p, (0, 0), 1.0) for p in channel]
-        for k in (0, 1):
-            slopes = [cv2.Sobel(p, cv2.CV_32F, 1 - k, k, scale=0.125) for p in smooth]
-            square += np.median(slopes, axis=0) ** 2
-    return np.asarray(np.tanh(np.sqrt(square) / 0.05), dtype=np.float32)
 
 
 def _spread(picture: Grey) -> Grey:
     return np.asarray((picture - picture.mean()) / (picture.std() + 1e-6), dtype=np.float32)
-
-
-def _cells(picture: NDArray[np.floating]) -> FloatArray:
-    size = (WIDTH // CELL, HEIGHT // CELL)
-    reduced = cv2.resize(picture.astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    return np.asarray(reduced, dtype=np.float64)
-
-
-def _even(picture: FloatArray) -> Grey:
-    """Return a picture's structure with slow changes of light taken out."""
-    sharp = picture.astype(np.float32)
-    return np.asarray(sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16), dtype=np.float32)
 
 
 def _flicker(steps: FloatArray) -> float:
@@ -794,7 +714,9 @@ def _laid(picture: Grey, move: Similarity) -> Grey:
 def _texture(even: Grey, base: Grey, mask: NDArray[np.bool_]) -> FloatArray:
     """Return the correlation of each cell's structure with the reference's; NaN without any."""
     weight = mask.astype(np.float32)
-    one, two, both = (_cells(a * b * weight) for a, b in ((even, even), (base, base), (even, base)))
-    strong = two > (0.15**2) * np.maximum(_cells(weight), 0.1)
+    one, two, both = (
+        by_cells(a * b * weight) for a, b in ((even, even), (base, base), (even, base))
+    )
+    strong = two > (0.15**2) * np.maximum(by_cells(weight), 0.1)
     found = both / np.sqrt(np.maximum(one, 1e-4) * np.maximum(two, 1e-6))
-    return np.where(strong & (_cells(weight) > 0.3), np.clip(found, -1, 1), np.nan)
+    return np.where(strong & (by_cells(weight) > 0.3), np.clip(found, -1, 1), np.nan)

@@ -1,10 +1,10 @@
-"""What each camera shows, and what a policy makes of it, against the takes that it learned from.
+"""What a policy makes of what its cameras show, against the takes that it learned from.
 
-A `CameraReference` lies as `cameras.npz` beside the policy. A take is set against it camera by
-camera: light, colour, sharpness and noise by photometry; the camera's place by matched features
-(Lowe 2004) and RANSAC; and in the policy's own encoder by each cell's distance to the nearest of
-its training's (PatchCore, Roth et al. 2022, arXiv:2106.08265). What a station's takes share, such
-as dirt on a lens, is looked for in the median of their first pictures.
+A `CameraReference` lies as `cameras.npz` beside the policy: of each camera the usual picture, and
+where the cells of its pictures lie in the policy's own encoder. A take is set against it by each
+cell's distance to the nearest of training's (PatchCore, Roth et al. 2022, arXiv:2106.08265). Light,
+colour, dirt and covers are told by `camera_check`, from takes. Whether a camera has moved since, or
+another one hangs in its place, `gaploop doctor` asks by matched features (Lowe 2004) and RANSAC.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,59 +49,13 @@ LEAST_MATCHES: Final = 20
 """Features that lie alike in two pictures, from which on they show the same place."""
 LEAST_SHARE: Final = 0.4
 """Of the matched features; where fewer lie alike, chance may have arranged them."""
-NAMED_Z: Final = 5.0
-"""Spreads from usual from which on a station's camera is named."""
-UNFAMILIAR_Z: Final = 4.0
-"""The same of what the policy's encoder makes of its pictures, which chance moves less."""
-FLOORS: Final[Mapping[str, float]] = {
-    "brightness": 4.0, "contrast": 2.0, "saturation": 5.0, "cast_red": 0.02, "cast_blue": 0.03,
-    "sharpness": 0.06, "noise": 0.6, "corners": 0.03, "moved_px": 0.3, "scale": 0.002,
-    "turn_rad": 0.002, "unfamiliar": 0.05,
-}  # fmt: skip
-"""Spreads below these mean nothing; lengths in pixels of a 192 px picture."""
-KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    "brightness": ("light", ": {brighter}, median grey {value:.0f} of 255, usually {usual:.0f}"),
-    "contrast": (
-        "light", ": {more} contrast, grey levels spread by {value:.0f}, usually {usual:.0f}"
-    ),
-    "corners": (
-        "light", ": corners have {value:.2f} times the middle's light, usually {usual:.2f}"
-    ),
-    "saturation": ("colour", ": {more} colour, saturation {value:.0f} of 255, usually {usual:.0f}"),
-    "cast_red": ("colour", ": colours are cast along red ({value:+.2f} log, usually {usual:+.2f})"),
-    "cast_blue": (
-        "colour", ": colours are cast along blue ({value:+.2f} log, usually {usual:+.2f})"
-    ),
-    "sharpness": (
-        "sharpness", ": {more} sharp, edges {value:.2f} times the contrast, usually {usual:.2f}"
-    ),
-    "noise": ("noise", ": {more} noise, {value:.1f} grey levels, usually {usual:.1f}"),
-    **dict.fromkeys(
-        ("moved_px", "scale", "turn_rad"), ("moved", " has moved: its picture lies {way}")
-    ),
-    "unfamiliar": (
-        "unfamiliar",
-        ": pictures unlike those that the policy learned from, {value:.2f} of their reach, usually "
-        "{usual:.2f}",
-    ),
-}  # fmt: skip
-"""Measure to its kind and to what is said of a camera in which it is unusual."""
-OTHER_DIMENSIONS: Final = {
-    "noise": GapDimension.SENSOR_NOISE, "moved": GapDimension.SPATIAL_GEOMETRY,
-}  # fmt: skip
-"""Of kinds that don't speak for the visual domain."""
-PHOTOMETRY: Final = tuple(
-    key for key in FLOORS if key not in ("moved_px", "scale", "turn_rad", "unfamiliar")
-)
-CELLS: Final = 16
-"""Across a picture in which dirt and covers are looked for."""
-SOFT: Final = 0.45
-"""Share of its usual detail below which a cell is blurred, where the whole picture isn't."""
-COVERED: Final = 6.0
-"""Grey levels' spreads from usual above which a cell shows something else."""
-SPOT_CELLS: Final = 2
-AGREE: Final = 0.8
-"""Share of the takes that have to show it."""
+UNFAMILIAR: Final = "unfamiliar"
+SIGNAL: Final = "view_unfamiliar"
+"""Name in the registry of the same, of the camera where it is largest."""
+NAMED_Z: Final = 4.0
+"""Spreads from usual from which on a camera's pictures are said to be unfamiliar."""
+FLOOR: Final = 0.05
+"""A smaller spread means nothing."""
 
 
 @dataclass(frozen=True)
@@ -111,144 +65,66 @@ class UsualCamera:
     Attributes:
         size_px: height and width of its pictures.
         picture: median of the takes' first pictures, RGB, shape (192, 192, 3).
-        detail: usual detail of each cell of single first pictures, shape (CELLS, CELLS).
-        spread: how much takes' first pictures differ in it [grey levels], shape (CELLS, CELLS).
-        values: measure to its usual value and spread over takes.
-        patches: where the cells of its pictures lie in the policy's encoder, if it looks at any.
+        unfamiliar: how unfamiliar the pictures of a take usually are to the policy's encoder.
+        patches: where the cells of its pictures lie there; None if it looks at no pictures.
     """
 
     size_px: tuple[int, int]
     picture: Image
-    detail: FloatArray
-    spread: FloatArray
-    values: Mapping[str, UsualValue] = field(default_factory=dict)
+    unfamiliar: UsualValue | None = None
     patches: PatchSpace | None = None
 
-    def z(self, name: str, value: float) -> float:
-        """Return how many spreads a measure stands from usual; NaN where either is unknown."""
-        usual = self.values.get(name)
-        if usual is None or not np.isfinite(value):
+    def z(self, value: float) -> float:
+        """Return how many spreads a take's pictures are less familiar than usual; NaN: unknown."""
+        if self.unfamiliar is None:
             return float("nan")
-        return (value - usual.mean) / max(usual.std, FLOORS[name])
-
-    def measured(self, trace: CameraTrace) -> dict[str, float]:
-        """Return every measure of a take."""
-        values = {key: trace.photometry.get(key, np.nan) for key in PHOTOMETRY}
-        if (move := moved(self.picture, trace.first)) is not None:
-            values |= {"moved_px": float(np.hypot(*move.shift_px)), "scale": move.scale,
-                       "turn_rad": move.turn_rad}  # fmt: skip
-        if np.isfinite(trace.score).any():
-            values["unfamiliar"] = float(np.median(trace.score))
-        return values
-
-    def named(
-        self, name: str, values: Mapping[str, float], move: Similarity | None
-    ) -> list[CameraFinding]:
-        """Return what of a camera's measures is far from usual, the farthest of a kind."""
-        worst = dict[str, tuple[float, CameraFinding]]()
-        for key, value in values.items():
-            kind, words = KINDS[key]
-            z = self.z(key, value)
-            if not (z > UNFAMILIAR_Z if key == "unfamiliar" else abs(z) > NAMED_Z):
-                continue
-            usual = self.values[key].mean
-            said = f"camera {name}" + words.format(
-                value=value, usual=usual, more="more" if z > 0 else "less",
-                brighter="brighter" if z > 0 else "darker", way=describe_move(move) if move else "",
-            )  # fmt: skip
-            if abs(z) > worst.get(kind, (0.0, None))[0]:
-                worst[kind] = abs(z), CameraFinding(name, kind, said, value)
-        return [finding for _, finding in worst.values()]
-
-    def spots(self, name: str, firsts: NDArray[np.uint8]) -> list[CameraFinding]:
-        """Return where nearly all takes lack detail or show something else: dirt, a cover.
-
-        From their first pictures, shape (n, 192, 192, 3); from fewer than three nothing is told.
-        """
-        if len(firsts) < 3:
-            return []
-        move = moved(self.picture, still(firsts))
-        if move is not None:
-            flags, size = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, (SIZE_PX, SIZE_PX)
-            matrix, border = move.matrix(SIZE_PX), cv2.BORDER_REPLICATE
-            firsts = np.stack([
-                cv2.warpAffine(first, matrix, size, flags=flags, borderMode=border)
-                for first in firsts
-            ])  # fmt: skip
-        shares = [(detail(first) + 0.5) / (self.detail + 0.5) for first in firsts]
-        sharpest = np.quantile([s / np.median(s) for s in shares], AGREE, axis=0, method="higher")
-        apart = [_apart(first, self.picture) for first in firsts]
-        nearest = np.quantile(apart, 1.0 - AGREE, axis=0, method="lower")
-        other = nearest > COVERED * np.maximum(self.spread, 2.0)
-        soft = sharpest < SOFT
-        found = []
-        for kind, cells, words in (
-            ("dirt", soft & ~other, "is blurred"), ("cover", other, "shows something else"),
-        ):  # fmt: skip
-            _, labels, stats, _ = cv2.connectedComponentsWithStats(cells.astype(np.uint8))
-            sizes = stats[1:, cv2.CC_STAT_AREA]  # of connected patches of cells
-            if not len(sizes) or sizes.max() < SPOT_CELLS:
-                continue
-            where = labels == 1 + int(np.argmax(sizes))
-            row, column = (float(np.mean(axis)) / CELLS for axis in np.nonzero(where))
-            down = "upper " if row < 1 / 3 else "lower " if row > 2 / 3 else ""
-            across = "left" if column < 1 / 3 else "right" if column > 2 / 3 else "middle"
-            covers = float(where.mean())
-            message = f"camera {name}: {covers:.0%} of the picture {words}, {down}{across}"
-            found.append(CameraFinding(name, kind, message, covers))
-        return found
+        return (value - self.unfamiliar.mean) / max(self.unfamiliar.std, FLOOR)
 
 
 @dataclass(frozen=True)
 class CameraFinding:
-    """Something about one camera of a station, in one line, and how much, in that line's unit."""
+    """Something about one camera, in one line, and how much, in that line's unit."""
 
     camera: str
     kind: str
     message: str
     value: float
 
-    @property
-    def dimension(self) -> GapDimension:
-        """The gap dimension that it speaks for."""
-        return OTHER_DIMENSIONS.get(self.kind, GapDimension.VISUAL_DOMAIN)
-
 
 @dataclass(frozen=True)
 class StationCameras:
-    """What the cameras of a station showed in its failed takes, against a policy's training.
+    """What a policy makes of the cameras of a station in its failed takes.
 
     Attributes:
-        values: camera to measure to its median over the takes.
+        values: camera to the median over takes of how unfamiliar its pictures are.
         scores: camera to take to how unfamiliar its pictures are, every 0.1 s.
         worst: camera to the take whose pictures are least familiar, and what it showed.
     """
 
     reference: CameraReference
     findings: tuple[CameraFinding, ...]
-    values: Mapping[str, Mapping[str, float]]
+    values: Mapping[str, float]
     scores: Mapping[str, Mapping[str, FloatArray]]
     worst: Mapping[str, tuple[str, CameraTrace]]
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.cameras` of a diagnosis."""
         cameras = {}
-        for name, values in self.values.items():
+        for name, value in self.values.items():
             usual = self.reference.cameras[name]
             uid, trace = self.worst[name]
-            known = {key: value for key, value in values.items() if np.isfinite(value)}
+            known = usual.unfamiliar is not None and np.isfinite(value)
             cameras[name] = {
-                "values": {
-                    key: {"value": round(value, 4), "usual": round(usual.values[key].mean, 4),
-                          "spreads": round(usual.z(key, value), 2)}
-                    for key, value in known.items() if key in usual.values
-                },
+                "values": {UNFAMILIAR: {
+                    "value": round(value, 4), "usual": round(usual.unfamiliar.mean, 4),
+                    "spreads": round(usual.z(value), 2),
+                }} if known and usual.unfamiliar else {},
                 "findings": [
-                    {"kind": f.kind, "says": f.message, "dimension": f.dimension.value,
-                     "value": round(f.value, 4)}
+                    {"kind": f.kind, "says": f.message, "value": round(f.value, 4),
+                     "dimension": GapDimension.VISUAL_DOMAIN.value}
                     for f in self.findings if f.camera == name
                 ],
-                "unfamiliar": {
+                UNFAMILIAR: {
                     take: score.round(3).tolist() for take, score in self.scores[name].items()
                     if np.isfinite(score).all()
                 },
@@ -280,30 +156,19 @@ class CameraReference:
             return None
         chosen = np.unique(np.linspace(0, len(every) - 1, MOST_TAKES, dtype=int))
         looks = [_training_take(every[i], probe) for i in chosen]
-        cameras, measured = dict[str, UsualCamera](), [dict[str, dict[str, float]]() for _ in looks]
+        cameras, rows = dict[str, UsualCamera](), [dict[str, float]() for _ in looks]
         for camera in [n for n in looks[0] if all(n in seen for seen in looks)]:
             traces = [seen[camera][0] for seen in looks]
             maps = [seen[camera][1] for seen in looks]
-            firsts = np.stack([trace.first for trace in traces])
-            picture = still(firsts)
-            usual = UsualCamera(
-                traces[0].size_px,
-                picture,
-                np.median([detail(first) for first in firsts], axis=0),
-                np.percentile([_apart(first, picture) for first in firsts], 75, axis=0),
-                patches=PatchSpace.fit(maps) if maps[0] else None,
-            )
-            rows = []
-            for own, trace in enumerate(traces):
-                known = usual.patches
-                cells = [known.distance(m, own) for m in maps[own]] if known else []
-                score = np.array([unfamiliar(where) for where in cells])
-                rows.append(usual.measured(replace(trace, score=score)))
-                measured[own][camera] = rows[-1]
-            cameras[camera] = replace(usual, values=usual_values(rows, FLOORS))
-        found = cls(name, cameras, {})
-        signals = [found._signals(row) for row in measured]
-        return replace(found, signals=usual_values(signals, signals[0]))
+            space = PatchSpace.fit(maps) if maps[0] else None
+            for own, shown in enumerate(maps if space is not None else ()):
+                cells = [unfamiliar(space.distance(m, own)) for m in shown] if space else []
+                rows[own][camera] = float(np.median(cells))
+            usual = usual_values(rows, [camera]).get(camera)
+            picture = still(np.stack([trace.first for trace in traces]))
+            cameras[camera] = UsualCamera(traces[0].size_px, picture, usual, space)
+        most = [{SIGNAL: max(row.values(), default=float("nan"))} for row in rows]
+        return cls(name, cameras, usual_values(most, [SIGNAL]))
 
     @property
     def patches(self) -> dict[str, PatchSpace | None]:
@@ -312,44 +177,36 @@ class CameraReference:
 
     def measured(self, seen: Mapping[str, CameraTrace]) -> dict[str, float]:
         """Return the registry's signals of what a take's cameras showed."""
-        known = {n: c.measured(seen[n]) for n, c in self.cameras.items() if n in seen}
-        return self._signals(known)
-
-    def _signals(self, values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Return the signals of measures by camera: each of the camera where it is largest."""
-        off = [abs(self.cameras[n].z(key, row.get(key, np.nan))) for n, row in values.items()
-               for key in PHOTOMETRY]  # fmt: skip
-        return {
-            "view_unfamiliar": _largest(row.get("unfamiliar", np.nan) for row in values.values()),
-            "view_moved_px": _largest(row.get("moved_px", np.nan) for row in values.values()),
-            "view_light": _largest(off),
-        }
+        known = [seen[n].unfamiliar for n in self.cameras if n in seen]
+        return {SIGNAL: max((v for v in known if np.isfinite(v)), default=float("nan"))}
 
     def station(self, takes: Mapping[str, Mapping[str, CameraTrace]]) -> StationCameras:
         """Return what the cameras of some takes of one station showed, take to camera to trace."""
-        found, medians = list[CameraFinding](), dict[str, dict[str, float]]()
+        found, values = list[CameraFinding](), dict[str, float]()
         scores, worst = dict[str, dict[str, FloatArray]](), dict[str, tuple[str, CameraTrace]]()
         for name, usual in self.cameras.items():
             held = {uid: seen[name] for uid, seen in takes.items() if name in seen}
             if not held:
                 continue
-            traces = list(held.values())
             scores[name] = {uid: trace.score for uid, trace in held.items()}
             least = max(held, key=lambda uid: float(np.nan_to_num(held[uid].score).max()))
             worst[name] = least, held[least]
-            rows = [usual.measured(trace) for trace in traces]
-            medians[name] = values = {}
-            for key in FLOORS:
-                known = [row[key] for row in rows if np.isfinite(row.get(key, np.nan))]
-                values[key] = float(np.median(known)) if known else float("nan")
-            firsts = np.stack([trace.first for trace in traces])
-            present = still(firsts)
-            wrong = self.identity(name, traces[-1].size_px, present)
+            known = [trace.unfamiliar for trace in held.values() if np.isfinite(trace.unfamiliar)]
+            values[name] = value = float(np.median(known)) if known else float("nan")
+            present = still(np.stack([trace.first for trace in held.values()]))
+            wrong = self.identity(name, held[least].size_px, present)
             found += wrong
-            if not wrong or wrong[-1].kind == "size":
-                found += usual.named(name, values, moved(usual.picture, present))
-                found += usual.spots(name, firsts)
-        return StationCameras(self, tuple(found), medians, scores, worst)
+            if (
+                usual.z(value) > NAMED_Z
+                and usual.unfamiliar
+                and not (wrong and wrong[-1].kind == "swapped")
+            ):
+                message = (
+                    f"camera {name}: pictures unlike those that the policy learned from, "
+                    f"{value:.2f} of their reach, usually {usual.unfamiliar.mean:.2f}"
+                )
+                found.append(CameraFinding(name, UNFAMILIAR, message, value))
+        return StationCameras(self, tuple(found), values, scores, worst)
 
     def identity(self, name: str, size_px: tuple[int, int], picture: Image) -> list[CameraFinding]:
         """Return whether a picture, RGB, of `size_px` as recorded, is of another camera or size."""
@@ -376,11 +233,9 @@ class CameraReference:
         meta: dict[str, Any] = {"schema": SCHEMA, "name": self.name, "cameras": {}}
         meta["signals"] = {k: asdict(v) for k, v in self.signals.items()}
         for number, (name, camera) in enumerate(self.cameras.items()):
-            values = {k: asdict(v) for k, v in camera.values.items()}
-            meta["cameras"][name] = {"size_px": list(camera.size_px), "values": values}
-            arrays |= {f"{number}.picture": camera.picture,
-                       f"{number}.detail": camera.detail.astype(np.float32),
-                       f"{number}.spread": camera.spread.astype(np.float32)}  # fmt: skip
+            usual = {} if camera.unfamiliar is None else {UNFAMILIAR: asdict(camera.unfamiliar)}
+            meta["cameras"][name] = {"size_px": list(camera.size_px), "values": usual}
+            arrays[f"{number}.picture"] = camera.picture
             if camera.patches is not None:
                 meta["cameras"][name]["reach"] = list(camera.patches.reach)
                 meta["cameras"][name]["widths"] = list(camera.patches.widths)
@@ -420,12 +275,10 @@ class CameraReference:
                     cameras[str(name)] = UsualCamera(
                         (int(height), int(width)),
                         picture,
-                        held[f"{number}.detail"].astype(np.float64),
-                        held[f"{number}.spread"].astype(np.float64),
-                        {k: UsualValue(**v) for k, v in said["values"].items()},
+                        UsualValue(**usual) if (usual := said["values"].get(UNFAMILIAR)) else None,
                         patches,
                     )
-                signals = {k: UsualValue(**v) for k, v in meta["signals"].items()}
+                signals = {k: UsualValue(**v) for k, v in meta["signals"].items() if k == SIGNAL}
                 return cls(str(meta["name"]), cameras, signals)
         except (*DAMAGE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UnusableInputError(
@@ -477,24 +330,6 @@ def still(firsts: NDArray[np.uint8]) -> Image:
     return np.asarray(np.median(firsts, axis=0), dtype=np.uint8)
 
 
-def detail(picture: Image) -> FloatArray:
-    """Return how much detail each cell of a picture shows [grey levels], shape (CELLS, CELLS)."""
-    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    fine, coarse = (cv2.GaussianBlur(grey, (0, 0), sigma) for sigma in (0.8, 2.5))  # not noise
-    edges = np.abs(fine - coarse)
-    return np.asarray(cv2.resize(edges, (CELLS, CELLS), interpolation=cv2.INTER_AREA), np.float64)
-
-
-def _apart(picture: Image, usual: Image) -> FloatArray:
-    """Return how far cells are from usual once light and colour are evened out [grey levels]."""
-    now, then = (
-        cv2.resize(p, (CELLS, CELLS), interpolation=cv2.INTER_AREA).astype(np.float64) + 1.0
-        for p in (picture, usual)
-    )
-    gain = np.median(np.divide(then, now), axis=(0, 1))
-    return np.asarray(np.abs(now * gain - then).max(axis=2))
-
-
 def describe_move(move: Similarity) -> str:
     """Return in words which way a picture's content has moved, in a picture of 192 px."""
     right, down = move.shift_px
@@ -503,11 +338,6 @@ def describe_move(move: Similarity) -> str:
         f"{'down' if down > 0 else 'up'}, turned by {np.degrees(move.turn_rad):.1f}°, "
         f"{move.scale:.3f} times as large"
     )
-
-
-def _largest(values: Iterable[float]) -> float:
-    known = [value for value in values if np.isfinite(value)]
-    return max(known, default=float("nan"))
 
 
 def _training_take(take: Take, probe: PolicyProbe) -> dict[str, tuple[CameraTrace, list[Layers]]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,22 +27,20 @@ from gaploop.core.vocabulary import (
     Phase,
     dimension,
 )
-from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import (
+from gaploop.failure_analysis.attribution import (
+    LEAST_LABELS,
     Attribution,
     EvidenceModel,
     attribute,
-    shipped_model,
-)
-from gaploop.failure_analysis.attribution.station_labels import (
-    LEAST_LABELS,
+    features,
     recalibrated,
+    shipped_model,
     weighted_targets,
 )
 from gaploop.failure_analysis.camera_check import CameraReport, check_takes
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
-from gaploop.failure_analysis.evidence_tiers import EvidenceBase, ReferenceKind, evidence_base
-from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
+from gaploop.failure_analysis.cohort import CohortStatistics, cohort_of_takes
+from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Ground, Reference, choose_reference, ground_of
 from gaploop.failure_analysis.relative import (
     CHANCE,
@@ -55,12 +53,18 @@ from gaploop.failure_analysis.relative import (
     take_evidence,
 )
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
-from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
+from gaploop.failure_analysis.station import (
+    NONE,
+    EvidenceBase,
+    ReferenceKind,
+    StationVerdict,
+    evidence_base,
+    hedged,
+    pooled,
+    verdict,
+)
 from gaploop.failure_analysis.views.policy_view import CameraTrace, PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
-
-if TYPE_CHECKING:
-    from gaploop.failure_analysis.cohort.cohort import CohortStatistics
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
@@ -180,8 +184,8 @@ class Diagnosis:
         summary: counts and mean shares; see `summarise`.
         cohort: what all takes say together, where `diagnose` was asked for it.
         base: what it rests on, where it was just made.
-        cameras: what they showed, where it was just made and the policy looks at pictures.
-        camera_check: what has changed about them, where it was just made outside the cell.
+        cameras: what the policy makes of them, where it was just made and it looks at pictures.
+        camera_check: what has changed about them, where it was just made.
     """
 
     id: str
@@ -248,13 +252,13 @@ def diagnose(
         on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
         cameras: what they showed in the takes that the policy learned from.
-        seen_before: takes that the cameras are set against outside the embedded cell, such as the
-            policy's training; the set's own successes unless given.
+        seen_before: takes that the cameras are set against, such as the policy's training; the
+            set's own successes unless given.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
-            time, groups among the failures that nothing explains.
+            time.
     """
     every = list(takes)
     usual = choose_reference(every, reference)
@@ -307,30 +311,17 @@ def diagnose(
             if spec.source == "policy"
         }
     station = cameras.station(shown) if cameras is not None and shown else None
-    report = None
-    if ground is Ground.ELSEWHERE and images:
-        well = [take for take in every if take.outcome is Outcome.SUCCESS]
-        name = "those that the policy learned from" if seen_before else "this set's successes"
-        failed = [f.take for f in failures]
-        report = check_takes(seen_before or well, failed, name) if failed else None
-    if report is not None:
-        summary["camera_check"] = report.to_json()
-    if station is not None and ground is Ground.ELSEWHERE:  # its other limits are of the cell
-        kept = tuple(f for f in station.findings if f.kind in ("size", "unfamiliar"))
-        station = replace(station, findings=kept)
     if station is not None:
         summary["cameras"] = station.to_json()
-    statistics = None
-    if cohort:
-        from gaploop.failure_analysis.cohort.cohort import cohort_of_takes  # here: scipy.stats
-        from gaploop.failure_analysis.cohort.unexplained import Unexplained
-
-        unclear = [
-            Unexplained(take.uid, take.mode, failure.measured)
-            for take, failure in zip(found, failures, strict=True)
-            if take.abstained and compared is None
-        ]
-        statistics = cohort_of_takes(every, unclear, usual.signals)
+    report = None
+    if images and failures:
+        well = [take for take in every if take.outcome is Outcome.SUCCESS]
+        name = "those that the policy learned from" if seen_before else "this set's successes"
+        report = check_takes(seen_before or well, [f.take for f in failures], name)
+    if report is not None:
+        summary["camera_check"] = report.to_json()
+    statistics = cohort_of_takes(every) if cohort else None
+    if statistics is not None:
         summary["across"] = statistics.to_json()
     return Diagnosis(uuid7(), source, found, summary, statistics, base, station, report)
 

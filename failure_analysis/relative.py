@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
+from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
 from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
@@ -51,7 +51,7 @@ SHOWN: Final = 4
 
 
 @dataclass(frozen=True)
-class Figure:
+class FigureKind:
     """One kind of number that every take of a set has.
 
     Attributes:
@@ -77,35 +77,41 @@ class Figure:
         return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}{self.unit}"
 
 
-FIGURES: Final[Mapping[str, Figure]] = {
-    "offset": Figure(
+FIGURES: Final[Mapping[str, FigureKind]] = {
+    "offset": FigureKind(
         "{about} stands {value} off its command", "°", 0.5, D.SPATIAL_GEOMETRY, by_policy=False
     ),
-    "start": Figure("{about} starts at {value}", "°", 0.5, D.SPATIAL_GEOMETRY),
-    "travel": Figure(
+    "start": FigureKind("{about} starts at {value}", "°", 0.5, D.SPATIAL_GEOMETRY),
+    "travel": FigureKind(
         "{about} moves by {value} of what it is told", " %", 5.0, D.ACTUATOR_RESPONSE, side=-1,
         by_policy=False,
     ),
-    "never": Figure("the joints travel {value} in all", "°", 20.0, mode=M.FROZEN, side=-1),
-    "duration": Figure("the attempt runs for {value}", " s", 0.5, mode=M.TIMEOUT, side=1),
-    "closings": Figure("the gripper closes {value} times", "", 0.5, mode=M.TIMEOUT, side=-1),
-    "close": Figure("the gripper closes with {about} at {value}", "°", 1.0, mode=M.MISSED_GRASP),
-    "close_far": Figure(
+    "never": FigureKind("the joints travel {value} in all", "°", 20.0, mode=M.FROZEN, side=-1),
+    "duration": FigureKind("the attempt runs for {value}", " s", 0.5, mode=M.TIMEOUT, side=1),
+    "closings": FigureKind("the gripper closes {value} times", "", 0.5, mode=M.TIMEOUT, side=-1),
+    "close": FigureKind(
+        "the gripper closes with {about} at {value}", "°", 1.0, mode=M.MISSED_GRASP
+    ),
+    "close_far": FigureKind(
         "the gripper closes {value} from where it closes in the most similar takes", "°", 1.0,
         mode=M.MISSED_GRASP, side=1,
     ),
-    "held": Figure("something holds the jaws open for {value} of the closing", " %", 10.0,
-                   mode=M.MISSED_GRASP, side=-1),
-    "carried": Figure("the gripper opens {value} after it closed", " s", 0.3, mode=M.SLIP, side=-1),
-    "open": Figure("the gripper opens with {about} at {value}", "°", 1.0, mode=M.MISPLACEMENT),
-    "open_far": Figure(
+    "held": FigureKind(
+        "something holds the jaws open for {value} of the closing", " %", 10.0,
+        mode=M.MISSED_GRASP, side=-1,
+    ),
+    "carried": FigureKind(
+        "the gripper opens {value} after it closed", " s", 0.3, mode=M.SLIP, side=-1
+    ),
+    "open": FigureKind("the gripper opens with {about} at {value}", "°", 1.0, mode=M.MISPLACEMENT),
+    "open_far": FigureKind(
         "the gripper opens {value} from where it opens in the most similar takes", "°", 1.0,
         mode=M.MISPLACEMENT, side=1,
     ),
-    "end": Figure("the attempt ends with {about} at {value}", "°", 1.0),
-    "mode": Figure("{about} is seen in {value} of the takes", " %", 1.0, side=1),
+    "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),
+    "mode": FigureKind("{about} is seen in {value} of the takes", " %", 1.0, side=1),
     **{
-        name: Figure(sentence, unit, floor, dimension, side=side, by_policy=False)
+        name: FigureKind(sentence, unit, floor, dimension, side=side, by_policy=False)
         for name, sentence, unit, floor, dimension, side in (
             ("brightness", "{about}: the median grey is {value} of 255", "", 4.0,
              D.VISUAL_DOMAIN, 0),
@@ -146,13 +152,13 @@ SIGNALS: Final[Mapping[str, tuple[GapDimension | None, FailureMode | None, int, 
 """Signals that mean the same on any arm: dimension, mode, side, and whether the driver matters."""
 
 
-def figure_of(name: str) -> Figure:
+def figure_of(name: str) -> FigureKind:
     """Return the kind of a figure by its name."""
     kind = name.partition(":")[0]
     if kind in FIGURES:
         return FIGURES[kind]
     spec, (dimension, mode, side, by_policy) = registry()[kind], SIGNALS[kind]
-    return Figure(spec.sentence, "", spec.floor, dimension, mode, side, by_policy)
+    return FigureKind(spec.sentence, "", spec.floor, dimension, mode, side, by_policy)
 
 
 def words_of(name: str, value: float) -> tuple[str, str]:

@@ -1,21 +1,31 @@
-"""The station's verdict: one posterior over causes for all of its failures, beside the takes' own.
+"""The station's verdict: one posterior over causes for all of its failures, and what it is worth.
 
 Takes of one station share its gaps, and the errors of a diagnosis too: their evidence is pooled as
 a product of likelihoods (logarithmic opinion pool, Genest and Zidek 1986, Statistical Science
 1:114) whose exponent counts n takes that err together as n / (1 + (n - 1) rho).
+
+How often the likeliest cause is the right one hangs on what was recorded, and on where the takes
+come from that say what is usual: those of the station that failed hold its gaps as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core.messages import FloatArray
-from gaploop.core.vocabulary import GapDimension
+from gaploop.core.statistics import Estimate, percent
+from gaploop.core.take import Take
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
+from gaploop.failure_analysis.reference import OWN_TAKES, Reference
+
+D = GapDimension
 
 NONE: Final = "none"
 POLICY: Final = "policy"
@@ -136,3 +146,227 @@ def hedged(
     even = (1.0 - trust) / (len(shares) + 1)
     found = {d: trust * (s + moved * (d in hidden)) + even for d, s in shares.items()}
     return found, max(0.0, 1.0 - math.fsum(found.values()))
+
+
+class Tier(StrEnum):
+    """What was recorded, each with all of those before it."""
+
+    LEROBOT = "lerobot"
+    """`observation.state`, `action`, pictures."""
+    TELEMETRY = "telemetry"
+    """Commands, readings and currents at control rate."""
+    SCENE = "scene"
+    """Tracked object and target."""
+    TWIN = "twin"
+    """Failures reproduced in the station's twin."""
+
+
+class ReferenceKind(StrEnum):
+    """Where the takes come from that say what is usual."""
+
+    GAP_FREE = "gap_free"
+    """Another station, on which the policy does well."""
+    SIMULATED = "simulated"
+    """The simulation that the policy comes from."""
+    STATION = "station"
+    """The very station that failed: what never changes there looks usual."""
+    NONE = "none"
+    """No take that went well."""
+
+
+@dataclass(frozen=True)
+class TierAccuracy:
+    """How often the likeliest cause was the right one, of what was counted, and where that stands.
+
+    The interval is as wide as the scale where none was published.
+    """
+
+    top1: Estimate
+    of: str
+    source: str
+
+    def __str__(self) -> str:
+        known = self.top1.high - self.top1.low < 1.0
+        share = percent(self.top1) if known else f"{self.top1.value:.0%}"
+        return f"{share} of {self.of} (sim-to-sim; {self.source})"
+
+
+_TRIED: Final = "181 failures of 63 blind stations"
+_STATIONS: Final = "14 blind stations with LeRobot's columns"
+_NOTE: Final = "2026-11, docs/diagnose/diagnosis.md"
+ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
+    (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED, _NOTE),
+    (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED, _NOTE),
+    (Tier.SCENE, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.75, 0.68, 0.81), _TRIED, _NOTE),
+    (Tier.TWIN, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.79, 0.52, 0.92), _STATIONS, _NOTE),
+    (Tier.TWIN, ReferenceKind.STATION): TierAccuracy(Estimate(0.43, 0.21, 0.67), _STATIONS, _NOTE),
+}
+"""Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
+
+STATIC: Final = (
+    D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,
+)  # fmt: skip
+"""Dimensions whose gaps are there in every take of a station, those that went well too."""
+_NEEDS: Final[Mapping[str, tuple[GapDimension, ...]]] = {
+    "motion": (D.CONTACT_DYNAMICS, D.SENSOR_NOISE, D.ACTUATOR_RESPONSE),
+    "images": (
+        D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ENVIRONMENTAL_COMPLEXITY, D.HUMAN_BEHAVIOR,
+        D.SPATIAL_GEOMETRY,
+    ),
+}  # fmt: skip
+"""Source of signals to what nothing can be said of without it."""
+_HAD: Final = {
+    "motion": "joints", "images": "pictures", "currents": "motor currents",
+    "scene": "tracked scene", "force": "forces",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EvidenceBase:
+    """What a diagnosis had, what that is worth, and what would bring more.
+
+    Attributes:
+        tier: the highest that all diagnosed takes reach.
+        had: channels, in words.
+        blind_to: dimensions that can't be ruled out, whatever the takes look like.
+        other_driver: a person or a script drove what went well, the policy what failed.
+        figures: outside the embedded cell, how many of each take were set against successes.
+    """
+
+    tier: Tier
+    reference: ReferenceKind
+    had: tuple[str, ...]
+    blind_to: tuple[GapDimension, ...]
+    other_driver: bool = False
+    figures: int | None = None
+
+    @property
+    def accuracy(self) -> TierAccuracy | None:
+        """What a benchmark measured for this tier and reference, if it did."""
+        kind = self.reference
+        if kind is ReferenceKind.SIMULATED:
+            kind = ReferenceKind.GAP_FREE
+        if self.tier is Tier.TWIN:
+            known = ReferenceKind.GAP_FREE, ReferenceKind.STATION
+            return ACCURACY[self.tier, kind if kind in known else ReferenceKind.STATION]
+        own = kind is ReferenceKind.STATION and not self.other_driver  # tried with demonstrations
+        return None if own else ACCURACY.get((self.tier, kind))
+
+    @property
+    def trust(self) -> float:
+        """How often the takes' evidence is right at all, the nearest figure where none is."""
+        hides = self.misleads or self.reference is ReferenceKind.NONE
+        kind = ReferenceKind.STATION if hides else ReferenceKind.GAP_FREE
+        found = self.accuracy or ACCURACY[Tier.LEROBOT, kind]
+        return found.top1.value
+
+    @property
+    def misleads(self) -> bool:
+        """Whether names aren't worth giving: right in about as many cases as guessing would be."""
+        return self.reference is ReferenceKind.STATION and self.other_driver
+
+    def lines(self) -> list[str]:
+        """Return what people read of it."""
+        if self.figures is not None:
+            return [
+                f"Evidence: {self.figures} figures of each take, set against successes. Nominal "
+                "values of gaploop's own cell don't hold here."
+            ]
+        reference = {
+            ReferenceKind.GAP_FREE: "takes of another station",
+            ReferenceKind.SIMULATED: "simulated takes",
+            ReferenceKind.STATION: "takes of this very station",
+            ReferenceKind.NONE: "no take that went well",
+        }[self.reference]
+        found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
+        right = f"The likeliest cause is right in {self.accuracy}."
+        found.append(right if self.accuracy else "How often that is right hasn't been measured.")
+        if self.reference is ReferenceKind.STATION:
+            found.append(
+                "Warning: what is usual was recorded on the station that failed. Gaps that are "
+                "always there look usual, too."
+            )
+        if self.blind_to:
+            blind = ", ".join(words(d.value) for d in self.blind_to)
+            found.append(f"Can't be ruled out: {blind}.")
+        # The commands that would bring better evidence, cheapest first.
+        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
+            found.append(
+                "More: --reference=DIR of takes that the policy does well in, in simulation: "
+                "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
+            )
+        if self.tier is not Tier.TWIN:
+            found.append(
+                "More: measure the station in three minutes (gaploop identify --measure) "
+                "and diagnose with --twin=station_twin.yaml --policy.path=POLICY."
+            )
+        return found
+
+    def with_twin(self, measured: Collection[str]) -> EvidenceBase:
+        """Return it with failures reproduced in a twin in which these dimensions were measured."""
+        blind = tuple(d for d in self.blind_to if d.value not in measured)
+        return replace(
+            self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind, figures=None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `summary.evidence` of a diagnosis."""
+        found = self.accuracy
+        return {
+            "reference": self.reference.value,
+            "had": list(self.had),
+            "accuracy": None if found is None else {
+                "top1": found.top1.value,
+                "interval": [found.top1.low, found.top1.high],
+                "of": found.of,
+                "source": found.source,
+            },
+            "cannot_rule_out": [d.value for d in self.blind_to],
+            "says": self.lines(),
+        }  # fmt: skip
+
+
+def without_telemetry(take: Take) -> Take:
+    """Return a take with what LeRobot's columns hold of it, and the tracked scene."""
+    return replace(take, telemetry=Telemetry(np.empty(0), {}))
+
+
+def limited_to_tier(take: Take, tier: str) -> Take:
+    """Return a take with no more than a tier has of it."""
+    if tier in (Tier.LEROBOT, Tier.TELEMETRY):
+        nothing = np.empty((len(take.frames), 0))
+        take = replace(take, frames=replace(take.frames, environment_state=nothing))
+    return without_telemetry(take) if tier == Tier.LEROBOT else take
+
+
+def evidence_base(
+    failed: Sequence[Take], unseen: Iterable[Collection[str]], reference: Reference
+) -> EvidenceBase:
+    """Return what a diagnosis of failed takes rests on; `unseen`: the sources that each lacks."""
+    lacking = set[str]().union(*unseen)
+    tier = Tier.LEROBOT
+    if failed and all(t.telemetry.arms() for t in failed):
+        tier = Tier.TELEMETRY if "scene" in lacking else Tier.SCENE
+    # Where what is usual comes from. Takes that name no station, as those of plain datasets, are
+    # taken to be of the same one: a robot's own demonstrations are what there is.
+    here, origins = {t.info.station for t in failed}, reference.origins
+    kind = ReferenceKind.GAP_FREE
+    if not reference.takes:
+        kind = ReferenceKind.NONE
+    elif origins and all(o.domain is Domain.SIM for o in origins):
+        kind = ReferenceKind.SIMULATED
+    elif not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins):
+        kind = ReferenceKind.STATION
+    blind = {d for source, needs in _NEEDS.items() if source in lacking for d in needs}
+    if kind in (ReferenceKind.STATION, ReferenceKind.NONE):
+        blind |= set(STATIC)
+    return EvidenceBase(
+        tier,
+        kind,
+        tuple(said for source, said in _HAD.items() if source not in lacking) if failed else (),
+        tuple(d for d in D if d in blind) if failed else (),
+        bool(origins)
+        and reference.name != OWN_TAKES
+        and all(o.kind is not TakeKind.ROLLOUT for o in origins)
+        and all(t.info.kind is not TakeKind.DEMONSTRATION for t in failed),
+    )

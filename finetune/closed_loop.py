@@ -33,9 +33,8 @@ from gaploop.failure_analysis.diagnosis import (
     save_diagnosis,
     suggested_labels,
 )
-from gaploop.failure_analysis.planning import offers
-from gaploop.failure_analysis.planning.allocation import Budget
-from gaploop.failure_analysis.planning.curves import learn
+from gaploop.failure_analysis.planning import remedies as offers
+from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.plan import PlanRequest
 from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
@@ -310,7 +309,7 @@ def plan_for(
     """
     if not path.exists():
         images = about is not None and about.sees_pictures
-        curves = learn(image_policy=images)
+        curves = expected_curves(image_policy=images)
         ask = PlanRequest(Budget(takes=takes), curves, image_policy=images, about=about)
         save_plan(planned_for(diagnosis, ask).plan, path)
     return load_plan(path)

@@ -28,8 +28,8 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis
-from gaploop.failure_analysis.planning import offers
-from gaploop.failure_analysis.report import figures, page
+from gaploop.failure_analysis.planning import remedies as offers
+from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, diagnosis_report
 from gaploop.failure_analysis.station import words
 from gaploop.finetune.closed_loop import (
@@ -360,14 +360,14 @@ def success_figure(result: DemoResult) -> Any:
     for cell in result.cells:
         what = injected(cell.target).replace(": ", ":\n")  # beside each other they would touch
         groups.append((f"cell {cell.name}\n{what}", cell.before, cell.after))
-    with figures.new_figure(7.6, 3.1) as (drawn, axes):
+    with page.new_figure(7.6, 3.1) as (drawn, axes):
         for x, (_, base, adapted) in enumerate(groups):
-            both = [(base, figures.PALE)] + ([(adapted, figures.ACCENT)] if adapted else [])
+            both = [(base, page.PALE)] + ([(adapted, page.ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):
                 place, (low, high) = x + (n - (len(both) - 1) / 2) * 0.36, rate.interval
                 error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
                 axes.bar(place, rate.rate, 0.32, color=colour)
-                axes.errorbar(place, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
+                axes.errorbar(place, rate.rate, yerr=error, color=page.SOFT, capsize=3, lw=1)
                 axes.text(place, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
         axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
         axes.set_ylim(0, 1.28)
@@ -375,7 +375,7 @@ def success_figure(result: DemoResult) -> Any:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_ylabel("success")
         axes.tick_params(length=0)
-        for label, colour in (("before", figures.PALE), ("after the remedy", figures.ACCENT)):
+        for label, colour in (("before", page.PALE), ("after the remedy", page.ACCENT)):
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn

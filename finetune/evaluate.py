@@ -110,9 +110,9 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     if take.failure_mode:
         return take.failure_mode, take.phase
     # Here: most rollouts of a good policy need none of it.
-    from gaploop.failure_analysis.evidence_tiers import limited_to_tier
-    from gaploop.failure_analysis.modes.rules import failure_mode
+    from gaploop.failure_analysis.modes import failure_mode
     from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.station import limited_to_tier
     from gaploop.failure_analysis.views.view import TakeView
 
     take = limited_to_tier(take, sees)

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.statistics import points
-from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, VERDICT, new_figure
-from gaploop.failure_analysis.report.page import figure_png
+from gaploop.failure_analysis.report.page import ACCENT, PALE, SOFT, VERDICT, figure_png, new_figure
 from gaploop.finetune.evaluation import Drop, Evaluation
 from gaploop.finetune.factors import factor_of, grid_cell, order, words
 

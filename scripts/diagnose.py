@@ -6,19 +6,17 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically, write_json
-from gaploop.core.run_record import write_run
+from gaploop.core.run_record import file_input, takes_input, write_run
 from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.labels.store import open_labelled
-from gaploop.failure_analysis.lineage import file_input, takes_input
-from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
@@ -27,9 +25,9 @@ from gaploop.sim.tasks import find_task
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.findings import AbsoluteReport
     from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.cohort.trials import Trials
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
+    from gaploop.failure_analysis.trials import Trials
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 EXAMPLE = """\
@@ -53,11 +51,10 @@ class DiagnoseConfig:
     """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
     First what commands, readings and pictures of any robot show by themselves, without labels.
-    And what all takes show together: what each condition costs, changes over time, groups among the
-    failures that nothing explains. With --twin the failures are reproduced in simulation, and the
-    policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
-    dataset. Successful takes in it, or those of --reference, are the reference. Writes
-    diagnosis.json, report.html, its figures as PNG, and run.json.
+    And what all takes show together: what each condition costs, changes over time. With --twin the
+    failures are reproduced in simulation, and the policy itself is a cause of its own. Reads
+    images, telemetry and outcomes of a journal or dataset. Successful takes in it, or those of
+    --reference, are the reference. Writes diagnosis.json, report.html and run.json.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
@@ -126,7 +123,10 @@ def run(config: DiagnoseConfig) -> int:
         options.emit(config.json, first, f"{text}gaploop review {root}")
         return 0
     found = diagnose(config)
-    options.emit(config.json, {**found.to_json(), **first}, _text(found, _folder(config)))
+    from gaploop.failure_analysis.report.report import diagnosis_lines
+
+    lines = [*diagnosis_lines(found), str(_folder(config) / "report.html")]
+    options.emit(config.json, {**found.to_json(), **first}, "\n".join(lines))
     return 0
 
 
@@ -158,7 +158,7 @@ def _no_outcome(config: DiagnoseConfig) -> bool:
 
 @command
 def diagnose(config: DiagnoseConfig) -> Diagnosis:
-    """Diagnose takes and write diagnosis, report, figures and run.json to the output folder.
+    """Diagnose takes and write diagnosis, report and run.json to the output folder.
 
     Returns:
         The diagnosis, with `cohort`: what the takes say together.
@@ -168,10 +168,10 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             `save_reference` is given: with that, nothing is diagnosed.
     """
     from gaploop.failure_analysis import diagnosis
-    from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.planning.offers import PlanContext
+    from gaploop.failure_analysis.attribution import engineer_labels
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
-    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
+    from gaploop.failure_analysis.planning.remedies import PlanContext
+    from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
     from gaploop.sim.recolour import recoloured_take
@@ -221,7 +221,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
-    shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
     pictures = {
         take.info.uid: example_pictures(
             TakeView(recoloured_take(take, StationScene(scene.camera))).pictures
@@ -229,8 +228,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         for take in takes  # in the colours that they were taken in
         if config.pictures and take.info.uid in shown
     }
-    for name, png in report_pngs(found).items():
-        write_atomically(folder / name, png)
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned))
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
@@ -240,9 +237,9 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
 
 def _factors(config: DiagnoseConfig) -> int:
     """Say what conditions cost; 0, or 3 where there is nothing to compare."""
-    from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
-    from gaploop.failure_analysis.cohort.trials import attempted, read_trials, trials_of
-    from gaploop.failure_analysis.report.cohort_page import cohort_page
+    from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
+    from gaploop.failure_analysis.report.report import cohort_page
+    from gaploop.failure_analysis.trials import attempted, read_trials, trials_of
 
     source = config.dataset.folder()
     rows: Sequence[Trials]
@@ -270,10 +267,7 @@ def _factors(config: DiagnoseConfig) -> int:
     )
     result = {"source": source.name, **found.to_json()}
     write_json(folder / "factors.json", options.jsonable(result))
-    html, pictures = cohort_page(found, source.name)
-    for name, png in pictures.items():
-        write_atomically(folder / name, png)
-    write_atomically(folder / "factors.html", html)
+    write_atomically(folder / "factors.html", cohort_page(found, source.name))
     summary = {"trials": len(rows), "effects": len(found.table.effects) if found.table else 0}
     write_run(folder, "diagnose", options.jsonable(config), inputs, summary)
     lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
@@ -393,8 +387,8 @@ def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
     from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.evidence_tiers import without_telemetry
     from gaploop.failure_analysis.reference import build_reference, load_reference
+    from gaploop.failure_analysis.station import without_telemetry
     from gaploop.sim.recolour import recoloured_take
 
     path = config.reference
@@ -457,62 +451,3 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     save_reference(built, path)
     options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
     return 0
-
-
-def _text(found: Diagnosis, folder: Path) -> str:
-    from gaploop.datasets.check.findings import numbers
-    from gaploop.failure_analysis.cohort.cohort import cohort_lines
-    from gaploop.failure_analysis.diagnosis import UNKNOWN_MODE
-    from gaploop.failure_analysis.signals.registry import registry
-
-    summary = found.summary
-    lines = [
-        f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
-        f"{summary['diagnosed'] - summary['abstained']} with a clear cause "
-        f"(reference: {summary['reference']['name']})"
-    ]
-    if summary["modes"]:
-        counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
-        lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
-    if silent := summary["outcomes"].get("unlabelled", 0):
-        lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
-    lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
-    lines.append(summary["station"]["says"])
-    lines += summary.get("reproduction", {}).get("says", ())
-    lines += summary["evidence"]["says"] if found.takes else []
-    if summary["sim_to_sim"]:
-        lines.append("sim-to-sim: the embedded cell stands for the real one")
-    if summary["labels_learned_from"]:
-        lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
-    for by, count in summary["attributed_by"].items():
-        if by not in ("model", "reproduction", "comparison"):
-            lines.append(f"{count} judged by the {by}")
-    for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
-        if values:
-            worst = max(values, key=lambda uid: values[uid])
-            spec = registry()[signal]
-            typical = spec.describe(median(values.values()))
-            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
-    lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
-    lines += found.camera_check.lines() if found.camera_check else []
-    silent_about = list[str]()
-    for take in found.takes:
-        name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
-        if take.mode == UNKNOWN_MODE and take.abstained and not take.evidence:
-            silent_about.append(name.removeprefix("episode "))
-            continue
-        why, cause = " and ".join(take.named), take.top or take.leaning
-        if cause and not take.top and take.dimensions[cause] <= take.none:
-            cause = ""  # that it is none of them is likelier
-        why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
-        is_share = cause and len(take.named) < 2 and take.by != "comparison"
-        share = f" {take.dimensions[cause]:.0%}" if is_share else ""
-        when = f" in {take.phase}" if take.phase else ""
-        first = f": {take.evidence[0].message}" if take.evidence else ""
-        lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
-    if silent_about:
-        name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
-        lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
-    if found.cohort is not None:
-        lines += ["", "All takes together:", *cohort_lines(found.cohort)]
-    return "\n".join([*lines, f"{folder / 'report.html'}"])

@@ -42,7 +42,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--dataset.root": "--root",
         "--roots": "--root",
     },
-    "plan": {"--curves": "--results", "--runs": "--results"},
     "pretrain": {
         "--takes": "--sim_takes",
         "--dataset.root": "--sim",
@@ -78,9 +77,11 @@ DROPPED: Final[Mapping[str, str]] = {
     "policy_sees": "It is read from the policy.",
     "precision": "The preset says it; --method=help lists them.",
     "show_others": "Others' labels show once you have labelled the take.",
+    **dict.fromkeys(
+        ("plan curves", "plan results", "plan runs"),
+        "A plan starts from what was tried so far: compare what came with what it expected.",
+    ),
     "label source": "Who labels by command is an engineer.",
-    "plan curves": "Name it among --results='[…]'.",
-    "plan runs": "Name them among --results='[…]'.",
     "vision": "From a clone: python -m benchmarks base_vision.",
     "smoothing.temporal_ensemble_coeff": "Where the arm shakes: --smoothing_s=0.1.",
     "simulated": "Pairs of attempts are judged by themselves.",

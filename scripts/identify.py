@@ -15,12 +15,11 @@ from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session
 from gaploop.core.arm import SIX_JOINTS, CellArm
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
-from gaploop.core.run_record import write_run
+from gaploop.core.run_record import takes_input, write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
 from gaploop.core.vocabulary import Domain
-from gaploop.failure_analysis.lineage import takes_input
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command

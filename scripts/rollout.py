@@ -29,7 +29,7 @@ from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
-    from gaploop.failure_analysis.live.watch import SessionWatch
+    from gaploop.failure_analysis.live import SessionWatch
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def run(config: Any) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
-    from gaploop.failure_analysis.live.watch import session_watch
+    from gaploop.failure_analysis.live import session_watch
     from gaploop.finetune.factors import settings
 
     config.policy.required()
@@ -144,7 +144,7 @@ def run(config: Any) -> int:
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     leads = "" if config.take_over == "never" else kind(config.teleop)
     by_itself = runs_by_itself(config, leads)
-    watched = session_watch(config.watch, policy, id_, is_embedded)
+    watched = session_watch(config.watch, id_, is_embedded)
     drives = PolicyLeader if by_itself else AsyncPolicyDriver  # simulated time waits for a policy
     blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
 

@@ -208,10 +208,10 @@ datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:replace_table | part.replace(path) | dataset
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
-failure_analysis/planning/offers.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
-failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
-failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
-failure_analysis/planning/offers.py:commands.train | about.folder / out | ours
+failure_analysis/planning/remedies.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
+failure_analysis/planning/remedies.py:commands.record | about.folder / name | ours
+failure_analysis/planning/remedies.py:commands.train | about.folder / name | ours
+failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
@@ -292,16 +292,12 @@ scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosi
 scripts/diagnose.py:diagnose | folder / name | ours
 scripts/edit.py:finish | target / (name or '') | user
 scripts/edit.py:finish | target / name | user
-scripts/diagnose.py:_factors | folder / name | ours
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 collect/mornings.py:check_history | station.with_name(f'{station.stem}{SUFFIX}') | ours
 scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
 scripts/_output.py:keep | writable_folder(output_dir) / name | ours
-scripts/plan.py:_counted | folder / f'{name}.json' | user
-scripts/plan.py:_counted | folder / name | user
-scripts/plan.py:plan | folder / picture | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/cameras.py:check_devices | root / 'dev' / node.name | listed
 teleop/checks/cameras.py:video_identity | root / 'sys/class/video4linux' / name | reads

@@ -28,7 +28,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import TRUTH, read_end, read_header, take_folders
 from gaploop.core.vocabulary import Outcome, dimension
-from gaploop.failure_analysis.attribution.model import CAUSES
+from gaploop.failure_analysis.attribution import CAUSES
 from gaploop.finetune.evaluation import Rollout
 from gaploop.finetune.sandbox import EndedError, Limits, Sandbox
 

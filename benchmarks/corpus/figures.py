@@ -22,9 +22,14 @@ from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.model import CAUSES, NONE, EvidenceModel
-from gaploop.failure_analysis.attribution.station_labels import recalibrated
+from gaploop.failure_analysis.attribution import (
+    CAUSES,
+    FEATURES,
+    NONE,
+    PLACED,
+    EvidenceModel,
+    recalibrated,
+)
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
 
@@ -135,8 +140,8 @@ def _left_out(
     recorded = study.training(found)
     every = [*recorded, *study.evading(recorded, references)]
     data = study.material(found, references)
-    logits = fit.left_out(data, fit.log_linear(features.names(), fit.Stiffness()))
-    placed = data.rows[:, [features.names().index(features.PLACED)]]
+    logits = fit.left_out(data, fit.log_linear(FEATURES, fit.Stiffness()))
+    placed = data.rows[:, [FEATURES.index(PLACED)]]
     said = [
         study.as_prediction(model.judged(row, at))
         for row, at in zip(logits / model.temperature, placed, strict=True)
@@ -289,7 +294,6 @@ def is_same(model: EvidenceModel, other: EvidenceModel | None) -> bool:
     """Whether two models judge alike, past the rounding of their files."""
     return (
         other is not None
-        and model.names == other.names
         and bool(np.allclose(model.weights, other.weights, atol=1e-3))
         and abs(model.temperature - other.temperature) < 1e-3
     )

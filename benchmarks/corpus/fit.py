@@ -21,23 +21,25 @@ from numpy.typing import NDArray
 
 from gaploop.core.files import write_atomically
 from gaploop.core.messages import FloatArray
-from gaploop.failure_analysis.attribution.features import PLACED
-from gaploop.failure_analysis.attribution.model import (
+from gaploop.failure_analysis.attribution import (
     CAUSES,
+    FEATURES,
     FIRST,
     NONE,
+    PLACED,
     SCHEMA,
     SECOND,
     EvidenceModel,
     Pairs,
     Thresholds,
     doubted,
+    likeliest_weights,
     named,
     softmax,
     together,
     trusted,
+    weighted_targets,
 )
-from gaploop.failure_analysis.attribution.station_labels import likeliest_weights, weighted_targets
 
 STRENGTH: Final = "left"
 STRENGTH_FIRST: Final = 1.0
@@ -110,7 +112,7 @@ class Stiffness:
 
     Attributes:
         rules: weights of what the rules say, on their own dimension.
-        signals: all weights of single signals, modes and flags.
+        signals: all other weights.
     """
 
     rules: float = 1000.0
@@ -362,13 +364,11 @@ def fit_model(
     sets = trusted(together(warm, placed, pairs), doubt)
     limits = thresholds(sets, cuts, data)
     weights = fit_weights(names, joined(data, extra), stiffness)
-    return EvidenceModel(
-        tuple(names), weights, temperature, doubt, pairs, limits, COVERAGE, dict(about)
-    )
+    return EvidenceModel(weights, temperature, doubt, pairs, limits, COVERAGE, dict(about))
 
 
 def save_model(model: EvidenceModel, path: Path) -> None:
-    """Write a model's file, atomically; `attribution.model.load_model` reads it."""
+    """Write a model's file, atomically; `attribution.load_model` reads it."""
     value = {
         "schema": SCHEMA,
         "about": dict(model.about),
@@ -380,7 +380,7 @@ def save_model(model: EvidenceModel, path: Path) -> None:
         "causes": list(CAUSES),
         "weights": {
             name: [round(float(w), 5) for w in column]
-            for name, column in zip(model.names, model.weights.T, strict=True)
+            for name, column in zip(FEATURES, model.weights.T, strict=True)
         },
     }
     write_atomically(path, json.dumps(value, indent=0) + "\n")

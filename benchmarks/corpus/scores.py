@@ -18,7 +18,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_text
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import GapDimension, dimension
-from gaploop.failure_analysis.attribution.model import CAUSES, NONE
+from gaploop.failure_analysis.attribution import CAUSES, NONE
 
 REDRAWN: Final = 1000
 BINS: Final = 10

@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import TRUTH, read_journal
 from gaploop.core.vocabulary import FailureMode, Outcome
-from gaploop.failure_analysis.modes.rules import failure_mode
+from gaploop.failure_analysis.modes import failure_mode
 from gaploop.failure_analysis.reference import (
     Reference,
     build_reference,

@@ -18,10 +18,16 @@ from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.scores import Case, Prediction
 from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.messages import FloatArray
-from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel, by_rules
-from gaploop.failure_analysis.attribution.rules import rule_evidence
+from gaploop.failure_analysis.attribution import (
+    CAUSES,
+    FEATURES,
+    Attribution,
+    EvidenceModel,
+    by_rules,
+    features,
+)
 from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.rules import rule_evidence
 from gaploop.failure_analysis.signals.registry import registry
 
 TRAIN: Final = ("train", "train_mixed", "train_none")
@@ -73,7 +79,7 @@ def failures(
 
 def as_failure(take: MeasuredTake, reference: Reference) -> Failure:
     """Return a failed take as a row of features."""
-    row, rules = features.features(take.measured, reference, take.failure_mode)
+    row, rules = features(take.measured, reference, take.failure_mode)
     return Failure(take, row, by_rules(rules))
 
 
@@ -90,7 +96,7 @@ def labelled(found: Sequence[Failure], counts: float = 1.0) -> LabelledFailures:
     """Return failures with what was injected, as training material; each counts `counts`."""
     of = targets([f.take.dimensions for f in found])
     groups = tuple(frozenset(f.take.gaps) or frozenset({f.take.controller}) for f in found)
-    rows = np.array([f.row for f in found]).reshape(len(found), len(features.names()))
+    rows = np.array([f.row for f in found]).reshape(len(found), len(FEATURES))
     tasks = tuple(f.take.task for f in found)
     every = np.full(len(found), counts)
     return LabelledFailures(rows, of, counts * balanced(of), every, groups, tasks)
@@ -180,7 +186,7 @@ def fit_corpus(
 ) -> EvidenceModel:
     """Fit and calibrate the model on the training parts."""
     extra = variants(training(found), references, seed)
-    return fit.fit_model(features.names(), material(found, references), extra, about)
+    return fit.fit_model(FEATURES, material(found, references), extra, about)
 
 
 def cases(found: Sequence[Failure], predict: Callable[[Failure], Prediction]) -> list[Case]:

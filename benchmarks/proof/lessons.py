@@ -10,7 +10,7 @@ from benchmarks.proof import figures
 from benchmarks.proof.design import StudyArm
 from benchmarks.proof.rows import StudyRow
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.planning.curves import prior_curves, prior_entries
+from gaploop.failure_analysis.planning.gains import curves_of, prior_entries
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
 
 STUDY: Final = "study/"
@@ -88,7 +88,7 @@ def _decided(targeted: StudyRow, oracle: StudyRow, others: Sequence[StudyRow]) -
     if not any(entry["dimension"] == dimension.value for entry in lessons):
         return targeted
     known = [entry for entry in prior_entries() if not entry["id"].startswith(STUDY)]
-    if prior_curves([*known, *lessons])[dimension].responds < LEAST_RESPONSE:
+    if curves_of([*known, *lessons])[dimension].responds < LEAST_RESPONSE:
         return replace(
             targeted, planned={}, takes=0, attempts=0, hours=0.0, after=targeted.before, data=""
         )

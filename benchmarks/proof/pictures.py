@@ -10,8 +10,7 @@ from benchmarks.proof.design import StudyArm
 from benchmarks.proof.figures import BEFORE, SiteFigure
 from benchmarks.proof.lessons import TAUGHT
 from benchmarks.proof.rows import StudyRow
-from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, new_figure
-from gaploop.failure_analysis.report.page import figure_png
+from gaploop.failure_analysis.report.page import ACCENT, INK, SOFT, figure_png, new_figure
 from gaploop.failure_analysis.station import words
 
 BASE: Final = BEFORE[0]

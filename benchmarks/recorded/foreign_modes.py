@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.signals.force import quiet_stretch
+from gaploop.failure_analysis.signals.motion import quiet_stretch
 from gaploop.failure_analysis.views.view import TakeView
 
 LEAST_TAKES: Final = 5

@@ -1,8 +1,7 @@
-"""A plan for people: `plan.md`, its section in reports, and a picture of what takes may bring."""
+"""A plan for people: its page and terminal lines, and a picture of what takes may bring."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -10,11 +9,15 @@ from markupsafe import Markup
 from gaploop.core.plan import Plan, PlanItem
 from gaploop.core.statistics import Estimate, percent
 from gaploop.failure_analysis.planning.plan import PlanResult
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    INK,
+    PALE,
+    SOFT,
     Section,
     command,
     more,
+    new_figure,
     notice,
     section,
     table,
@@ -83,52 +86,6 @@ def headline(plan: Plan) -> str:
     return sentence + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
 
 
-def plan_markdown(plan: Plan, picture: str = "") -> str:
-    """Return `plan.md`, with the picture of this file name beside it, or none."""
-    lines = ["# Plan", "", headline(plan), ""]
-    if plan.items:
-        head = ("dimension", "share", "do", "takes", "gain (points)", "time")
-        lines += [_row(head), _row(["---"] * len(head))]
-        lines += [_row(summary_cells(item)) for item in plan.items] + [""]
-    lines += [f"![Expected success]({picture})", ""] if picture else []
-    lines += [plan.stop, ""] if plan.stop else []
-    lines += [f"- {note}" for note in plan.notes] + [""]
-    if plan.measure:
-        lines += ["## Measure first", "", "```bash", *plan.measure, "```", ""]
-    for item in plan.items:
-        title, _, do, takes, *_ = summary_cells(item)
-        spans = {
-            name: [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in vs]
-            for name, vs in item.vary.items()
-        }
-        fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
-        others = [
-            f"{words(o.remedy)}: {figures(o.gain_points, digits=1)} points for "
-            + time_words(o.hours)
-            + (f", {o.machine_hours:g} h of a machine" if o.machine_hours else "")
-            for o in item.alternatives
-        ]
-        facts = [
-            ("Why", item.why),
-            ("How", item.protocol),
-            ("Takes", takes if item.takes else ""),
-            ("Set up", fixed if item.takes else ""),
-            ("Spread over", ", ".join(f"{name}: {', '.join(vs)}" for name, vs in spans.items())),
-            ("Record with", ", ".join(item.sensors) if item.takes else ""),
-            ("Cheap test", item.test),
-            ("Weighed against", "; ".join(others)),
-        ]
-        said = [f"**{name}.** {value}" for name, value in facts if value]
-        lines += [f"## {title}: {do}", "", "  \n".join(said), ""]
-        lines += ["```bash", *item.commands, "```", ""] if item.commands else []
-    lines += [
-        f"Points are of {plan.gain_of}; brackets are 95 % intervals. Plan {plan.id} from diagnosis "
-        f"{plan.diagnosis}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
 def summary_cells(item: PlanItem) -> tuple[str, ...]:
     """Return an item's row: dimension, share, what to do, takes, gain, time."""
     suffix = item.id.partition(f":{item.dimension.value}:")[2]
@@ -141,10 +98,6 @@ def summary_cells(item: PlanItem) -> tuple[str, ...]:
         figures(item.gain_points, digits=1),
         time_words(item.hours),
     )
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def plan_answer(plan: Plan) -> list[tuple[str, str]]:
@@ -195,14 +148,24 @@ def plan_section(plan: Plan) -> Section:
         lead = "Don't collect: nothing that demonstrations would fix stands out."
     rows = []
     for item in plan.items:
-        test = f" Cheap test first: {item.test}" if item.test else ""
-        gain = f"{_span(item.gain_points)} points" if item.gain_points else "–"
-        rows.append((
-            words(item.dimension.value), f"{item.share:.0%}", item.remedy,
-            str(item.takes or "none"), gain,
-            f"{item.why} {item.protocol}{test}",
-        ))  # fmt: skip
-    head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
+        fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
+        spread = ", ".join(f"{name}: {', '.join(map(str, vs))}" for name, vs in item.vary.items())
+        others = [
+            f"{words(o.remedy)} {figures(o.gain_points, ' points', 1)} for {time_words(o.hours)}"
+            for o in item.alternatives
+        ]
+        facts = (
+            ("", f"{item.why} {item.protocol}"),
+            ("Set up: ", fixed if item.takes else ""),
+            ("Spread over: ", spread if item.takes else ""),
+            ("Record with: ", ", ".join(item.sensors) if item.takes else ""),
+            ("Weighed against: ", "; ".join(others)),
+            ("Cheap test first: ", item.test),
+        )
+        said = " ".join(f"{name}{value}{'' if not name else '.'}" for name, value in facts if value)
+        title, share, do, takes, gain, _ = summary_cells(item)
+        rows.append((title, share, do, takes, f"{gain} points" if gain else "–", said))
+    head = ("dimension", "share", "do", "takes", "expected gain", "why and how")
     blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:

@@ -24,7 +24,7 @@ from gaploop.core.station import Costs
 from gaploop.core.statistics import Estimate
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.planning.curves import recorded_before
+from gaploop.failure_analysis.planning.gains import recorded_before
 
 ASSUMED_SD: Final = 0.4
 """Relative standard deviation of a time that nobody measured: within a factor of two or so."""

@@ -18,28 +18,33 @@ from gaploop.core.plan import Alternative, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.statistics import Estimate, percent
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.diagnosis import Diagnosis
-from gaploop.failure_analysis.planning.allocation import (
-    LEAST_GAIN,
-    OPEN_RESPONSE,
-    Budget,
-    Decision,
-    DimensionQuota,
-    affordable,
-    best_order,
-    next_gains,
-    split_takes,
-)
-from gaploop.failure_analysis.planning.curves import Curve, learn, no_response
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,
     estimate,
     setup_changes,
 )
-from gaploop.failure_analysis.planning.failures import DRAWS, Failures, GainForecast, GainModel
-from gaploop.failure_analysis.planning.offers import (
+from gaploop.failure_analysis.planning.gains import (
+    DRAWS,
+    LEAST_GAIN,
+    OPEN_RESPONSE,
+    Budget,
+    Curve,
+    Decision,
+    DimensionQuota,
+    Failures,
+    GainForecast,
+    GainModel,
+    affordable,
+    best_order,
+    expected_curves,
+    next_gains,
+    no_response,
+    split_takes,
+)
+from gaploop.failure_analysis.planning.remedies import (
+    REMEDIES,
     ROLLOUTS,
     STEPS,
     PlanContext,
@@ -48,8 +53,9 @@ from gaploop.failure_analysis.planning.offers import (
     machine_hours,
     measuring,
     offers,
+    setups_for,
 )
-from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
+from gaploop.failure_analysis.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.station import POLICY, words
 
 LEAST_SHARE: Final = 0.10
@@ -78,7 +84,7 @@ class PlanRequest:
     """
 
     budget: Budget
-    curves: Mapping[GapDimension, Curve] = field(default_factory=learn)
+    curves: Mapping[GapDimension, Curve] = field(default_factory=expected_curves)
     effort: RecordingEffort = field(default_factory=effort_from)
     station: Station = field(default_factory=lambda: Station("any"))
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,25 +1,38 @@
-"""What fixes each dimension: how to record demonstrations against it, and under which conditions.
+"""What fixes each dimension: demonstrations, a command, or a hand; with the cheapest test of it.
 
-Or what to do instead, with the cheapest test that tells whether that is the right remedy.
+How to record demonstrations against it, and under which conditions; remedies that commands carry
+out without an operator, what each is expected to fix, what it costs, how it is called; or what to
+do instead, in words. The share of a dimension's failures that a command fixes is drawn from a Beta
+distribution about the mean of the sites where it was tried (`remedy_sites.json`), and of what is
+believed before any.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from gaploop.core.files import read_json
+from gaploop.core.messages import FloatArray
 from gaploop.core.plan import every_value
 from gaploop.core.station import NAMED_CONDITIONS, Station
+from gaploop.core.statistics import Estimate
+from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.planning.failures import CAUSES, Failures
-
-NOBODY: Final = "none"
-"""The `human` condition in which nobody is there: nothing to record against people."""
+from gaploop.failure_analysis.planning.gains import CAUSES, DRAWS, Failures
 
 D = GapDimension
+NOBODY: Final = "none"
+"""The `human` condition in which nobody is there: nothing to record against people."""
 
 
 @dataclass(frozen=True)
@@ -212,3 +225,252 @@ def setups_for(
         SetupTakes({**shared, name: values[key]}, vary, m / total, f":{name}={values[key]}")
         for key, m in ranked
     )
+
+
+SITES: Final = Path(__file__).with_name("remedy_sites.json")
+CONCENTRATION: Final = 4.0
+"""Of what a next site may give about the mean: about 50 % two draws in three lie within 22 points.
+Assumed."""
+OPERATOR_H: Final = Estimate(0.1, 0.05, 0.2)
+"""To start three commands and to look at what comes of them [h]. Assumed."""
+TAKES: Final = 24
+"""Scripted takes that are recorded in a twin: what docs/diagnose/remedies.md was measured with."""
+MIXED: Final = 40
+"""Nominal ones that are mixed in, so that little is forgotten."""
+RANDOMISED_TAKES: Final = 100
+ROLLOUTS: Final = 40
+"""Of the evaluation that ends each remedy."""
+MACHINE_S: Final = {"take": 6.0, "rollout": 3.0, "training": 240.0, "training of pictures": 14400.0}
+"""On one core, as measured with the small policy on tracked poses; of pictures assumed [s]."""
+READ: Final = (
+    "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
+    "spatial_geometry.zero_offset",
+)  # fmt: skip
+"""What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
+LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
+"""What it takes out of pictures."""
+DELAY: Final = "actuator_response.latency"
+"""What the policy's plans are shifted by."""
+RANGES: Final[Mapping[GapDimension, str]] = {
+    D.SPATIAL_GEOMETRY: "CP+TH",
+    D.OBJECT_PROPERTY: "dynamics",
+    D.ACTUATOR_RESPONSE: "dynamics",
+    D.CONTACT_DYNAMICS: "dynamics",
+    D.VISUAL_DOMAIN: "BG+LT",
+    D.ENVIRONMENTAL_COMPLEXITY: "TD",
+}
+"""What is randomised against a dimension that wasn't measured."""
+STEPS: Final[Mapping[str, str]] = {
+    "recalibrate": "Write a policy that allows for camera, joint zeros and light as the twin has "
+    "them; nothing is trained. Try it in the twin, then at the station; what moves later shows in "
+    "gaploop calibrate drift.",
+    "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
+    "it in the twin, then at the station.",
+    "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
+    "nominal ones mixed in, and try it in the twin, then at the station.",
+    "randomise": "Record scripted demonstrations in cells that are drawn anew for every take, "
+    "fine-tune on them with nominal ones mixed in, and try it at the station.",
+}
+"""How each remedy is carried out, in words."""
+PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
+QUICK: Final = "keypoint"
+"""A kind of policy that learns from pictures in minutes."""
+SHIPPED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "base": {},
+    "base_vision": {**PICTURES, "type": QUICK},
+}
+"""What must be known of the policies that ship."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What commands are filled in with.
+
+    Attributes:
+        folder: where the plan is written; what its commands make goes there.
+        twin: the station's; None where it wasn't measured.
+        record_with: options by which takes are recorded at the station, as they are typed.
+    """
+
+    folder: Path = Path("plan")
+    policy: str = "base"
+    twin: Twin | None = None
+    twin_file: Path | None = None
+    task: str = "pick_place"
+    record_with: str = ""
+    takes: tuple[Path, ...] = ()
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The policy's config.json; of one that isn't here, that it is fed pictures."""
+        last = "checkpoints/last/pretrained_model"
+        for part in ("", "adapter", "policy", "merged", last):  # a policy, or the run that made it
+            path = Path(self.policy, part, "config.json")
+            if path.exists():
+                found: dict[str, Any] = read_json(path)
+                return found
+        return SHIPPED.get(self.policy, PICTURES)
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the policy is fed pictures."""
+        features = self.config.get("input_features") or {}
+        return any(f.get("type") == "VISUAL" for f in features.values())
+
+    @property
+    def arm(self) -> str:
+        """The cell's arm."""
+        return self.twin.arm if self.twin else "so101"
+
+
+@dataclass(frozen=True)
+class RemedyOffer:
+    """A remedy for one dimension, with draws of the share of its failures that it fixes, (DRAWS,).
+
+    An operator's hours and those of one core; the share rests on so many `sites`.
+    """
+
+    remedy: str
+    fixed: FloatArray
+    hours: Estimate
+    machine_hours: float
+    sites: int
+
+
+@cache
+def _known() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(SITES.read_text())
+    return found
+
+
+def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatArray, int] | None:
+    """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
+
+    For a policy that sees pictures only sites of one that does count.
+    """
+    known = _known()
+    assumed = known["assumed"].get(remedy, {})
+    if images:
+        assumed = assumed | known["assumed_of_image_policies"].get(remedy, {})
+    if dimension.value not in assumed:
+        return None
+    shares = [float(assumed[dimension.value])]
+    for site in known["sites"]:
+        of = (site["remedy"], site["dimension"], site.get("sees") == "pictures")
+        if of == (remedy, dimension.value, images):
+            (won, n), (won_after, n_after) = site["before"], site["after"]
+            failed = 1.0 - (won + 0.5) / (n + 1.0)
+            left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
+            shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
+    mean = sum(shares) / len(shares)
+    rng = np.random.default_rng([5, list(GapDimension).index(dimension)])
+    drawn = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1.0 - mean), DRAWS)
+    return np.asarray(drawn), len(shares) - 1
+
+
+def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
+    """Return the remedies that commands can carry out against a dimension.
+
+    Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
+    around one, too: they stand for the station.
+    """
+    recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
+    differs = about.twin.mechanisms if about.twin is not None else ()
+    here = [m for m in differs if m.startswith(f"{dimension.value}.")]
+    possible = ["compensate"] if here == [DELAY] else []
+    geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
+    if geometry or any(m in LIGHT for m in here):
+        possible.append("recalibrate")
+    if here:
+        possible.append("resimulate")
+    elif dimension in RANGES and differs:
+        possible.append("randomise")
+    found = []
+    for remedy in possible:
+        if (fixed := fixed_by(remedy, dimension, images)) is not None:
+            machine_h = machine_hours(about, images, recorded.get(remedy))
+            found.append(RemedyOffer(remedy, fixed[0], OPERATOR_H, machine_h, fixed[1]))
+    return tuple(found)
+
+
+def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
+    """Return the commands, as typed, that measure the station and reproduce a folder's failures."""
+    lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
+    if twin is None:
+        arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
+        if arm:
+            roots, arm = [about.folder / "station_check"], ["--measure", *arm]
+        if roots:
+            twin = about.folder / "station" / "station_twin.yaml"
+            lines.append(["identify", *map(str, roots), *arm, f"--output_dir={twin.parent}"])
+    again = next((root for root in about.takes if root.resolve().name == source), None)
+    if twin is not None and again is not None:
+        with_twin = [f"--twin={twin}", f"--policy.path={about.policy}"]
+        found = about.folder / "reproduced"
+        takes = f"--takes=[{', '.join(map(str, about.takes))}]"
+        recorded = [f"--record_with={about.record_with}"] if about.record_with else []
+        lines.append(["diagnose", str(again), *with_twin, f"--output_dir={found}"])
+        lines.append(["plan", str(found), *with_twin, takes, *recorded])
+    return tuple(shlex.join(["gaploop", *line]) for line in lines)
+
+
+def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
+    """Return what training on `takes`, if any, and evaluating take of one core [h]."""
+    seconds = ROLLOUTS * MACHINE_S["rollout"]
+    if takes is not None:
+        slow = images and about.config.get("type") != QUICK
+        seconds += (MIXED + takes) * MACHINE_S["take"]
+        seconds += MACHINE_S["training of pictures" if slow else "training"]
+    return round(seconds / 3600.0, 2)
+
+
+def commands(
+    remedy: str, dimension: GapDimension, about: PlanContext, images: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that carry a remedy out, each as it is typed; none where none can."""
+    twin = [] if about.twin_file is None else [f"--env.twin={about.twin_file}"]
+    here = [] if about.arm == "so101" else [f"--env.robot={about.arm}"]
+    if about.task != "pick_place":
+        here.append(f"--env.task={about.task}")
+    policy = f"--policy.path={about.policy}"
+
+    def record(name: str, takes: int, *options: str) -> list[str]:
+        where = [f"--dataset.root={about.folder / name}", f"--dataset.num_episodes={takes}"]
+        cell = [option.replace("--env.robot", "--robot.model").replace("--env.", "--robot.")
+                for option in (*here, *options)]  # fmt: skip
+        return ["record", "--robot.type=so101_sim", "--teleop.type=scripted", *cell, *where]
+
+    def train(name: str, out: str, *options: str) -> Iterator[list[str]]:
+        mixed = f"--sim_takes={MIXED}"
+        if images:  # such a policy needs pictures of the nominal cell, too
+            yield record("nominal", MIXED)
+            mixed = f"--sim=[{about.folder / 'nominal'}]"
+        yield ["finetune", policy, f"--real=[{about.folder / name}]", mixed, *options,
+               f"--output_dir={about.folder / out}"]  # fmt: skip
+        yield ["evaluate", f"--policy.path={about.folder / out}", *here, *twin, f"--n={ROLLOUTS}"]
+
+    lines: list[list[str]] = []
+    match remedy:
+        case "recalibrate" | "compensate" if twin:
+            out = about.folder / "recalibrated"
+            lines = [
+                ["calibrate", "from_twin", str(about.twin_file), policy, f"--output_dir={out}"],
+                ["evaluate", f"--policy.path={out}", *here, *twin, f"--n={ROLLOUTS}"],
+            ]
+        case "resimulate" if twin:
+            lines = [
+                record("resimulated", TAKES, *twin),
+                *train("resimulated", "resimulated_policy"),
+            ]
+        case "randomise" if dimension in RANGES:
+            name = f"randomised_{dimension.value}"
+            ranges = f"--robot.randomise={RANGES[dimension]}"
+            lines = [record(name, RANDOMISED_TAKES, *twin, ranges), *train(name, f"{name}_policy")]
+        case "collect" if about.record_with:
+            plan = f"--plan={about.folder / 'plan.yaml'}"
+            root = f"--dataset.root={about.folder / 'demonstrations'}"
+            lines = [
+                ["record", plan, *shlex.split(about.record_with), root],
+                *train("demonstrations", "adapted", plan),
+            ]
+    return tuple(shlex.join(["gaploop", *line]) for line in lines)

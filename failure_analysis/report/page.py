@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +27,25 @@ _ENVIRONMENT: Final = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
 )
-FONTS: Final = {
+INK: Final = "#1c2430"
+SOFT: Final = "#5d6875"
+ACCENT: Final = "#1f5fa8"
+PALE: Final = "#c9d6e6"
+VERDICT: Final = {"costs": "#b3402e", "helps": "#2c7a4b", "not shown": "#8a95a1"}
+"""Colours of effects by what is shown of them."""
+STYLE: Final = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": "#aab3bd",
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": SOFT,
+    "ytick.color": INK,
+    "text.color": INK,
 }
-"""The page's own, so that figures look like part of it."""
+"""Of figures: the page's own, so that they look like part of it."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +70,25 @@ def page(title: str, sections: Iterable[Section], *, subtitle: str = "", footer:
     )
 
 
+@contextmanager
+def new_figure(width_in: float, height_in: float, **subplots: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure and its axes, drawn in the report's style, without a display.
+
+    One pair of axes, or as many as `subplots` says, as of matplotlib's `Figure.subplots`.
+    """
+    import matplotlib as mpl  # here: reports only
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        drawn = Figure(figsize=(width_in, height_in), layout="constrained")
+        yield drawn, drawn.subplots(**subplots)
+
+
 def figure_png(fig: Any) -> bytes:
     """Return a matplotlib figure as PNG."""
     import matplotlib as mpl  # here: reports only
 
-    with io.BytesIO() as stream, mpl.rc_context(FONTS):
+    with io.BytesIO() as stream, mpl.rc_context(STYLE):
         fig.savefig(stream, format="png", dpi=144, bbox_inches="tight", facecolor="white")
         return stream.getvalue()
 

@@ -6,35 +6,44 @@ Where it fails, why, how sure that is, what to collect and what it costs; then t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
+from markupsafe import Markup
 
-from gaploop.core.messages import Image
+from gaploop.core.messages import FloatArray, Image
 from gaploop.core.plan import Plan
 from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
+from gaploop.datasets.check.findings import numbers
 from gaploop.failure_analysis.camera_check import CameraReport
 from gaploop.failure_analysis.cameras import StationCameras, overlay
-from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.planning.document import plan_answer, plan_section
-from gaploop.failure_analysis.report.cohort_page import (
-    cohort_pngs,
-    cohort_sections,
-    groups_section,
-    headline,
+from gaploop.failure_analysis.cohort import (
+    FALSE_ALARM,
+    CohortStatistics,
+    change_words,
+    cohort_lines,
+    effect_words,
+    gap_words,
 )
-from gaploop.failure_analysis.report.figures import count_grid, familiarity_figure, share_bars
+from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.factors import Effect, FactorTable
+from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    SOFT,
     BarRow,
     Section,
     answers,
     bars,
+    facts,
     figure,
     figure_png,
     heat,
     more,
+    new_figure,
     notice,
     page,
     section,
@@ -42,6 +51,7 @@ from gaploop.failure_analysis.report.page import (
     take_card,
     text,
 )
+from gaploop.failure_analysis.signals.registry import registry
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
 
@@ -102,8 +112,6 @@ def diagnosis_report(
         sections.append(section("How sure", "", surety))
         if plan is not None:
             sections.append(plan_section(plan))
-    if cohort is not None and cohort.groups:
-        sections.append(groups_section(cohort.groups, diagnosis.source, pictures or {}))
     if diagnosis.takes:
         sections.append(evidence_section(diagnosis, pictures or {}))
         meant: list[Sequence[Any]] = [
@@ -117,18 +125,6 @@ def diagnosis_report(
         sections.append(section("What the dimensions mean", "", [meanings]))
     footer = f"Diagnosis {diagnosis.id} of {diagnosis.source or 'takes'}. Made by gaploop diagnose."
     return page("Diagnosis", sections, subtitle=subtitle, footer=footer)
-
-
-def report_pngs(diagnosis: Diagnosis) -> dict[str, bytes]:
-    """Return the report's figures as PNG for slides, by file name."""
-    found = cohort_pngs(diagnosis.cohort) if diagnosis.cohort is not None else {}
-    if not diagnosis.takes:
-        return found
-    rows, columns, counts = _modes(diagnosis)
-    found["modes.png"] = figure_png(count_grid(rows, columns, counts, ("phase", "mode")))
-    bars_drawn = share_bars(_shares(diagnosis), intervals=_cause_shares(diagnosis))
-    found["dimensions.png"] = figure_png(bars_drawn)
-    return found
 
 
 def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
@@ -260,22 +256,28 @@ def _cameras_section(station: StationCameras) -> Section:
             "unlike anything that the policy learned from"
         )
         blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))
-        if any(np.isfinite(score).all() for score in station.scores[name].values()):
-            drawn = familiarity_figure(station.scores[name], usual.values["unfamiliar"].mean)
+        scores = [s for s in station.scores[name].values() if np.isfinite(s).all()]
+        if scores and usual.unfamiliar is not None:
+            drawn = _familiarity_figure(scores, usual.unfamiliar.mean)
             said = "How unfamiliar its pictures are, take by take."
             blocks.append(figure(figure_png(drawn), said))
-        rows = [
-            (words(key), f"{value:.2f}", f"{usual.values[key].mean:.2f}",
-             f"{usual.z(key, value):+.1f}")
-            for key, value in station.values[name].items() if key in usual.values
-        ]  # fmt: skip
-        head = (f"camera {name}", "now", "usual", "spreads")
-        blocks.append(more(f"{name} in numbers", [table(head, rows, numbers=(1, 2, 3))]))
-    lead = (
-        f"Against {station.reference.name}, which the policy learned from; shifts in pixels of a "
-        "192 px picture."
-    )
-    return section("What the cameras show", lead, blocks)
+    lead = f"Against {station.reference.name}, which the policy learned from."
+    return section("What the policy makes of its pictures", lead, blocks)
+
+
+def _familiarity_figure(scores: Sequence[FloatArray], usual: float) -> Any:
+    """Return how unfamiliar a camera's pictures, one every 0.1 s, are over each take.
+
+    Beside `usual`, the median of a training take.
+    """
+    with new_figure(7.6, 2.4) as (figure, axes):
+        for score in scores:
+            axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
+        axes.axhline(usual, color=SOFT, lw=1, ls="--")
+        axes.text(0, usual, " usual in training", va="bottom", fontsize=8, color=SOFT)
+        axes.set_xlabel("time in the take [s]")
+        axes.set_ylabel("distance, 1 = training's reach")
+        return figure
 
 
 def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[str, str]]]:
@@ -320,3 +322,153 @@ def shown_takes(takes: Sequence[TakeDiagnosis], most: int = CARDS) -> list[TakeD
         ranked.append((seen[kind], *clearness(take), take.uid, take))
         seen[kind] += 1
     return [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1])[:most]]
+
+
+MOST_EFFECTS: Final = 16
+"""Conditions on a page; the others are folded into a table."""
+KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
+
+
+def diagnosis_lines(found: Diagnosis) -> list[str]:
+    """Return what a person reads of a diagnosis in the terminal."""
+    summary = found.summary
+    lines = [
+        f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
+        f"{summary['diagnosed'] - summary['abstained']} with a clear cause "
+        f"(reference: {summary['reference']['name']})"
+    ]
+    if summary["modes"]:
+        counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
+        lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
+    if silent := summary["outcomes"].get("unlabelled", 0):
+        lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
+    lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
+    lines.append(summary["station"]["says"])
+    lines += summary.get("reproduction", {}).get("says", ())
+    lines += summary["evidence"]["says"] if found.takes else []
+    if summary["sim_to_sim"]:
+        lines.append("sim-to-sim: the embedded cell stands for the real one")
+    if summary["labels_learned_from"]:
+        lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
+    for by, count in summary["attributed_by"].items():
+        if by not in ("model", "reproduction", "comparison"):
+            lines.append(f"{count} judged by the {by}")
+    for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
+        if values:
+            worst = max(values, key=lambda uid: values[uid])
+            spec = registry()[signal]
+            typical = spec.describe(median(values.values()))
+            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
+    lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
+    lines += found.camera_check.lines() if found.camera_check else []
+    silent_about = list[str]()
+    for take in found.takes:
+        name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
+        if take.mode == UNKNOWN_MODE and take.abstained and not take.evidence:
+            silent_about.append(name.removeprefix("episode "))
+            continue
+        why, cause = " and ".join(take.named), take.top or take.leaning
+        if cause and not take.top and take.dimensions[cause] <= take.none:
+            cause = ""  # that it is none of them is likelier
+        why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
+        is_share = cause and len(take.named) < 2 and take.by != "comparison"
+        share = f" {take.dimensions[cause]:.0%}" if is_share else ""
+        when = f" in {take.phase}" if take.phase else ""
+        first = f": {take.evidence[0].message}" if take.evidence else ""
+        lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
+    if silent_about:
+        name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
+        lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
+    if found.cohort is not None:
+        lines += ["", "All takes together:", *cohort_lines(found.cohort)]
+    return lines
+
+
+def cohort_page(cohort: CohortStatistics, source: str) -> str:
+    """Return one page of what trials of `source` say together."""
+    blocks: list[Markup] = []
+    if cohort.table is not None:
+        success = cohort.table.rate
+        span = f"success, 95 %: {success.low:.0%} to {success.high:.0%}"
+        counted = (str(cohort.table.trials), cohort.counted)
+        blocks.append(facts([(f"{success.value:.0%}", span), counted]))
+    sections = [section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
+    footer = "Made by gaploop diagnose --factors."
+    return page(f"What costs success: {source}", sections, footer=footer)
+
+
+def headline(cohort: CohortStatistics) -> str:
+    """Return in one sentence where success is lost."""
+    if cohort.table is None:
+        return "No take has an outcome, so nothing can be compared."
+    if not cohort.table.effects:
+        return "Every take was recorded under the same conditions, so none can be compared."
+    worst = cohort.table.worst
+    if worst is None:
+        return "No condition is shown to cost success."
+    reference = cohort.table.references[worst.factor][0]
+    return (
+        f"Costliest: {words(worst.factor)} {worst.level}, {points(worst.difference)} against "
+        f"{reference}, all else alike."
+    )
+
+
+def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
+    """Yield the sections on conditions, on the gap to simulation and on time."""
+    if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
+        yield where_section(cohort.table)
+    if cohort.gaps:
+        said = [text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
+        yield section("Gap to simulation", "The same circumstances in both.", said)
+    if cohort.change is not None:
+        sentence = _sentence(change_words(cohort.change))
+        kind = "good" if cohort.change.difference.value > 0 else "bad"
+        said_when = notice(sentence, kind) if cohort.change.flagged else text(sentence)
+        yield section("Over time", "", [said_when])
+
+
+def _sentence(said: str) -> str:
+    return said[0].upper() + said[1:] + "."
+
+
+def where_section(result: FactorTable) -> Section:
+    """Return the section on what each condition costs."""
+    lead = (
+        "Difference in success, in percentage points with 95 % intervals, from what the same "
+        "trials would have had at the usual level, all else as it was. Coloured: shown, at "
+        f"{FALSE_ALARM:.0%} for all of them together."
+    )
+    shown, rows = _shown(result), list[BarRow]()
+    for effect in shown:
+        d = effect.difference
+        at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
+        sentence = (
+            f"{points(d)} · {effect.rate.value:.0%} of {effect.trials} trials, not "
+            f"{at_reference:.0%} as at {result.references[effect.factor][0]}"
+        )
+        name = f"{words(effect.factor)}: {effect.level}"
+        rows.append(BarRow(name, d.value, d.low, d.high, sentence, KIND[effect.verdict]))
+    blocks = []
+    if rows:
+        left, right = min(r.low for r in rows), max(r.high for r in rows)
+        reach = min(max(0.1, -left, right) * 1.05, 1.0)
+        blocks.append(bars(rows, (-reach, min(reach, max(0.1, right))), filled=False))
+    rest = [e for e in result.effects if e not in shown]
+    if rest:
+        lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
+        blocks.append(more(f"{len(rest)} more", [text(line) for line in lines]))
+    notes = list(dict.fromkeys(f"{words(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
+    notes += [f"{words(f)} not judged: {why}" for f, why in result.aside.items()]
+    if notes:
+        blocks.append(notice("; ".join(notes) + "."))
+    how = (
+        f"Intervals allow for differences between {result.clusters} clusters of trials (sessions)."
+        if result.clusters
+        else "Intervals take the trials as independent of each other."
+    )
+    return section("Where: what each condition costs", lead, [*blocks, text(how)])
+
+
+def _shown(result: FactorTable) -> list[Effect]:
+    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:MOST_EFFECTS]
+    return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))

@@ -9,12 +9,17 @@ import numpy as np
 from markupsafe import Markup
 
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, VERDICT, new_figure
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    INK,
+    PALE,
+    SOFT,
+    VERDICT,
     answers,
     figure,
     figure_png,
     more,
+    new_figure,
     notice,
     page,
     section,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Take
-from gaploop.failure_analysis.modes.arm_events import spans
+from gaploop.failure_analysis.modes import spans
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +12,9 @@ from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
 from gaploop.failure_analysis.views.view import SLOW_RAD_S, TakeView
 
-PADS_RAD: Final = (0.0, 0.3, 0.6)
-PADS_M: Final = (0.016, 0.040, 0.062)
-"""Gripper angle [rad] to the distance of the pads [m] on so101-nexus 0.10.0's SO-101."""
-
 
 def _main(view: TakeView) -> Grasp:
     return known(main_grasp(known(view.motion)))
-
-
-@signal("", "motion", 0.3, "the gripper closed {value} times")
-def grasp_count(view: TakeView) -> float:
-    """Number of times the gripper was told to close."""
-    return float(len(grasps(known(view.motion))))
 
 
 @signal("rad", "motion", 0.02, "the jaws stop {value} short of their command")
@@ -57,20 +46,6 @@ def grip_creep_rad(view: TakeView) -> float:
     return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else np.nan
 
 
-@signal("m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
-def grip_width_m(view: TakeView) -> float:
-    """Distance of the jaws' pads when they have closed on something; the SO-101's geometry.
-
-    Measured on the model at three openings; between them and beyond, a straight line.
-    """
-    grasp = _main(view)
-    if not grasp.held or view.tool is None:
-        return np.nan
-    low, high = np.argsort(np.abs(np.array(PADS_RAD) - grasp.width_rad))[:2]
-    slope = (PADS_M[high] - PADS_M[low]) / (PADS_RAD[high] - PADS_RAD[low])
-    return float(PADS_M[low] + slope * (grasp.width_rad - PADS_RAD[low]))
-
-
 @signal("rad/s", "motion", 0.02, "the jaws close at {value} while they hold")
 def slip_rad_s(view: TakeView) -> float:
     """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
@@ -87,22 +62,6 @@ def slip_rad_s(view: TakeView) -> float:
 def lost_count(view: TakeView) -> float:
     """How often something held went before the gripper was told to open."""
     return float(sum(not np.isnan(g.lost_s) for g in grasps(known(view.motion))))
-
-
-@signal("m", "scene", 0.004, "the object is seen {value} from the jaws that hold it")
-def apart_m(view: TakeView) -> float:
-    """Median horizontal distance of the tool and the object that is seen while it is carried."""
-    grasp, tool = _main(view), known(view.tool)
-    item, _, visible = scene_xy_m(known(view.scene))
-    t_s = view.take.frames.t_s
-    carried = visible & (t_s > grasp.close_s + 0.6) & (t_s < grasp.open_s - 0.1)
-    if carried.sum() < 5 or not grasp.held:
-        return np.nan
-    away = [
-        np.linalg.norm(tool.at(t)[:2] - xy)
-        for t, xy in zip(t_s[carried], item[carried], strict=True)
-    ]
-    return float(np.median(away))
 
 
 def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
@@ -143,27 +102,6 @@ def carry_current_a(view: TakeView) -> float:
     return _lifting(view, lambda arm: np.nansum(np.abs(current_a[:, arm]), axis=1))
 
 
-def _squeeze_a(view: TakeView, after_s: float) -> FloatArray:
-    """Return the gripper's currents [A] from so long after it closes until it opens, (n,)."""
-    grasp, motion = _main(view), known(view.motion)
-    inside = (motion.t_s > grasp.close_s + after_s) & (motion.t_s < grasp.open_s)
-    return np.asarray(np.abs(motion.current_a[inside, grasp.gripper]))
-
-
-@signal("A", "currents", 0.02, "the gripper squeezes with {value}")
-def grip_current_a(view: TakeView) -> float:
-    """Median gripper current while it holds."""
-    values = _squeeze_a(view, 0.4)
-    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else np.nan
-
-
-@signal("A", "currents", 0.03, "the gripper squeezes with up to {value}")
-def grip_current_peak_a(view: TakeView) -> float:
-    """99th percentile of the gripper's current from its closing to its opening."""
-    values = _squeeze_a(view, 0.0)
-    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else np.nan
-
-
 @signal("rad", "motion", 0.0008, "the arm sags {value} further while it carries")
 def carry_sag_rad(view: TakeView) -> float:
     """Mean error of lift, elbow and wrist after lifting less that before the grasp."""
@@ -176,19 +114,6 @@ def contact_height_m(view: TakeView) -> float:
     """Lowest tool height read less the lowest commanded one: something was in the way below."""
     tool = known(view.tool)
     return float(np.percentile(tool.read_m[:, 2], 2) - np.percentile(tool.sent_m[:, 2], 2))
-
-
-@signal("m", "motion", 0.002, "the gripper closes {value} above the table")
-def grasp_height_m(view: TakeView) -> float:
-    """Tool height by the readings when the gripper closes."""
-    return float(known(view.tool).at(_main(view).close_s + 0.2)[2])
-
-
-@signal("m", "motion", 0.01, "the tool goes {value} between closing and opening")
-def carried_m(view: TakeView) -> float:
-    """Horizontal distance of the tool between closing and opening."""
-    grasp, tool = _main(view), known(view.tool)
-    return float(np.linalg.norm((tool.at(grasp.open_s) - tool.at(grasp.close_s))[:2]))
 
 
 @signal("m", "scene", 0.003, "the gripper opens {value} from the target seen")

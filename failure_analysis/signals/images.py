@@ -1,4 +1,4 @@
-"""Signals of the camera: light, colour, sharpness, pose, blobs, hands. One decode per take."""
+"""Signals of pictures and of the policy that saw them: light, blobs, hands; plans, features."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
 _READ: Final = (
     ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
      "brightness", "Median grey level of the pictures, 0 to 255."),
-    ("contrast", "", 2.0, "grey levels spread by {value}",
-     "contrast", "Standard deviation of the grey levels."),
     ("saturation", "", 5.0, "the median saturation is {value} of 255",
      "saturation", "Median HSV saturation, 0 to 255."),
     ("cast_red", "", 0.02, "red stands at {value} (log) to green",
@@ -27,8 +26,6 @@ _READ: Final = (
      "corners", "Median grey of the corners over that of the middle: vignetting."),
     ("pixel_noise", "", 0.6, "still pixels vary by {value} grey levels",
      "noise", "Noise of one pixel, from what changes between pictures in still places."),
-    ("clipped_share", "share", 0.005, "{value} of the picture is black or white", "clipped",
-     "Share of the pixels whose grey level is at most 3 or at least 252: wrong exposure."),
     ("light_swing_stops", "stops", 0.03, "the light changes by {value} in the take", "swing_stops",
      "Spread (5th to 95th percentile) of the pictures' median grey over the take, base 2 log. "
      "Flicker, clouds, a person's shadow, an exposure that regulates."),
@@ -53,8 +50,6 @@ _READ: Final = (
      "Area of the object over that of the smallest rectangle around it; a disc fills 0.79."),
     ("hand_share", "share", 0.0015, "something skin-toned covers {value} of a picture",
      "hand_share", "Largest share of a picture that a new, skin-toned region covers."),
-    ("picture_repeats", "share", 0.05, "{value} of the pictures repeat",
-     "repeat_share", "Share of consecutive pictures that are the same picture."),
 )  # fmt: skip
 """Name, unit, floor, sentence, key in what pictures say, and doc, as of `registry.Signal`."""
 
@@ -77,3 +72,41 @@ def camera_age_s(view: TakeView) -> float:
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()
             if len(a) and np.isfinite(a).any()]  # fmt: skip
     return float(max(ages)) if ages else np.nan
+
+
+def _percentile(values: FloatArray, q: float) -> float:
+    seen = values[np.isfinite(values)]
+    return float(np.percentile(seen, q)) if len(seen) else np.nan
+
+
+@signal("rad", "policy", 0.003, "successive plans differ by {value} rms")
+def chunk_disagreement_rad(view: TakeView) -> float:
+    """Median rms difference of overlapping consecutive action chunks, over arm joints and steps.
+
+    After the temporal consistency of Agia et al. 2024 (arXiv:2410.04640).
+    """
+    return _percentile(known(view.policy).disagreement_rad, 50)
+
+
+@signal("", "policy", 0.1, "the policy's features stand {value} spreads from its training data")
+def feature_mahalanobis(view: TakeView) -> float:
+    """95th percentile of the Mahalanobis distance in the policy's own encoder (Lee et al. 2018).
+
+    Divided by the root of the number of features: about 1 on training data.
+    """
+    return _percentile(known(view.policy).mahalanobis, 95)
+
+
+@signal(
+    "",
+    "policy",
+    0.05,
+    "to the policy its pictures are {value} times as unfamiliar as its training takes'",
+)
+def view_unfamiliar(view: TakeView) -> float:
+    """Median over the take of how unfamiliar the policy's pictures are, its worst camera.
+
+    Distance of a picture's three least familiar cells from the nearest cells that the policy's
+    encoder yields on its training takes (Roth et al. 2022), in those takes' own reach.
+    """
+    return known(view.policy).measures.get("view_unfamiliar", np.nan)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
-from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView, runs
 
 SHAKE_HZ: Final = 2.5
@@ -19,8 +18,6 @@ STILL_RAD_S: Final = 0.05
 """Slower than this a joint stands."""
 TURNING_RAD_S: Final = 0.1
 """A direction change counts between motions faster than this, so that noise doesn't."""
-SHAKING_RAD_S: Final = 0.05
-"""Rms speed above 2.5 Hz below which there is no oscillation whose frequency could be told."""
 TRANSIENT_S: Final = 0.04
 """Time over which a change counts as sudden: two policy frames at 50 Hz."""
 STEP_S: Final = 0.04
@@ -84,14 +81,6 @@ def rest_offset_rad(view: TakeView) -> float:
     motion = known(view.motion)
     medians = _joint_median(motion.residual_rad, motion.slow)
     return _largest(medians[motion.arm_joints])
-
-
-@signal("rad", "motion", 0.003, "before anything moves, readings stand {value} off the command")
-def start_offset_rad(view: TakeView) -> float:
-    """Largest joint difference between reading and command in the first 60 ms."""
-    motion = known(view.motion)
-    count = max(2, round(0.06 * motion.rate_hz))
-    return _largest(np.median(motion.residual_rad[:count, motion.arm_joints], axis=0))
 
 
 @signal("rad", "motion", 0.004, "readings drift by {value} over the take")
@@ -234,13 +223,6 @@ def path_ratio(view: TakeView) -> float:
     return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else np.nan
 
 
-@signal("A", "currents", 0.01, "the arm holds itself with {value}")
-def hold_current_a(view: TakeView) -> float:
-    """Median over the slowest half of the take of the summed absolute motor currents."""
-    total = np.nansum(np.abs(known(view.currents_a)), axis=1)
-    return float(np.median(total)) if len(total) else np.nan
-
-
 def _peak(values: FloatArray, percentile: float) -> float:
     """Percentile over time of the largest absolute column; NaN where nothing is known."""
     seen = values[np.isfinite(values).any(axis=1)]
@@ -255,15 +237,6 @@ def peak_current_a(view: TakeView) -> float:
     return _peak(known(view.currents_a), 99.5)
 
 
-@signal(
-    "rad", "motion", 0.004, "a joint stands up to {value} from where its command is, lag taken out"
-)
-def tracking_peak_rad(view: TakeView) -> float:
-    """99th percentile over time of the largest arm joint's reading minus delayed command."""
-    motion = known(view.motion)
-    return float(np.percentile(np.abs(motion.residual_rad[:, motion.arm_joints]).max(axis=1), 99))
-
-
 @signal("rad²/s²", "motion", 0.002, "the arm shakes with {value} of squared speed")
 def oscillation_energy_rad2_s2(view: TakeView) -> float:
     """Mean squared speed above 2.5 Hz, summed over arm joints, beyond what the command has.
@@ -274,23 +247,6 @@ def oscillation_energy_rad2_s2(view: TakeView) -> float:
     sent = shaking_rad_s(motion.sent_rad[:, motion.arm_joints], motion.rate_hz)
     read = shaking_rad_s(motion.position_rad[:, motion.arm_joints], motion.rate_hz)
     return max(0.0, float((read**2).sum(axis=1).mean() - (sent**2).sum(axis=1).mean()))
-
-
-@signal("Hz", "motion", 0.3, "the arm shakes at {value}")
-def oscillation_hz(view: TakeView) -> float:
-    """Frequency of most power of the readings' error above 2.5 Hz; NaN where nothing shakes.
-
-    Periodogram with a Hann window over the take, summed over arm joints.
-    """
-    motion = known(view.motion)
-    shake = shaking_rad_s(motion.residual_rad[:, motion.arm_joints], motion.rate_hz)
-    if float(np.sqrt((shake**2).sum(axis=1).mean())) < SHAKING_RAD_S:
-        return np.nan
-    power = np.abs(np.fft.rfft(shake * np.hanning(len(shake))[:, None], axis=0)) ** 2
-    hz = np.fft.rfftfreq(len(shake), 1.0 / motion.rate_hz)
-    inside = (hz >= SHAKE_HZ) & (hz <= 0.3 * motion.rate_hz)  # above is quantisation, not motion
-    total = np.where(inside, power.sum(axis=1), 0.0)
-    return float(hz[int(np.argmax(total))])
 
 
 @signal("Hz", "motion", 0.2, "the command turns round {value} times a second")
@@ -314,20 +270,6 @@ def joint_path_rad(view: TakeView) -> float:
     motion = known(view.motion)
     every = max(1, round(STEP_S * motion.rate_hz))
     return float(np.abs(np.diff(motion.position_rad[::every, motion.arm_joints], axis=0)).sum())
-
-
-@signal("share", "motion", 0.03, "the direct way is {value} of the tool's")
-def path_efficiency(view: TakeView) -> float:
-    """Straight way of the tool between start, closings and openings over the way it took.
-
-    The last leg ends where the take does.
-    """
-    motion, tool = known(view.motion), known(view.tool)
-    times = sorted({0.0, *(t for g in grasps(motion) for t in (g.close_s, g.open_s))})
-    places = np.stack([*(tool.at(t) for t in times), tool.read_m[-1]])
-    direct = float(np.linalg.norm(np.diff(places, axis=0), axis=1).sum())
-    taken = float(np.linalg.norm(np.diff(tool.read_m, axis=0), axis=1).sum())
-    return direct / taken if taken > 0.02 else np.nan
 
 
 def _sudden(values: FloatArray, rate_hz: float) -> float:
@@ -369,3 +311,25 @@ def load_jump_pct(view: TakeView) -> float:
     A torque transient, where drives report torque and not current.
     """
     return _sudden(known(view.loads_pct), known(view.motion).rate_hz)
+
+
+QUIET_SAMPLES: Final = 5
+"""As many samples in a row, the quietest of the take, say what a force sensor reads at rest."""
+
+
+def quiet_stretch(wrench: FloatArray) -> tuple[FloatArray, float]:
+    """Return mean [N, N m], shape (6,), and force spread [N] of the quietest few samples."""
+    wrench = wrench[np.isfinite(wrench).all(axis=1)]
+    n = min(QUIET_SAMPLES, len(wrench))
+    starts = range(len(wrench) - n + 1)
+    spreads = [float(np.linalg.norm(wrench[s : s + n, :3].std(axis=0))) for s in starts]
+    best = int(np.argmin(spreads))
+    return wrench[best : best + n].mean(axis=0), spreads[best]
+
+
+@signal("N", "force", 1.0, "force reaches {value} from rest")
+def force_peak_n(view: TakeView) -> float:
+    """Largest distance of the force from its rest reading."""
+    wrench = known(view.wrench)
+    away = np.linalg.norm((wrench - quiet_stretch(wrench)[0])[:, :3], axis=1)
+    return float(np.nanmax(away))

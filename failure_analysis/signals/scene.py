@@ -49,13 +49,6 @@ def jumps_hz(view: TakeView) -> float:
     return float((step[far] > JUMP_M).sum() / max(far.sum() / view.take.info.fps, 0.5))
 
 
-@signal("m", "scene", 0.002, "the fixed target is seen to wander by {value}")
-def target_jumps_m(view: TakeView) -> float:
-    """Spread (95th percentile) of the tracked target, which doesn't move, about its median."""
-    _, target, _ = scene_xy_m(known(view.scene))
-    return float(np.percentile(np.linalg.norm(target - np.median(target, axis=0), axis=1), 95))
-
-
 @signal("m", "scene", 0.003, "the object moves {value} with no gripper near")
 def moved_alone_m(view: TakeView) -> float:
     """Way the object goes, in smooth steps, before the first grasp and with the gripper away."""
@@ -77,16 +70,6 @@ def end_distance_m(view: TakeView) -> float:
         return np.nan  # the arm is still in the way
     place = np.median(target, axis=0)
     return float(np.linalg.norm(np.median(item[-last:], axis=0) - place))
-
-
-@signal("m", "scene", 0.01, "the object ends {value} from where it started")
-def transported_m(view: TakeView) -> float:
-    """Distance between the tracked object's first and last places."""
-    item, _, visible = scene_xy_m(known(view.scene))
-    last = max(1, round(0.2 * view.take.info.fps))
-    if not visible[-last:].any():
-        return np.nan
-    return float(np.linalg.norm(np.median(item[-last:], axis=0) - np.median(item[:last], axis=0)))
 
 
 @signal("m", "scene", 0.003, "the gripper closes {value} beside the object seen")

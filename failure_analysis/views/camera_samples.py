@@ -12,10 +12,12 @@ from typing import Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.datasets.video import pictures_at
+from gaploop.failure_analysis.views.pictures import Grey
 
 PLACES: Final = 16
 """Of a take at which pictures are decoded."""
@@ -26,6 +28,10 @@ MEASURED: Final = 640
 """Widest picture that is measured; wider ones are reduced."""
 BLOCK: Final = 16
 """Side of the blocks of which the quietest tell noise [pixels]."""
+CELL: Final = 8
+"""Side of a cell, of a kept picture [pixels]."""
+STILL: Final = 0.06
+"""Stops by which a pixel's brightness may typically vary over a take and count as still."""
 
 type Alter = Callable[[Image, int], Image]
 """Changes a picture of a given row; for benchmarks."""
@@ -172,3 +178,64 @@ def _pair(now: Image, after: Image) -> tuple[float, float, float]:
     bands = np.median(step, axis=1) - overall
     smooth = np.convolve(np.pad(bands, 2, "edge"), np.ones(5) / 5, "valid")
     return float(np.log(apart.mean() + 1e-3)), overall, float(smooth.std())
+
+
+@dataclass(frozen=True)
+class CameraLook:
+    """A take's pictures by cells and pixels.
+
+    Attributes:
+        levels: brightness of each cell of each picture [stops], shape (n, rows, columns).
+        even: the median picture, light evened out, shape (HEIGHT, WIDTH).
+        still: pixels that stand still over the take, shape (HEIGHT, WIDTH).
+        edges: edges that stay where they are over the take, 0 to 1, shape (HEIGHT, WIDTH).
+        motion: how much each cell's pixels change over the take [log], shape (rows, columns).
+    """
+
+    levels: FloatArray
+    even: Grey
+    still: NDArray[np.bool_]
+    edges: Grey
+    motion: FloatArray
+
+    @classmethod
+    def of(cls, samples: CameraSamples) -> CameraLook:
+        """Return the look of a take's pictures."""
+        stops = brightness(samples.pictures)
+        level = stops - np.median(stops, axis=(1, 2), keepdims=True)
+        middle = np.median(level, axis=0)
+        apart = np.median(np.abs(level - middle), axis=0)
+        alone = np.median(np.abs(stops - np.median(stops, axis=0)), axis=0)
+        return cls(
+            np.stack([by_cells(p) for p in stops]),
+            _even(middle),
+            apart < STILL,
+            lasting_edges(samples.pictures),
+            np.log(np.minimum(by_cells(apart), by_cells(alone)) + 0.01),
+        )
+
+
+def lasting_edges(pictures: Image) -> Grey:
+    """Return edges that stay over pictures, in brightness and colour: median slopes, 0 to 1."""
+    logs = np.log2(pictures.astype(np.float32) + 4.0)
+    grey = logs @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+    square = np.zeros((HEIGHT, WIDTH), dtype=np.float32)
+    for channel in (grey, logs[..., 0] - logs[..., 1], logs[..., 2] - logs[..., 1]):
+        smooth = [cv2.GaussianBlur(p, (0, 0), 1.0) for p in channel]
+        for k in (0, 1):
+            slopes = [cv2.Sobel(p, cv2.CV_32F, 1 - k, k, scale=0.125) for p in smooth]
+            square += np.median(slopes, axis=0) ** 2
+    return np.asarray(np.tanh(np.sqrt(square) / 0.05), dtype=np.float32)
+
+
+def by_cells(picture: NDArray[np.floating]) -> FloatArray:
+    """Return the mean of each cell of a picture, shape (rows, columns)."""
+    size = (WIDTH // CELL, HEIGHT // CELL)
+    reduced = cv2.resize(picture.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.asarray(reduced, dtype=np.float64)
+
+
+def _even(picture: FloatArray) -> Grey:
+    """Return a picture's structure with slow changes of light taken out."""
+    sharp = picture.astype(np.float32)
+    return np.asarray(sharp - cv2.GaussianBlur(sharp, (0, 0), WIDTH / 16), dtype=np.float32)

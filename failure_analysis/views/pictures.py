@@ -1,4 +1,4 @@
-"""One pass over a take's pictures: photometry, camera pose, blobs, hands, repeats.
+"""One pass over a take's pictures: photometry, camera pose, blobs, hands.
 
 Whether the camera has moved is told by laying the first picture on the cell's usual one by shift,
 turn and scale (`register`).
@@ -65,8 +65,8 @@ class PictureSummary:
     """What the pictures of one take say, by name; areas and shifts are those of a 192 px picture.
 
     Light and noise; the camera's pose, where there is a background; blobs and foreground at the
-    start; the largest share that a coloured mover covers, and that of pictures that repeat. The
-    first picture and a few examples, evenly spread, are RGB of 192 px.
+    start; the largest share that a coloured mover covers. The first picture and a few examples,
+    evenly spread, are RGB of 192 px.
     """
 
     values: dict[str, float]
@@ -83,21 +83,11 @@ def summarise(
     cell's usual picture.
     """
     step = max(1, expected // SAMPLES)
-    samples: list[Image] = []
-    repeats, count = 0, 0
-    last: NDArray[np.uint8] | None = None
-    for count, picture in enumerate(pictures, 1):
-        probe = picture[::7, ::7]
-        if last is not None and float(np.mean(cv2.absdiff(probe, last))) < 0.15:
-            repeats += 1
-        last = probe.copy()
-        if (count - 1) % step == 0 and len(samples) < 4 * SAMPLES:
-            samples.append(squared(picture))
+    samples = [squared(p) for p in itertools.islice(pictures, 0, 4 * SAMPLES * step, step)]
     if not samples:
         return None
     first = samples[0]
-    values = {**photometry(samples), **_blobs(first)}
-    values |= {"hand_share": _hand(samples), "repeat_share": repeats / max(count - 1, 1)}
+    values = {**photometry(samples), **_blobs(first), "hand_share": _hand(samples)}
     if background is not None:
         small = squared(first, THUMB_PX)
         valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
@@ -150,7 +140,6 @@ def photometry(samples: Sequence[Image]) -> dict[str, float]:
         rows.append({
             "brightness": float(np.median(grey)),
             "contrast": contrast,
-            "clipped": float(((grey <= 3.0) | (grey >= 252.0)).mean()),
             "saturation": float(np.median(saturation)),
             "cast_red": float(np.log(red / green)),
             "cast_blue": float(np.log(blue / green)),

@@ -17,21 +17,16 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
-from gaploop.failure_analysis.views.pictures import photometry, squared
+from gaploop.failure_analysis.views.pictures import squared
 
 EVERY_S: Final = 0.1
 """How often a policy is asked along a take [s]."""
-NEIGHBOURS: Final = 10
-BANK: Final = 2000
-"""Training features kept for the neighbour distance; more change it little."""
 LEAST_FEATURES: Final = 50
 CELLS: Final = 3
 """A picture is as unfamiliar as the mean of its so many least familiar cells."""
 PATCHES: Final = 1500
 """Training cells kept of a camera."""
 PROJECTED: Final = 16
-PHOTOS: Final = 12
-"""Pictures of a take from which light and noise are told."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +42,15 @@ class CameraTrace:
 
     size_px: tuple[int, int]
     first: Image
-    photometry: Mapping[str, float]
     score: FloatArray
     worst: Image
     where: FloatArray
+
+    @property
+    def unfamiliar(self) -> float:
+        """Median of how unfamiliar the pictures are; NaN where unknown."""
+        known = self.score[np.isfinite(self.score)]
+        return float(np.median(known)) if len(known) else float("nan")
 
     @classmethod
     def of(
@@ -62,7 +62,6 @@ class CameraTrace:
         return cls(
             size_px,
             pictures[0],
-            photometry(pictures[:: max(1, len(pictures) // PHOTOS)]),
             score,
             pictures[worst],
             cells[worst] if len(cells) else np.empty((0, 0)),
@@ -160,13 +159,11 @@ class PolicyTrace:
             planned when asked before, over the steps that both cover; NaN at first, for a policy
             that plans one step, and where its units aren't degrees.
         mahalanobis: distance of its features from the training data's.
-        neighbour: distance to its nearest training features.
         measures: the signals of its cameras, as `CameraReference.measured` gives them.
     """
 
     disagreement_rad: FloatArray
     mahalanobis: FloatArray
-    neighbour: FloatArray
     cameras: Mapping[str, CameraTrace] = field(default_factory=dict)
     measures: Mapping[str, float] = field(default_factory=dict)
 
@@ -176,22 +173,18 @@ class FeatureSpace:
     """Where a policy's features lie on its training data.
 
     Mahalanobis distance after Lee et al. 2018 (arXiv:1807.03888), with Ledoit and Wolf's shrunk
-    covariance; neighbour distance after Sun et al. 2022 (arXiv:2204.06507), in the space in which
-    that covariance is the unit matrix. Both are divided by the square root of the number of
-    features: about 1 on the training data itself.
+    covariance, divided by the square root of the number of features: about 1 on the training data.
 
     Attributes:
         mean: shape (d,).
         whitener: turns centred features into uncorrelated ones of unit spread, shape (d, d).
-        bank: whitened training features, shape (n, d).
     """
 
     mean: FloatArray
     whitener: FloatArray
-    bank: FloatArray
 
     @classmethod
-    def fit(cls, features: FloatArray, seed: int = 0) -> FeatureSpace:
+    def fit(cls, features: FloatArray) -> FeatureSpace:
         """Fit to training features, shape (n, d).
 
         Raises:
@@ -207,24 +200,12 @@ class FeatureSpace:
         fitted = LedoitWolf().fit(features)
         values, vectors = np.linalg.eigh(fitted.covariance_)
         whitener = vectors / np.sqrt(np.maximum(values, 1e-12))
-        rows = np.random.default_rng(seed).permutation(len(features))[:BANK]
-        mean = np.asarray(fitted.location_, dtype=np.float64)
-        return cls(mean, whitener, (features[rows] - mean) @ whitener)
+        return cls(np.asarray(fitted.location_, dtype=np.float64), whitener)
 
     def mahalanobis(self, features: FloatArray) -> FloatArray:
         """Return the distance of features, shape (m, d), from the training data, shape (m,)."""
         white = (features - self.mean) @ self.whitener
         return np.asarray(np.linalg.norm(white, axis=1) / np.sqrt(white.shape[1]))
-
-    def neighbour(self, features: FloatArray) -> FloatArray:
-        """Return the distance to the tenth nearest training features, shape (m,)."""
-        white = (features - self.mean) @ self.whitener
-        square = (
-            (white**2).sum(axis=1)[:, None] + (self.bank**2).sum(axis=1) - 2.0 * white @ self.bank.T
-        )
-        k = min(NEIGHBOURS, len(self.bank)) - 1
-        near = np.partition(square, k, axis=1)[:, k]
-        return np.asarray(np.sqrt(np.maximum(near, 0.0) / white.shape[1]))
 
 
 def features_of(takes: Iterable[Take], probe: PolicyProbe) -> FloatArray:
@@ -277,7 +258,6 @@ def ask(
     return PolicyTrace(
         disagreement,
         space.mahalanobis(stacked) if space is not None else nothing,
-        space.neighbour(stacked) if space is not None else nothing,
         {n: CameraTrace.of(sizes[n], shown, cells[n]) for n, shown in pictures.items() if shown},
     )
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.report.figures import ACCENT, INK, new_figure
 from gaploop.failure_analysis.report.page import (
+    ACCENT,
+    INK,
     Section,
     facts,
     figure,
     figure_png,
+    new_figure,
     notice,
     page,
     section,

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.corpus import fit
 from benchmarks.corpus.fit import LabelledFailures, targets
 from gaploop.core.messages import FloatArray
-from gaploop.failure_analysis.attribution.model import (
+from gaploop.failure_analysis.attribution import (
     CAUSES,
     FIRST,
     SECOND,

@@ -6,14 +6,15 @@ import numpy as np
 
 from benchmarks.detection import analysed, auroc, learn_weights, table
 from benchmarks.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
-from gaploop.failure_analysis.live.score import FEATURES, SignalTrack, Usual
+from gaploop.failure_analysis.live import SignalTrack, Usual
+from gaploop.failure_analysis.live_signals import STREAMED
 
 
 def made(rng: np.random.Generator, failed: bool, odd: float) -> SignalTrack:
     """Return a take of 3 to 4 s, or of 6 s where it failed; one signal is off by `odd` from 1 s."""
     end_s = 6.0 if failed else rng.uniform(3.0, 4.0)
     t_s = np.arange(1, int(end_s / 0.1)) * 0.1
-    values = t_s[:, None] + rng.normal(0.0, 0.3, (len(t_s), len(FEATURES)))
+    values = t_s[:, None] + rng.normal(0.0, 0.3, (len(t_s), len(STREAMED)))
     values[:, 0] += odd * (t_s > 1.0)
     return SignalTrack(t_s, values, failed)
 
@@ -55,8 +56,8 @@ def tracks(
     made = []
     for _ in range(count):
         t_s = np.arange(1, int((end_s + rng.uniform(0.0, 1.0)) / 0.1)) * 0.1
-        start = rng.normal(0.0, 1.0, len(FEATURES))
-        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(FEATURES)))
+        start = rng.normal(0.0, 1.0, len(STREAMED))
+        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(STREAMED)))
         values[:, 0] += odd
         made.append(SignalTrack(t_s, values, failed))
     return made

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.corpus import figures, scores
 from benchmarks.corpus.scores import Case, Prediction
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.attribution.model import CAUSES, NONE
+from gaploop.failure_analysis.attribution import CAUSES, NONE
 
 
 def case(

@@ -21,10 +21,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.model import (
+from gaploop.failure_analysis.attribution import (
     CAUSES,
+    FEATURES,
     FIRST,
+    LEAST_LABELS,
     SECOND,
     SHIPPED,
     EvidenceModel,
@@ -32,15 +33,13 @@ from gaploop.failure_analysis.attribution.model import (
     Thresholds,
     attribute,
     candidates,
+    engineer_labels,
+    features,
     load_model,
     named,
+    recalibrated,
     shipped_model,
     together,
-)
-from gaploop.failure_analysis.attribution.station_labels import (
-    LEAST_LABELS,
-    engineer_labels,
-    recalibrated,
 )
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.reference import Reference, UsualValue
@@ -58,14 +57,14 @@ def measured(**z: float) -> TakeSignals:
 
 
 def row(mode: FailureMode | None = None, **z: float) -> FloatArray:
-    return features.features(measured(**z), USUAL, mode)[0]
+    return features(measured(**z), USUAL, mode)[0]
 
 
 def plain_model() -> EvidenceModel:
     """The rules as a model, before any data."""
-    nothing = labelled(np.empty((0, len(features.names()))), np.empty((0, 10)))
-    weights = fit.fit_weights(features.names(), nothing, fit.Stiffness())
-    return EvidenceModel(features.names(), weights, 1.0, (0.0,) * 10, Pairs(), LIMITS, 0.9, {})
+    nothing = labelled(np.empty((0, len(FEATURES))), np.empty((0, 10)))
+    weights = fit.fit_weights(FEATURES, nothing, fit.Stiffness())
+    return EvidenceModel(weights, 1.0, (0.0,) * 10, Pairs(), LIMITS, 0.9, {})
 
 
 def labelled(
@@ -201,9 +200,9 @@ def test_own_evidence_never_speaks_against_its_dimension() -> None:
     of = targets([["visual_domain"]] * 20)
     groups = tuple(frozenset({"visual_domain.blur"}) for _ in rows)
     data = labelled(rows, of, groups, ("pick_place",) * 20)
-    weights = fit.fit_weights(features.names(), data, fit.Stiffness(0.01, 0.01))
+    weights = fit.fit_weights(FEATURES, data, fit.Stiffness(0.01, 0.01))
     cause = CAUSES.index("actuator_response")
-    assert weights[cause, features.names().index("left.actuator_response")] >= 0.0
+    assert weights[cause, FEATURES.index("left.actuator_response")] >= 0.0
 
 
 def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
@@ -265,14 +264,14 @@ def test_a_model_of_an_older_registry_loads_and_gives_new_features_no_weight(
     value = json.loads(path.read_text())
     del value["weights"]["left.human_behavior"]
     path.write_text(json.dumps(value))
-    column = features.names().index("left.human_behavior")
+    column = FEATURES.index("left.human_behavior")
     assert not load_model(path).weights[:, column].any()
 
 
 def test_the_shipped_model_loads_and_is_no_worse_than_the_rules_on_plain_faults() -> None:
     model = shipped_model()
     assert model is not None
-    assert model.weights.shape == (10, len(features.names()))
+    assert model.weights.shape == (10, len(FEATURES))
     assert model.about["evidence"] == "sim-to-sim"
     found = attribute(measured(lag_s=40.0), USUAL, FailureMode.TIMEOUT, model)
     assert (

@@ -16,10 +16,10 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.camera_check import (
     QUESTIONS,
-    Answer,
     CameraCheck,
     Kind,
     KnownCamera,
+    YesNo,
     check_takes,
 )
 from gaploop.failure_analysis.diagnosis import diagnose
@@ -92,7 +92,7 @@ def check() -> CameraCheck:
 
 
 def yes(check: CameraCheck, shown: dict[str, CameraSamples]) -> set[tuple[str, str]]:
-    return {(a.camera, a.question) for a in check.judge(shown) if a.answer is Answer.YES}
+    return {(a.camera, a.question) for a in check.judge(shown) if a.answer is YesNo.YES}
 
 
 def test_a_camera_on_the_wrist_moves_with_the_joints(check: CameraCheck) -> None:
@@ -154,7 +154,7 @@ def test_with_few_takes_to_compare_with_nothing_can_be_told() -> None:
     known = KnownCamera("top", [looked(seed)["top"] for seed in range(2)])
     answers = known.judge(looked(50, blurred)["top"])
     assert {a.question for a in answers} == set(QUESTIONS)
-    assert {a.answer for a in answers} == {Answer.UNKNOWN}
+    assert {a.answer for a in answers} == {YesNo.UNKNOWN}
 
 
 def test_what_shows_a_change_is_marked_in_a_picture() -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.cameras import CameraReference, StationCameras, moved, overlay
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.report.report import diagnosis_report
@@ -115,53 +114,6 @@ def test_a_moved_camera_is_measured(right: float, down: float) -> None:
     assert found.scale == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_moved_camera_is_named_with_direction_and_pixels(usual: CameraReference) -> None:
-    there = scene(1, right=6.0, down=-3.0)
-    station = seen(usual, *(attempt(k, top=there) for k in range(200, 203)))
-    (found,) = [f for f in station.findings if f.kind == "moved"]
-    assert (found.camera, found.dimension) == ("top", GapDimension.SPATIAL_GEOMETRY)
-    assert "6.0 px to the right, 3.0 px up" in found.message
-    assert not kinds(station, "wrist")
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda p: p * 0.6, "light"),
-        (lambda p: p * np.array([1.2, 1.0, 0.8]), "colour"),
-        (lambda p: cv2.GaussianBlur(p, (0, 0), 2.0), "sharpness"),
-    ],
-)
-def test_light_colour_and_focus_are_named(
-    usual: CameraReference, change: object, kind: str
-) -> None:
-    assert callable(change)
-    other = np.clip(change(TOP.astype(np.float64)), 0, 255).astype(np.uint8)
-    station = seen(usual, *(attempt(k, top=other) for k in range(300, 303)))
-    assert kind in kinds(station)
-    assert not kinds(station, "wrist")
-
-
-def test_dirt_on_the_lens_is_told_from_a_blurred_picture(usual: CameraReference) -> None:
-    soft = cv2.GaussianBlur(TOP, (0, 0), 4.0)
-    spot = np.zeros((192, 192, 1))
-    cv2.circle(spot, (40, 45), 26, 1.0, -1)
-    dirty = (soft * spot + TOP * (1 - spot)).astype(np.uint8)
-    station = seen(usual, *(attempt(k, top=dirty) for k in range(400, 404)))
-    found = next(f for f in station.findings if f.kind == "dirt")
-    assert "upper left" in found.message
-    assert "sharpness" not in kinds(station)
-
-
-def test_what_covers_the_picture_is_told_with_its_place(usual: CameraReference) -> None:
-    covered = TOP.copy()
-    covered[130:, 120:] = (20, 20, 25)
-    station = seen(usual, *(attempt(k, top=covered) for k in range(410, 414)))
-    found = next(f for f in station.findings if f.kind == "cover")
-    assert "lower right" in found.message
-    assert found.value == pytest.approx(62 * 72 / 192**2, rel=0.35)
-
-
 def test_swapped_cameras_are_named_by_what_they_show(usual: CameraReference) -> None:
     station = seen(usual, *(attempt(k, top=WRIST, wrist=TOP) for k in range(420, 422)))
     said = {f.message for f in station.findings}
@@ -202,7 +154,7 @@ def test_a_reference_is_small_and_comes_back_as_it_was(
     assert (tmp_path / "cameras.npz").stat().st_size < 500_000
     again = CameraReference.load(tmp_path / "cameras.npz")
     assert again.signals == usual.signals
-    takes = [attempt(k, top=scene(1, 5.0)) for k in range(450, 453)]
+    takes = [attempt(k, top=WRIST) for k in range(450, 453)]
     first, second = seen(usual, *takes), seen(again, *takes)
     assert [f.message for f in first.findings] == [f.message for f in second.findings]
     (tmp_path / "cameras.npz").write_bytes(b"PK nothing")
@@ -219,18 +171,18 @@ def test_a_policy_that_looks_at_nothing_has_no_reference() -> None:
 
 
 def test_a_diagnosis_has_it_as_evidence_in_numbers_and_on_the_page(usual: CameraReference) -> None:
-    there = scene(1, right=9.0)
-    failed = [attempt(k, top=there) for k in range(460, 463)]
+    new = TOP.copy()
+    new[20:50, 130:160] = (30, 230, 60)
+    failed = [attempt(k, top=new) for k in range(460, 463)]
     found = diagnose(
         failed, ask_policy=lambda made: ask(made, Eye(), None, usual.patches), cameras=usual
     )
     for one in found.takes:
-        assert max(one.dimensions, key=lambda d: one.dimensions[d]) == "spatial_geometry"
-        assert any(e.signal == "view_moved_px" for e in one.evidence)
+        assert any(e.signal == "view_unfamiliar" for e in one.evidence)
     told = found.summary["cameras"]["cameras"]["top"]
-    assert told["values"]["moved_px"]["value"] == pytest.approx(9.0, abs=0.2)
+    assert told["values"]["unfamiliar"]["spreads"] > 4
     assert len(told["unfamiliar"]) == 3
-    assert told["findings"][0]["kind"] == "moved"
+    assert told["findings"][0]["kind"] == "unfamiliar"
     page = diagnosis_report(found)
-    assert "What the cameras show" in page
-    assert "camera top has moved" in page
+    assert "What the policy makes of its pictures" in page
+    assert "camera top: pictures unlike" in page

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import TrialCounts, weighted_sum
-from gaploop.failure_analysis.cohort.compare import change, matched, versions
-from gaploop.failure_analysis.cohort.factors import factor_table
-from gaploop.failure_analysis.cohort.trials import Trials
+from gaploop.failure_analysis.cohort import change, matched
+from gaploop.failure_analysis.factors import factor_table
+from gaploop.failure_analysis.trials import Trials
 
 
 def rows(counts: dict[tuple[str, str], tuple[int, int]]) -> list[Trials]:
@@ -169,11 +169,3 @@ def test_harder_conditions_later_on_are_not_taken_for_a_change() -> None:
     found = change(trials)
     assert found is not None
     assert not found.flagged
-
-
-def test_policy_versions_stand_beside_the_one_before() -> None:
-    first = [Trials({"policy": "v1"}, int(k % 3 == 0), 1, t0_ns=1 + k) for k in range(60)]
-    second = [Trials({"policy": "v2"}, int(k % 6 != 0), 1, t0_ns=100 + k) for k in range(60)]
-    third = [Trials({"policy": "v3"}, int(k % 6 != 1), 1, t0_ns=200 + k) for k in range(60)]
-    found = versions([*third, *first, *second])
-    assert [(v.policy, v.flagged) for v in found] == [("v1", False), ("v2", True), ("v3", False)]

@@ -1,22 +1,20 @@
-"""Trials from takes and tables, groups of unexplained failures, `gaploop diagnose --factors`."""
+"""Trials from takes and tables, `gaploop diagnose --factors`."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_takes, naming_command
-from gaploop.failure_analysis.cohort.trials import (
+from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_takes
+from gaploop.failure_analysis.trials import (
     NOMINAL,
     OTHER,
     Columns,
@@ -26,9 +24,6 @@ from gaploop.failure_analysis.cohort.trials import (
     read_trials,
     trials_of,
 )
-from gaploop.failure_analysis.cohort.unexplained import Unexplained, group_unexplained
-from gaploop.failure_analysis.reference import UsualValue
-from gaploop.failure_analysis.signals.registry import TakeSignals
 from gaploop.scripts.cli import main
 
 
@@ -117,9 +112,6 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
     assert found.table is not None
     assert {e.factor for e in found.table.effects} == {"policy"}
     assert found.change is not None
-    beside = found.versions[1].since_before
-    assert beside is not None
-    assert beside.pairs == 30
 
 
 def test_no_judged_take_is_said(tmp_path: Path) -> None:
@@ -129,55 +121,6 @@ def test_no_judged_take_is_said(tmp_path: Path) -> None:
     assert found.to_json()["trials"] == 0
     path = tmp_path / "across.json"
     path.write_text(json.dumps(cohort_of_takes([attempt(0, True)]).to_json(), allow_nan=False))
-
-
-def measured(**values: float) -> TakeSignals:
-    return TakeSignals(values, {})
-
-
-USUAL = {"lag_s": UsualValue(0.01, 0.01, 20), "jitter_rad": UsualValue(0.001, 0.001, 20)}
-
-
-def unexplained(count: int = 12, seed: int = 0, apart: float = 0.2) -> list[Unexplained]:
-    """Two kinds of failures, `apart` seconds of lag from each other."""
-    rng = np.random.default_rng(seed)
-    return [
-        Unexplained(
-            f"take-{k:02d}",
-            "timeout" if k % 2 else "slip",
-            measured(
-                lag_s=0.02 + (k % 2) * apart + float(rng.normal(0, 0.002)),
-                jitter_rad=0.001 + float(rng.normal(0, 0.001)),
-            ),
-        )
-        for k in range(count)
-    ]
-
-
-def test_two_kinds_of_failures_are_two_groups_said_in_words() -> None:
-    takes = unexplained()
-    groups = group_unexplained(takes, USUAL)
-    assert [set(g.modes) for g in groups] in ([{"slip"}, {"timeout"}], [{"timeout"}, {"slip"}])
-    late = next(g for g in groups if "timeout" in g.modes)
-    assert "late" in late.traits[0]
-    assert "ms" in late.traits[0]
-    assert "in the other unexplained failures" in late.traits[0]
-    assert sorted(u for g in groups for u in g.uids) == [t.uid for t in takes]
-    assert group_unexplained(takes[::-1], USUAL) == groups
-    assert late.uids[0] in naming_command(late, "DIR")
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_noise_stays_one_group(seed: int) -> None:
-    assert len(group_unexplained(unexplained(12, seed, apart=0.0), USUAL)) == 1
-
-
-def test_few_or_blind_takes_do_not_break_grouping() -> None:
-    assert group_unexplained([], USUAL) == ()
-    assert len(group_unexplained(unexplained(2), USUAL)) == 1
-    blind = [Unexplained(f"{k}", "timeout", measured(lag_s=math.nan)) for k in range(8)]
-    (group,) = group_unexplained(blind, USUAL)
-    assert group.traits == ()
 
 
 CSV = """robot,light,won,n
@@ -238,7 +181,6 @@ def test_the_command_says_what_costs_success(
     page = (folder / "factors.html").read_text()
     assert "light: dim" in page
     assert "http" not in page
-    assert (folder / "factors.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "factors.json").read_text())["effects"][0] == worst
     assert json.loads((folder / "run.json").read_text())["inputs"][0]["hash"]
 

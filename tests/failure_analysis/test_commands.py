@@ -153,8 +153,9 @@ def test_diagnose_and_plan_are_functions_too(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who imports them gets what the commands write, and nothing is printed."""
-    from gaploop.failure_analysis.planning.allocation import Budget
-    from gaploop.scripts.diagnose import DiagnoseConfig, _text
+    from gaploop.failure_analysis.planning.gains import Budget
+    from gaploop.failure_analysis.report.report import diagnosis_lines
+    from gaploop.scripts.diagnose import DiagnoseConfig
     from gaploop.scripts.diagnose import diagnose as diagnose_folder
     from gaploop.scripts.options import DatasetEpisodes
     from gaploop.scripts.plan import PlanConfig, plan
@@ -173,7 +174,7 @@ def test_diagnose_and_plan_are_functions_too(
     for share, says in ((0.04, "no clear cause:"), (0.6, "leans to sensor_noise 60%:")):
         dimensions = {d.value: 0.0 for d in GapDimension} | {"sensor_noise": share}
         takes = (replace(unclear, dimensions=dimensions),)
-        assert says in _text(replace(found, takes=takes), folder)
+        assert says in "\n".join(diagnosis_lines(replace(found, takes=takes)))
     made = plan(PlanConfig(diagnosis=folder, budget=Budget(takes=20)))
     assert made == load_plan(folder / "plan.yaml")
     assert capsys.readouterr().out == ""

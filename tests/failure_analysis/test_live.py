@@ -18,22 +18,22 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import TakeInfo
-from gaploop.failure_analysis.live.score import (
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.failure_analysis.live import (
     BIN_S,
-    FEATURES,
-    FailureScore,
-    SignalTrack,
-    fit_score,
-)
-from gaploop.failure_analysis.live.signals import STREAMED, LiveSignals
-from gaploop.failure_analysis.live.watch import (
     Alarm,
+    FailureScore,
     FailureWatch,
-    PlanChange,
+    SignalTrack,
     SignalTracker,
+    fit_score,
+    score_of,
+    session_watch,
     track_of,
     turns,
 )
+from gaploop.failure_analysis.live_signals import STREAMED, LiveSignals
+from gaploop.failure_analysis.reference import SHIPPED_FOR
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -126,23 +126,6 @@ def test_what_a_robot_lacks_stays_unknown() -> None:
     assert np.isfinite([values[k] for k in ("tracking_rms_rad", "reversals_hz")]).all()
 
 
-def test_a_plan_that_is_kept_to_does_not_change() -> None:
-    """Two plans of one line agree wherever they overlap; a shifted one differs by the shift."""
-    line = np.outer(np.arange(60.0), np.ones(2))
-    plan: list[FloatArray | None] = [None]
-    change = PlanChange(lambda: plan[0], [0, 1])
-    for frame in range(30):
-        if frame % 10 == 0:
-            plan[0] = line[frame : frame + 20].copy()
-        change.frame()
-    assert change.median_rad == pytest.approx(0.0)
-    for frame in range(30, 60):
-        if frame % 10 == 0:
-            plan[0] = line[frame : frame + 20] + 3.0 * (frame // 10 % 2)
-        change.frame()
-    assert change.median_rad == pytest.approx(np.radians(3.0))
-
-
 def tracks(
     count: int,
     rng: np.random.Generator,
@@ -155,15 +138,15 @@ def tracks(
     made = []
     for _ in range(count):
         t_s = np.arange(1, int((end_s + rng.uniform(0.0, 1.0)) / 0.1)) * 0.1
-        start = rng.normal(0.0, 1.0, len(FEATURES))
-        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(FEATURES)))
+        start = rng.normal(0.0, 1.0, len(STREAMED))
+        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(STREAMED)))
         values[:, 0] += odd
         made.append(SignalTrack(t_s, values, failed))
     return made
 
 
 def even() -> FloatArray:
-    return np.ones(2 * len(FEATURES))
+    return np.ones(2 * len(STREAMED))
 
 
 @pytest.mark.parametrize("stated", [0.05, 0.2])
@@ -195,7 +178,7 @@ def test_a_failing_take_alarms_once_and_says_why() -> None:
         replace(track_of(take(sent=commands(4.0, seed=k), seed=k)), failed=False) for k in range(30)
     ]
     weights = even() * 0.0
-    weights[FEATURES.index("tracking_rms_rad")] = 1.0
+    weights[STREAMED.index("tracking_rms_rad")] = 1.0
     score = fit_score(calm, weights, "calm takes")
     told: list[Alarm] = []
     watch = FailureWatch(score, JOINTS, RATE_HZ, FPS, on_alarm=told.append)
@@ -211,7 +194,7 @@ def test_a_score_survives_its_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     made = tracks(30, rng)
     made = [
-        replace(t, values=np.where(np.arange(len(FEATURES)) == 3, np.nan, t.values)) for t in made
+        replace(t, values=np.where(np.arange(len(STREAMED)) == 3, np.nan, t.values)) for t in made
     ]
     score = fit_score(made, even(), "made up")
     score.save(tmp_path / "score.json")
@@ -237,4 +220,22 @@ def test_a_score_of_other_signals_is_refused(tmp_path: Path) -> None:
 
 
 def test_live_signals_are_registered_ones() -> None:
-    assert set(FEATURES) <= set(registry())
+    assert set(STREAMED) <= set(registry())
+
+
+def test_outside_the_cell_nothing_that_was_fitted_in_it_counts() -> None:
+    """On foreign ground weights learned in the cell made some of a station's signals deaf."""
+    here = [
+        take(uid=f"t{k}", sent=commands(4.0, seed=k), seed=k, outcome=Outcome.SUCCESS)
+        for k in range(12)
+    ]
+    cell = [replace(t, info=replace(t.info, robot_type=SHIPPED_FOR)) for t in here]
+    there = [replace(t, info=replace(t.info, domain=Domain.REAL, robot_type="x")) for t in here]
+    assert (score_of(there, "there").weights == 1.0).all()
+    assert not (score_of(cell, "cell").weights == 1.0).all()
+
+
+def test_a_score_that_is_not_calibrated_here_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert session_watch("auto", "sha256:any", False).score is None
+    assert "isn't calibrated here" in caplog.text
+    assert "--watch=DIR" in caplog.text

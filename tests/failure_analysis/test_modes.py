@@ -15,7 +15,7 @@ from gaploop.core.messages import FloatArray, SafetyReason
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase, TakeKind
-from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
+from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure
 from gaploop.failure_analysis.views.view import TakeView
 

@@ -10,7 +10,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import FailureMode, Outcome, TakeKind
-from gaploop.failure_analysis.modes.grasp_events import grasp_events
+from gaploop.failure_analysis.modes import grasp_events
 from gaploop.failure_analysis.signals.registry import measure
 from gaploop.failure_analysis.views.phases import grasps, timeline
 from gaploop.failure_analysis.views.view import TakeView, tool_places

@@ -18,15 +18,18 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.planning.allocation import (
+from gaploop.failure_analysis.planning.effort import effort_from
+from gaploop.failure_analysis.planning.gains import (
+    CAUSES,
     Budget,
+    Curve,
+    Failures,
     best_order,
+    expected_curves,
+    flat_curve,
     next_gains,
     split_takes,
 )
-from gaploop.failure_analysis.planning.curves import Curve, flat_curve, learn
-from gaploop.failure_analysis.planning.effort import effort_from
-from gaploop.failure_analysis.planning.failures import CAUSES, Failures
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
 from gaploop.failure_analysis.signals.registry import Evidence
@@ -59,7 +62,7 @@ def by_dimension(plan: Plan) -> dict[str, int]:
 
 @cache
 def prior() -> dict[GapDimension, Curve]:
-    return learn()
+    return expected_curves()
 
 
 spreads = st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9).map(
@@ -194,7 +197,7 @@ def test_takes_are_asked_for_where_the_study_saw_them_help() -> None:
 def test_a_policy_that_sees_pictures_can_learn_the_light() -> None:
     """Five stations showed it; a policy that tracks poses is told to change the light instead."""
     for sees in (True, False):
-        ask = PlanRequest(Budget(takes=100), learn(image_policy=sees), image_policy=sees)
+        ask = PlanRequest(Budget(takes=100), expected_curves(image_policy=sees), image_policy=sees)
         (item,) = plan_for(diagnosed({"visual_domain": 0.98}, count=20), ask).plan.items
         assert (item.remedy == "collect") == sees
         assert (item.takes >= 20) == sees

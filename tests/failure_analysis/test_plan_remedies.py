@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
-from gaploop.failure_analysis.planning.allocation import Budget
-from gaploop.failure_analysis.planning.curves import learn
-from gaploop.failure_analysis.planning.document import plan_markdown
-from gaploop.failure_analysis.planning.offers import (
+from gaploop.failure_analysis.planning.document import plan_section
+from gaploop.failure_analysis.planning.gains import Budget, expected_curves
+from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, PlanResult, plan_for
+from gaploop.failure_analysis.planning.remedies import (
     LIGHT,
     RANGES,
     STEPS,
@@ -29,7 +30,6 @@ from gaploop.failure_analysis.planning.offers import (
     machine_hours,
     offers,
 )
-from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, PlanResult, plan_for
 from gaploop.scripts import _arguments
 from gaploop.scripts.cli import config_class_of, main, positional
 from gaploop.sim import recalibration
@@ -84,7 +84,9 @@ def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
 
 
 def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> PlanResult:
-    return plan_for(diagnosed(shares), PlanRequest(Budget(takes=takes), learn(), about=context))
+    return plan_for(
+        diagnosed(shares), PlanRequest(Budget(takes=takes), expected_curves(), about=context)
+    )
 
 
 def parsed(line: str) -> object:
@@ -120,7 +122,7 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
     rollouts = tmp_path / "my rollouts"
     context = replace(about(tmp_path / "plan", record_with=record_with), takes=(rollouts,))
     found = replace(diagnosed({"actuator_response": 0.9}), source=rollouts.name)
-    plan = plan_for(found, PlanRequest(Budget(takes=20), learn(), about=context)).plan
+    plan = plan_for(found, PlanRequest(Budget(takes=20), expected_curves(), about=context)).plan
     names = [shlex.split(line)[1] for line in plan.measure]
     assert names == ["identify", "diagnose", "plan"]
     made: list[Path] = [rollouts]
@@ -134,10 +136,10 @@ def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_pat
         twin_file = _of(config, "twin")
         assert twin_file is None or twin_file.parent in made
         made += [p for o in ("output_dir",) if (p := _of(config, o))]
-    assert all(line in plan_markdown(plan) for line in plan.measure)
+    assert all(escape(line) in plan_section(plan).body for line in plan.measure)
     measured = replace(found, summary={**found.summary, "reproduction": NOTHING_REPRODUCED})
     assert not plan_for(
-        measured, PlanRequest(Budget(takes=20), learn(), about=context)
+        measured, PlanRequest(Budget(takes=20), expected_curves(), about=context)
     ).plan.measure
 
 
@@ -164,7 +166,7 @@ def test_what_was_not_named_is_not_bought_against(
     context = about(tmp_path, WEAK, CAMERA, SIZE)
     context = replace(context, takes=(tmp_path / "rollouts",))
     ask = PlanRequest(
-        Budget(takes=20), learn(image_policy=images), image_policy=images, about=context
+        Budget(takes=20), expected_curves(image_policy=images), image_policy=images, about=context
     )
     assert {item.dimension for item in plan_for(sure, ask).plan.items} == {dimension}
     plan = plan_for(replace(unsure, source="rollouts"), ask).plan
@@ -187,7 +189,8 @@ def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:
         found = diagnosed(shares)
         found = replace(found, summary={**found.summary, "reproduction": reproduction})
         plan = plan_for(
-            found, PlanRequest(Budget(takes=20), learn(), about=about(tmp_path, WEAK, CAMERA))
+            found,
+            PlanRequest(Budget(takes=20), expected_curves(), about=about(tmp_path, WEAK, CAMERA)),
         )
         return {i.dimension: i.gain_points.value for i in plan.plan.items if i.gain_points}
 
@@ -244,7 +247,7 @@ def test_collecting_wins_where_it_brings_more_and_says_by_how_much(
     from gaploop.failure_analysis.planning import plan as module
 
     hopeless = (np.full(4000, 0.02), 3)
-    monkeypatch.setattr("gaploop.failure_analysis.planning.offers.fixed_by", lambda *_: hopeless)
+    monkeypatch.setattr("gaploop.failure_analysis.planning.remedies.fixed_by", lambda *_: hopeless)
     (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, SIZE, CAMERA)).plan.items
     assert item.remedy == module.COLLECT
     assert item.takes > 0
@@ -296,8 +299,8 @@ def test_a_plan_with_commands_comes_back(tmp_path: Path) -> None:
     plan = planned({"actuator_response": 0.5, "object_property": 0.4}, context).plan
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
-    text = plan_markdown(plan)
-    assert all(line in text for item in plan.items for line in item.commands)
+    text = plan_section(plan).body
+    assert all(escape(line) in text for item in plan.items for line in item.commands)
 
 
 def test_the_command_takes_a_twin_and_prints_what_to_type(

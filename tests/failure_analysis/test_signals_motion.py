@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -29,20 +28,18 @@ def moved(sent: FloatArray, position: FloatArray, **given: FloatArray) -> TakeSi
 
 
 @pytest.mark.parametrize("hz", [4.0, 7.0])
-def test_a_planted_oscillation_is_found_with_its_frequency_and_energy(hz: float) -> None:
+def test_a_planted_oscillation_is_found_with_its_energy(hz: float) -> None:
     sent = commands(6.0)
     t = np.arange(len(sent)) / RATE_HZ
     position = sent.copy()
     position[:, 2] += 0.02 * np.sin(2 * np.pi * hz * t)
     measured = moved(sent, position)
-    assert measured["oscillation_hz"] == pytest.approx(hz, abs=0.3)
     energy = 0.5 * (0.02 * 2 * np.pi * hz) ** 2  # mean squared speed of a sine
     assert measured["oscillation_energy_rad2_s2"] == pytest.approx(energy, rel=0.25)
 
 
 def test_an_arm_that_does_as_told_does_not_oscillate() -> None:
     measured = moved(commands(), commands())
-    assert math.isnan(measured["oscillation_hz"])
     assert measured["oscillation_energy_rad2_s2"] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -68,8 +65,6 @@ def test_a_detour_shows_in_the_path() -> None:
     away[:, 0] += 0.6 * np.sin(2 * np.pi * np.arange(len(sent)) / 300.0)
     direct, round_about = moved(sent, sent), moved(sent, away)
     assert round_about["joint_path_rad"] > direct["joint_path_rad"] + 1.0
-    assert round_about["path_efficiency"] < direct["path_efficiency"]
-    assert 0 < direct["path_efficiency"] <= 1.0 + 1e-6
 
 
 def test_knocks_show_in_current_and_load() -> None:
@@ -108,11 +103,6 @@ def test_a_slip_is_found_and_counted() -> None:
     assert held["held_s"] > slipped["held_s"] > 0
 
 
-def test_the_width_of_what_is_held_is_told_in_metres() -> None:
-    """The command closes to -0.1 rad: jaws that stop 0.4 rad short stand at 0.3 rad, 40 mm."""
-    assert measure(TakeView(take(hold_rad=0.4)))["grip_width_m"] == pytest.approx(0.040, abs=0.002)
-
-
 def test_dropouts_of_the_tracker_are_counted() -> None:
     scene = np.tile([0.2, 0.18, 0.1, -0.4, 0.22, 1.0, 0.0], (300, 1))
     scene[100:110, 5] = scene[150:200, 5] = 0.0
@@ -121,14 +111,12 @@ def test_dropouts_of_the_tracker_are_counted() -> None:
     assert measured["hidden_hz"] == pytest.approx(2 / 6.0)
 
 
-def test_wrong_exposure_and_changing_light_are_seen() -> None:
+def test_changing_light_is_seen() -> None:
     dim = [scene_picture(gain=0.5 + 0.5 * k / 299) for k in range(300)]  # one per frame
     steady = measure(TakeView(take(pictures=repeated(scene_picture()))))
     changing = measure(TakeView(take(pictures=dim)))
-    white = measure(TakeView(take(pictures=repeated(scene_picture(gain=2.5)))))
     assert steady["light_swing_stops"] == pytest.approx(0.0, abs=0.01)
     assert changing["light_swing_stops"] == pytest.approx(0.85, abs=0.15)
-    assert white["clipped_share"] > steady["clipped_share"] + 0.2
 
 
 point = st.tuples(*[st.floats(-0.3, 0.3)] * 2).map(np.array)

@@ -67,8 +67,7 @@ def test_what_is_unlike_the_training_stands_far_from_it() -> None:
     near = measure(TakeView(take(seed=1), policy=ask(take(seed=1), probe, space)))
     far_take = take(seed=1, offset_rad=3.0)
     far = measure(TakeView(far_take, policy=ask(far_take, probe, space)))
-    for name in ("feature_mahalanobis", "feature_neighbour"):
-        assert far[name] > 1.5 * near[name], name
+    assert far["feature_mahalanobis"] > 1.5 * near["feature_mahalanobis"]
 
 
 @settings(max_examples=30, deadline=None)

@@ -49,9 +49,9 @@ def textured(seed: int) -> Image:
 
 
 def test_swapped_and_moved_cameras_are_told_before_the_first_motion() -> None:
-    shown, even = {"top": textured(0), "wrist": textured(1)}, np.ones((16, 16))
+    shown = {"top": textured(0), "wrist": textured(1)}
     usual = CameraReference(
-        "training", {n: UsualCamera((192, 192), p, even, even) for n, p in shown.items()}, {}
+        "training", {n: UsualCamera((192, 192), p) for n, p in shown.items()}, {}
     )
     (right,) = check_views(usual, shown)
     assert right.level is Level.OK

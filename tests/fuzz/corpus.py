@@ -25,9 +25,8 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis import diagnosis
-from gaploop.failure_analysis.live import score
-from gaploop.failure_analysis.live.score import FEATURES
+from gaploop.failure_analysis import diagnosis, live
+from gaploop.failure_analysis.live_signals import STREAMED
 from gaploop.finetune import evaluation
 from gaploop.finetune.gate import folder as promotion
 from gaploop.teleop.leaders import browser, remote
@@ -195,8 +194,8 @@ def _texts(folder: Path) -> None:
 
 
 def _score() -> dict[str, Any]:
-    vector = [1.0] * len(FEATURES)
-    known = {"schema": score.SCHEMA, "name": "n", "policy": "p", "features": list(FEATURES)}
+    vector = [1.0] * len(STREAMED)
+    known = {"schema": live.SCHEMA, "name": "n", "policy": "p", "features": list(STREAMED)}
     arrays = {"mean": [vector], "spread": [vector], "weights": vector}
     return known | arrays | {"level": [0.0], "score_spread": [1.0], "peaks": [1.0, 2.0]}
 
@@ -299,7 +298,6 @@ day,mug,5,10
 """,
     "predictions.jsonl": """{"id": "a", "dimensions": {"contact_dynamics": 0.6}, "none": 0.4, "named": ["contact_dynamics"], "candidates": ["x"]}
 """,
-    "curves.json": """{"schema": "gaploop.curves.v1", "trials": [{"id": "a", "takes": {"contact_dynamics": 20}, "shares": {"contact_dynamics": 0.5}, "before": [3, 10], "after": [7, 10]}]}""",
     "ramp.json": """{"schema": "gaploop.speeds.v1", "successes": {"p": 3}}""",
     "preflight.json": """{"schema": "x", "at": "2026-01-01T00:00:00+00:00", "policy": "p", "robot": "r", "ok": true}""",
     "calibration.json": json.dumps(

@@ -308,7 +308,7 @@ FILES = (
     Reader(
         "trials",
         "files/trials.csv",
-        _loaded("gaploop.failure_analysis.cohort.trials", "read_trials"),
+        _loaded("gaploop.failure_analysis.trials", "read_trials"),
     ),
     Reader(
         "truth",
@@ -319,11 +319,6 @@ FILES = (
         "predictions",
         "files/predictions.jsonl",
         _loaded("benchmarks.corpus.scores", "read_predictions"),
-    ),
-    Reader(
-        "curves",
-        "files/curves.json",
-        _loaded("gaploop.failure_analysis.planning.curves", "load_trials"),
     ),
     Reader(
         "diagnosis",
@@ -338,12 +333,12 @@ FILES = (
     Reader(
         "model",
         "files/model.json",
-        _loaded("gaploop.failure_analysis.attribution.model", "load_model"),
+        _loaded("gaploop.failure_analysis.attribution", "load_model"),
     ),
     Reader(
         "score",
         "files/score.json",
-        _loaded("gaploop.failure_analysis.live.score", "FailureScore.load"),
+        _loaded("gaploop.failure_analysis.live", "FailureScore.load"),
     ),
     Reader(
         "evaluation",

@@ -172,7 +172,7 @@ def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
     assert "Which folder" in said[1]
     for argv, says in (
         (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
-        (["plan", "--curves=a", "--runs=b"], "among --results"),
+        (["plan", "--results=a"], "what came"),
         (["label", "--source=auto"], "is an engineer"),
         (["convert", "x", "--swap_red_blue"], "colours"),
     ):

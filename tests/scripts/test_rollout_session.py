@@ -5,41 +5,40 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.live import watch
-from gaploop.failure_analysis.live.score import FEATURES
-from gaploop.failure_analysis.live.watch import ALARM
+from gaploop.failure_analysis import live
+from gaploop.failure_analysis.live import ALARM
+from gaploop.failure_analysis.live_signals import STREAMED
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.scripts import cli
 
 
 def test_what_ships_is_for_the_packaged_base_in_the_cell_only() -> None:
-    base, policy = policy_id("base"), SimpleNamespace(chunk=None)
-    assert watch.session_watch("auto", policy, base, True).score is not None
-    assert watch.session_watch("auto", policy, "sha256:other", True).score is None
-    assert watch.session_watch("auto", policy, base, False).score is None
-    assert watch.session_watch("never", policy, base, True).score is None
+    base = policy_id("base")
+    assert live.session_watch("auto", base, True).score is not None
+    assert live.session_watch("auto", "sha256:other", True).score is None
+    assert live.session_watch("auto", base, False).score is None
+    assert live.session_watch("never", base, True).score is None
 
 
 def test_a_folder_with_too_few_takes_is_refused_before_anything_moves(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError):
-        watch.session_watch(str(tmp_path), SimpleNamespace(), "", True)
+        live.session_watch(str(tmp_path), "", True)
 
 
 def test_an_alarm_is_in_the_takes_events_and_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Any arm that trails its command alarms under this score; a usual one in the cell doesn't."""
-    shipped = watch.shipped_score()
+    shipped = live.shipped_score()
     weights = np.zeros_like(shipped.weights)
-    weights[FEATURES.index("tracking_rms_rad")] = 1.0
+    weights[STREAMED.index("tracking_rms_rad")] = 1.0
     replace(shipped, weights=weights).save(tmp_path / "trailing.json")
-    monkeypatch.setattr(watch, "SHIPPED", tmp_path / "trailing.json")
+    monkeypatch.setattr(live, "SHIPPED", tmp_path / "trailing.json")
     code = cli.main(
         [
             "rollout", "--policy.path=base", "--take_over=never", "--dataset.num_episodes=1",

@@ -20,7 +20,7 @@ from benchmarks.proof.pictures import curves_picture, most_run, saved_picture, s
 from benchmarks.proof.report import losses, summary, table
 from benchmarks.proof.rows import StudyRow, load_rows, save_rows
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.planning.curves import prior_entries
+from gaploop.failure_analysis.planning.gains import prior_entries
 
 
 @pytest.fixture(autouse=True)

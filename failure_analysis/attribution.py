@@ -1,11 +1,13 @@
 """Why a take failed: a posterior over the nine gap dimensions and "none of these".
 
 The learned model gives it, log-linear and calibrated, where the take has the channels that the
-model was made for and the station a reference; the rules alone give it elsewhere.
+model was made for and the station a reference; the rules alone give it elsewhere. It looks at
+nothing but what the rules say: weights of single signals were fitted and came out as nothing.
 
 Shares are a softmax of `weights @ features / temperature`, less a doubt for each cause: how often
 evidence that points there isn't to be trusted at all. One cause is named where it is likely alone,
 two where they are likely together. `python -m benchmarks attribution` rebuilds the JSON that ships.
+From a dozen failures on that engineers labelled, the weights move to what holds at their station.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import labels
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.rules import SHOWN, RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference
+from gaploop.failure_analysis.rules import SHOWN, RuleEvidence, rule_evidence
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 
 SCHEMA: Final = "gaploop.attribution.v2"
@@ -37,6 +39,17 @@ CAUSES: Final = (*(d.value for d in GapDimension), NONE)
 FIRST, SECOND = np.triu_indices(len(GapDimension), 1)
 """Columns of the two causes of each of the 36 pairs."""
 TASK: Final = CAUSES.index(GapDimension.TASK_SPECIFICATION.value)
+PLACED: Final = "placed"
+"""What evidence for a restated task would gain if nothing else were unusual: the object rests where
+it was meant to, whatever else is wrong. Only two causes at once are judged by it."""
+FEATURES: Final = ("one", *(f"left.{d.value}" for d in GapDimension), PLACED)
+"""Entries of a row of features; what can't be seen is 0."""
+FAINTEST: Final = 0.05
+"""What a dimension scores for which nothing speaks: nine of them together hardly count."""
+LEAST_LABELS: Final = 12
+"""Labelled failures of a station from which on the model learns from them."""
+LABEL_STIFFNESS: Final = 3.0
+"""How hard a station's labels find it to move a weight; chosen on one shifted station."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Pairs:
     """What two causes at once are worth, from what each says alone.
 
     The log odds of both are those of the likelier one, plus `second` times those of the other
-    against "none", plus `odds`; of `features.PLACED` the share `placed` counts for a restated task.
+    against "none", plus `odds`; of `PLACED` the share `placed` counts for a restated task.
     """
 
     second: float = 1.0
@@ -93,7 +106,7 @@ class EvidenceModel:
     """Weights, calibration and thresholds.
 
     Attributes:
-        weights: shape (10, n), rows in the order of `CAUSES`.
+        weights: shape (10, n), rows in the order of `CAUSES`, columns in that of `FEATURES`.
         temperature: divides the logits.
         doubt: how much of each cause's share is spread over all of them, whatever the evidence;
             in the order of `CAUSES`.
@@ -101,7 +114,6 @@ class EvidenceModel:
         about: where it comes from: takes, seed, code.
     """
 
-    names: tuple[str, ...]
     weights: FloatArray
     temperature: float
     doubt: tuple[float, ...]
@@ -120,8 +132,7 @@ class EvidenceModel:
 
     def judge(self, row: FloatArray) -> Attribution:
         """Return posterior, what is named, and the conformal set, of one row, shape (n,)."""
-        placed = row[[self.names.index(features.PLACED)]]
-        return self.judged(self.logits(row[None])[0], placed)
+        return self.judged(self.logits(row[None])[0], row[[FEATURES.index(PLACED)]])
 
     def judged(self, logits: FloatArray, placed: FloatArray) -> Attribution:
         """Return the same from logits, shape (10,), and the feature `PLACED`, shape (1,)."""
@@ -191,7 +202,7 @@ def candidates(shares: FloatArray, cuts: Sequence[float]) -> tuple[str, ...]:
 
 
 def load_model(path: Path) -> EvidenceModel:
-    """Read a model's file; features that it doesn't know get no weight.
+    """Read a model's file; features without a weight get none.
 
     Raises:
         UnusableInputError: it is missing or isn't one.
@@ -210,10 +221,8 @@ def load_model(path: Path) -> EvidenceModel:
         cuts = tuple(float(cut) for cut in limits["cuts"])
         if not len(doubt) == len(cuts) == len(CAUSES):
             raise ValueError(f"{len(doubt)} doubts and {len(cuts)} cuts for {len(CAUSES)} causes")
-        known, names = value["weights"], features.names()
-        columns = [known.get(name, [0.0] * len(CAUSES)) for name in names]
+        columns = [value["weights"].get(name, [0.0] * len(CAUSES)) for name in FEATURES]
         return EvidenceModel(
-            names,
             np.array(columns, dtype=np.float64).T,
             float(value["temperature"]),
             doubt,
@@ -231,6 +240,22 @@ def shipped_model() -> EvidenceModel | None:
     """Return the model that ships, if this build has one."""
     path = Path(str(files("gaploop.failure_analysis").joinpath(SHIPPED)))
     return load_model(path) if path.exists() else None
+
+
+def features(
+    measured: TakeSignals, reference: Reference, mode: FailureMode | None
+) -> tuple[FloatArray, RuleEvidence]:
+    """Return a failed take's row of `FEATURES`, shape (n,), and what the rules say.
+
+    All is relative to the station's reference, so that a row means the same on another task, arm or
+    camera.
+    """
+    rules = rule_evidence(measured, reference, mode)
+    odds = {d: math.log(math.expm1(s) + FAINTEST) for d, s in rules.left.items()}
+    task = GapDimension.TASK_SPECIFICATION
+    placed = max(rules.placed, rules.left[task])
+    more = math.log(math.expm1(placed) + FAINTEST) - odds[task]
+    return np.array([1.0, *(odds[d] for d in GapDimension), more]), rules
 
 
 NONE_SCORE: Final = 1.2
@@ -256,7 +281,7 @@ def attribute(
         why = why if reference.takes else "no successful take shows what is usual"
     if why or model is None:
         return by_rules(rule_evidence(measured, reference, mode), why)
-    row, rules = features.features(measured, reference, mode)
+    row, rules = features(measured, reference, mode)
     judged = model.judge(row)
     order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.dimensions[d]))}
     ranked = sorted(rules.evidence, key=lambda pair: order[pair[0]])
@@ -279,3 +304,86 @@ def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
     named = () if abstained else (first,)
     by = f"rules: {why}" if why else "rules"
     return Attribution(shares, 1.0 - sum(shares.values()), named, (), evidence, by)
+
+
+def engineer_labels(path: Path) -> dict[str, dict[str, float]]:
+    """Return uid to dimension to weight, of the labels that engineers gave and didn't take back.
+
+    Suggestions and operators' words are left out: the model would learn from itself. An engineer's
+    empty label says that none of the dimensions is the cause. Without a file nothing is said.
+
+    Raises:
+        UnusableInputError: a line of it can't be read.
+    """
+    given = (e for e in labels.read(path) if e.source == "engineer" and e.field == "dimensions")
+    return {uid: dict(event.value) for (uid, _), event in labels.standing(given).items()}
+
+
+def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
+    """Return the target shares, shape (m, 10), of takes with weighted causes; none if empty."""
+    rows = np.zeros((len(causes), len(CAUSES)))
+    for row, found in zip(rows, causes, strict=True):
+        for cause, weight in found.items():
+            row[CAUSES.index(cause)] = weight
+        if not row.any():
+            row[CAUSES.index(NONE)] = 1.0
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+
+def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> EvidenceModel:
+    """Return the model corrected by a station's labelled failures, shape (m, n).
+
+    The shipped weights are the prior; a few dozen labels move what they contradict: evidence that
+    is always there at this station stops counting. `of` are target shares, shape (m, 10).
+    """
+    mean = model.weights / model.temperature
+    precision = np.full_like(mean, LABEL_STIFFNESS)
+    precision[:, FEATURES.index("one")] *= 0.1  # here, how often each occurs counts
+    precision[:, FEATURES.index(PLACED)] = np.inf
+    lowest = np.full_like(mean, -np.inf)
+    weights = likeliest_weights(rows, of, np.ones(len(rows)), mean, precision, lowest)
+    about = {**model.about, "labels": len(rows)}
+    return replace(model, weights=weights, temperature=1.0, about=about)
+
+
+def likeliest_weights(
+    rows: FloatArray,
+    of: FloatArray,
+    counts: FloatArray,
+    mean: FloatArray,
+    precision: FloatArray,
+    lowest: FloatArray,
+) -> FloatArray:
+    """Return the likeliest weights of labelled failures, shape (10, n).
+
+    Args:
+        rows: their features, shape (m, n).
+        of: their causes as target shares, shape (m, 10).
+        counts: how much each counts, shape (m,).
+        mean: of the prior; its precision and the weights' lower bounds are of shape (10, n), too. A
+            feature stays at the mean where any precision is infinite.
+    """
+    from scipy.optimize import minimize  # here: a diagnosis without labels needs none of it
+
+    free = np.isfinite(precision).all(axis=0)
+    start, held = mean[:, free], precision[:, free]
+    fixed = rows[:, ~free] @ mean[:, ~free].T
+    rows = rows[:, free]
+
+    def loss(flat: FloatArray) -> tuple[float, FloatArray]:
+        weights = flat.reshape(start.shape)
+        shares = softmax(rows @ weights.T + fixed)
+        missed = -np.sum(of * np.log(shares + 1e-12), axis=1)
+        pulled = held * (weights - start)
+        value = counts @ missed + 0.5 * np.sum(pulled * (weights - start))
+        slope = ((shares - of) * counts[:, None]).T @ rows + pulled
+        return float(value), slope.ravel()
+
+    bounds = [(None if v == -np.inf else float(v), None) for v in lowest[:, free].ravel()]
+    done = minimize(
+        loss, start.ravel(), jac=True, method="L-BFGS-B", bounds=bounds,
+        options={"maxiter": 400, "ftol": 1e-8},
+    )  # fmt: skip
+    found = mean.copy()
+    found[:, free] = np.asarray(done.x).reshape(start.shape)
+    return found

@@ -33,7 +33,7 @@ from scipy.special import expit
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
-from gaploop.failure_analysis.cohort.trials import NOMINAL, Trials, gathered
+from gaploop.failure_analysis.trials import NOMINAL, Trials, gathered
 
 FAMILY_ERROR: Final = 0.05
 """Chance that a table calls any factor a cost or gain that is none."""

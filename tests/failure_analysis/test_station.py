@@ -14,13 +14,6 @@ from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
-from gaploop.failure_analysis.evidence_tiers import (
-    ACCURACY,
-    STATIC,
-    ReferenceKind,
-    Tier,
-    without_telemetry,
-)
 from gaploop.failure_analysis.reference import (
     OWN_TAKES,
     SHIPPED_FOR,
@@ -32,7 +25,16 @@ from gaploop.failure_analysis.reference import (
     save_reference,
 )
 from gaploop.failure_analysis.report.report import diagnosis_report
-from gaploop.failure_analysis.station import NONE, pooled, verdict
+from gaploop.failure_analysis.station import (
+    ACCURACY,
+    NONE,
+    STATIC,
+    ReferenceKind,
+    Tier,
+    pooled,
+    verdict,
+    without_telemetry,
+)
 from gaploop.failure_analysis.views.view import TakeView
 
 DIMENSIONS = [d.value for d in GapDimension]

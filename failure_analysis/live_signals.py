@@ -272,7 +272,7 @@ class _SceneSoFar:
 
     def __init__(self, joints: Sequence[str], fps: float) -> None:
         self._joints, self._fps = tuple(joints), fps
-        self._headway: TaskProgress | None = None
+        self._progress: TaskProgress | None = None
         self._frames = self._hidden = self._run = self._longest = self._losses = 0
         self._was_visible = False
 
@@ -294,12 +294,12 @@ class _SceneSoFar:
         if tool_m is None or np.isnan(short_rad):
             return
         object_m, target_m, _ = scene_xy_m(environment[None])
-        if self._headway is None:
-            self._headway = TaskProgress()
-        self._headway.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
+        if self._progress is None:
+            self._progress = TaskProgress()
+        self._progress.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
 
     def values(self) -> Mapping[str, float]:
-        way, seen = self._headway, self._frames
+        way, seen = self._progress, self._frames
         return {
             "hidden_share": self._hidden / seen if seen else np.nan,
             "hidden_longest_s": self._longest / self._fps if seen else np.nan,

@@ -1,1 +1,0 @@
-"""Why: the gap dimensions, with evidence and how sure."""

@@ -1,1 +1,0 @@
-"""What many takes say together: which conditions cost success, gaps, trends, groups of failures."""

@@ -1,1 +1,0 @@
-"""What was seen to go wrong, and when."""
