@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import av
+import av.logging
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +36,9 @@ SAME_S: Final = 1e-4
 """Times of a picture that differ less are the same to LeRobot (`tolerance_s`)."""
 RATES_DIFFER: Final = 0.1
 """Share by which the mean rate of a video of uneven rate may differ from its rows'."""
+
+# LeRobot points FFmpeg's log at the terminal after every video; errors are enough there.
+av.logging.set_libav_level(av.logging.ERROR)
 
 type Encoding = tuple[str, dict[str, str], str]
 """FFmpeg's encoder, its options, and its pixel format."""

@@ -180,3 +180,18 @@ def test_every_file_and_name_of_the_tour_exists() -> None:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", 0)]
             defined |= {target.id for target in targets if isinstance(target, ast.Name)}
         assert not name or name in defined, f"{file} has no {name}: {sorted(defined)}"
+
+
+def test_what_lerobot_is_told_to_discover_is_a_package() -> None:
+    """A module in its place passes our commands; LeRobot looks for `__path__` and fell over it."""
+    texts = (
+        path.read_text()
+        for folder in ("docs", "finetune")
+        for path in (ROOT / folder).rglob("*.md")
+    )
+    found = {
+        m for text in texts for m in re.findall(r"discover_packages_path=(gaploop[.\w]+)", text)
+    }
+    assert "gaploop.sim.lerobot_env" in found
+    for name in found:
+        assert (ROOT / "src" / name.replace(".", "/") / "__init__.py").is_file(), name

@@ -35,7 +35,7 @@ def test_no_reader_falls_over_a_mutated_file(
 
 
 @pytest.mark.parametrize(
-    "seed", ["files/plan.yaml", "set/meta/info.json", "files/events.csv", "set"]
+    "seed", ["files/plan.yaml", "set/meta/info.json", "files/outcomes.csv", "set"]
 )
 def test_a_mutation_is_the_same_each_time(folder: Path, tmp_path: Path, seed: str) -> None:
     """A finding that can't be replayed can't be fixed."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
+
+if TYPE_CHECKING:
+    from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
 
 MOST_TAKES: Final = 500
 """Takes of one dimension that a plan may ask for."""

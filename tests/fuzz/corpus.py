@@ -187,7 +187,6 @@ def _texts(folder: Path) -> None:
     write_json(folder / "motors.json", dict.fromkeys(JOINTS, motor))
     write_json(folder / "score.json", _score())
     write_json(folder / "diagnosis.json", _diagnosis())
-    write_json(folder / "evaluation.json", _evaluation())
     here = Path(gaploop.failure_analysis.__path__[0])
     shutil.copy(here / "reference_so101_cell_pick_place.json", folder / "reference.json")
     shutil.copy(here / "model_so101_cell.json", folder / "model.json")
@@ -210,14 +209,6 @@ def _diagnosis() -> dict[str, Any]:
     }  # fmt: skip
     known = {"schema": diagnosis.SCHEMA, "id": "diagnosis-1", "source": "set"}
     return known | {"takes": [take], "summary": {"takes": 1}}
-
-
-def _evaluation() -> dict[str, Any]:
-    outcomes = [
-        evaluation.Rollout(k, evaluation.NOMINAL, bool(k % 2), 1.0, "timeout", f"u{k}")
-        for k in range(4)
-    ]
-    return evaluation.summarise(outcomes, policy="p").to_json()
 
 
 TEXTS = {

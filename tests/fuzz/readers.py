@@ -340,11 +340,6 @@ FILES = (
         "files/score.json",
         _loaded("gaploop.failure_analysis.live", "FailureScore.load"),
     ),
-    Reader(
-        "evaluation",
-        "files/evaluation.json",
-        _loaded("gaploop.scripts.plan", "_evaluated"),
-    ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),

@@ -24,7 +24,7 @@ id: plan-1
 items:
 - {id: plan-1/size, dimension: object_property, takes: 1, remedy: collect, why: w,
    conditions: {object: large_cube}}
-- {id: plan-1/light, dimension: visual_domain, takes: 0, remedy: perception, why: w}
+- {id: plan-1/light, dimension: visual_domain, takes: 0, remedy: change_scene, why: w}
 """
 
 

@@ -24,7 +24,7 @@ def test_an_arm_that_does_not_answer_is_one_line_and_writes_nothing(
 def test_keys_of_a_terminal_have_the_names_that_are_on_them() -> None:
     decoder = KeyDecoder()
     assert decoder.feed(b"\x1b[C\x1b[Ds\r\x1b") == ["right", "left", "s", "return"]
-    assert decoder.feed(b"\x1bOA S5\x1b[15~") == ["up", "space", "s", "5", "f5"]
+    assert decoder.feed(b"\x1bOA S5\x1b[15~") == ["up", "space", "s", "5"]
     assert decoder.feed(b"") == []
 
 

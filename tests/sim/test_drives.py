@@ -174,7 +174,7 @@ def test_goals_of_whole_steps_arrive_as_on_the_command_path() -> None:
     rng = np.random.default_rng(0)
     goal_t_s, goals = np.arange(20) * 0.02, rng.normal(size=(20, 6))
     log = DriveLog("t", np.array([0.0, 0.5]), np.zeros((2, 6)), goal_t_s, goals)
-    path = CommandPath()
+    path = CommandPath(TIMESTEP_S)
     path.latency_s = 0.065
     path.reset(np.zeros(6), [0])
     pending = list(zip(goal_t_s, goals, strict=True))
