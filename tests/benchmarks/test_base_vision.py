@@ -57,7 +57,7 @@ def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
 def test_a_pretraining_that_was_stopped_in_both_rounds_ends_like_one_that_was_not(
     takes: Path, tmp_path: Path
 ) -> None:
-    spec: Any = {"steps": 3, "batch_size": 4}
+    spec: Any = {"steps": 6, "batch_size": 4}
     whole, stopped = (
         FinetuneConfig(sim_takes=2, output_dir=tmp_path / name, **spec)
         for name in ("whole", "stopped")
