@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console, Group
@@ -17,9 +17,10 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from gaploop.collect import lerobot_factory
 from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.files import append_line, writable_folder
+from gaploop.core.files import append_line, sha256, writable_folder
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import CameraFrame
 from gaploop.core.protocols import CameraSource, Follower
@@ -28,10 +29,12 @@ from gaploop.teleop.calibration.capture import Advice, BoardCapture, PictureStat
 from gaploop.teleop.calibration.store import (
     IMAGE_SUFFIXES,
     POSES,
+    calibration_path,
     find_boards,
     image_files,
     joints_row,
     read_poses,
+    save_part,
     write_image,
 )
 from gaploop.teleop.stopping import stoppable
@@ -107,6 +110,46 @@ def take_poses(
         return advice
 
     _guide(camera, look, capture.advice(), wanted, folder)
+
+
+@contextlib.contextmanager
+def limp_arm(robot: Any, station: Path | None, keep_as: str = "") -> Iterator[Follower]:
+    """Yield the robot of `--robot.*`, torque off.
+
+    Results hold only for as long as the file of lerobot-calibrate stays as it is: its hash is
+    kept in the calibration beside the file `station`, as that of the arm `keep_as`.
+    """
+    follower, _ = lerobot_factory.follower_of(robot, lerobot_factory.station_for(robot, station))
+    with contextlib.closing(follower):
+        follower.torque_off()
+        yield follower
+    path = getattr(getattr(follower, "device", None), "calibration_fpath", None)
+    if keep_as and path is not None and Path(path).is_file():
+        values = {"file": str(path), "sha256": sha256(Path(path))}
+        save_part(calibration_path(station), ("arms", keep_as, "calibration"), values)
+
+
+@contextlib.contextmanager
+def one_camera(given: Any, name: str, robot: Any = None) -> Iterator[CameraSource]:
+    """Yield the camera of `--camera.*`, or the one of that name on the robot.
+
+    Raises:
+        UnusableInputError: neither is there.
+    """
+    from gaploop.teleop.lerobot_devices.cameras import camera_configs
+    from gaploop.teleop.lerobot_devices.make import connect_cameras
+
+    if given is None:
+        known = camera_configs(robot)
+        if name not in known:
+            raise UnusableInputError(
+                f"No camera {name!r}: give --camera.type=opencv --camera.index_or_path=0, or one "
+                f"of the robot's own with --camera_name (it has: {', '.join(known) or 'none'})."
+            )
+        given = known[name]
+    (camera,) = connect_cameras({name: given})
+    with contextlib.closing(camera):
+        yield camera
 
 
 def _guide(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect import lerobot_factory
-from gaploop.collect.calibration import take_board_pictures, take_poses
+from gaploop.collect.calibration import limp_arm, one_camera, take_board_pictures, take_poses
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sha256, writable_folder
+from gaploop.core.files import writable_folder
 from gaploop.core.kinematics import ArmModel, model_of
-from gaploop.core.protocols import CameraSource, Follower
 from gaploop.scripts import options
 from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import find_board, parse_board, why_not_found, write_sheet
@@ -117,7 +114,7 @@ def intrinsics(config: CalibrateConfig) -> int:
     """Calibrate a lens from a folder of pictures, taken first where a camera is given."""
     folder, name, made = _folder(config), _camera_name(config), parse_board(config.board)
     if config.camera is not None:
-        with _camera(config, name) as camera:
+        with one_camera(config.camera, name, config.robot) as camera:
             take_board_pictures(camera, made, folder)
     files = image_files(folder)
     with options.progress("Looking for boards", len(files)) as advance:
@@ -147,7 +144,10 @@ def hand_eye(config: CalibrateConfig) -> int:
     if config.robot is not None:
         lacks = "This robot has no kinematic model here. Give --arm_model=FILE.xml."
         arm = options.required(arm, lacks)
-        with _limp_arm(config) as follower, _camera(config, name) as camera:
+        with (
+            limp_arm(config.robot, config.station, config.arm_name) as follower,
+            one_camera(config.camera, name, config.robot) as camera,
+        ):
             log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
             take_poses(camera, follower, arm, made, folder)
     with options.progress("Looking for boards") as advance:
@@ -178,7 +178,7 @@ def drift(config: CalibrateConfig) -> int:
             path = image_files(config.path)[-1]
             image, where = read_image(path), str(path)
         else:
-            with _camera(config, name) as camera:
+            with one_camera(config.camera, name, config.robot) as camera:
                 time.sleep(SETTLES_S)
                 image, where = camera.frame().image, f"camera {name}"
         view = find_board(made, image, where)
@@ -189,7 +189,8 @@ def drift(config: CalibrateConfig) -> int:
     q_rad, names = None, tuple[str, ...]()
     arm, folder = _arm_model(config), config.path
     if config.robot is not None:
-        with _limp_arm(config, keep=config.store) as follower:
+        keep_as = config.arm_name if config.store else ""
+        with limp_arm(config.robot, config.station, keep_as) as follower:
             q_rad, names = follower.read().position_rad, follower.joint_names
     elif arm and folder and (folder / POSES).is_file():
         q_rad, names = list(read_poses(folder, arm).values())[-1][1], arm.joint_names
@@ -239,43 +240,6 @@ def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     robot = config.robot
     name = config.arm_model or (model_of(lerobot_factory.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
-
-
-@contextlib.contextmanager
-def _limp_arm(config: CalibrateConfig, *, keep: bool = True) -> Iterator[Follower]:
-    """Yield the robot of `--robot.*`, torque off; `keep` the hash of lerobot-calibrate's file.
-
-    Results hold only for as long as that file stays as it is.
-    """
-    station = lerobot_factory.station_for(config.robot, config.station)
-    follower, _ = lerobot_factory.follower_of(config.robot, station)
-    with contextlib.closing(follower):
-        follower.torque_off()
-        yield follower
-    path = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    if keep and path is not None and Path(path).is_file():
-        values = {"file": str(path), "sha256": sha256(Path(path))}
-        _save(config, ("arms", config.arm_name, "calibration"), values, [])
-
-
-@contextlib.contextmanager
-def _camera(config: CalibrateConfig, name: str) -> Iterator[CameraSource]:
-    """Yield the camera of `--camera.*`, or the one of that name on the robot."""
-    given = config.camera
-    if given is None:
-        from gaploop.teleop.lerobot_devices.cameras import camera_configs
-
-        known = camera_configs(config.robot)
-        lacks = (
-            f"No camera {name!r}: give --camera.type=opencv --camera.index_or_path=0, or one "
-            f"of the robot's own with --camera_name (it has: {', '.join(known) or 'none'})."
-        )
-        given = options.required(known.get(name), lacks)
-    from gaploop.teleop.lerobot_devices.make import connect_cameras  # LeRobot
-
-    (camera,) = connect_cameras({name: given})
-    with contextlib.closing(camera):
-        yield camera
 
 
 def _keep(

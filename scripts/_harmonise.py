@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.markup import escape
@@ -17,12 +16,7 @@ from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.edit.harmonise import Conversion
     from gaploop.scripts.edit import EditConfig
-
-MORE: Final = (
-    "See all of it, and a spec to fill in: gaploop edit harmonise {root} --to={to} --dry_run"
-)
 
 
 def harmonise(config: EditConfig) -> int:
@@ -30,7 +24,8 @@ def harmonise(config: EditConfig) -> int:
     from gaploop.datasets.edit import harmonised
     from gaploop.datasets.edit.actions import opened
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.edit.harmonise import derive
+    from gaploop.datasets.edit.harmonise import as_renamed, conversion, derive
+    from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec
 
     if not (config.spec or config.to or config.rename_map):
         raise UnusableInputError(
@@ -38,18 +33,20 @@ def harmonise(config: EditConfig) -> int:
         )
     with opened([*config.roots, *([config.to] if config.to else [])]) as pieces:
         if config.dry_run and config.to and not config.spec:
-            return _show_draft(config, _renamed(config, pieces[0]), pieces[1])
-        conversion = _conversion(config, pieces)
+            return _show_draft(config, as_renamed(pieces[0], config.rename_map), pieces[1])
+        spec = HarmoniseSpec() if config.spec is None else load_spec(config.spec)
+        reference = pieces[1] if config.to and config.spec is None else None
+        steps = conversion(pieces[0], spec, reference, config.rename_map)
         if config.dry_run:
-            shapes = {n: list(f["shape"]) for n, f in conversion.features().items()}
-            answer = {"done": conversion.record(), "features": shapes}
+            shapes = {n: list(f["shape"]) for n, f in steps.features().items()}
+            answer = {"done": steps.record(), "features": shapes}
             emit(config.json, answer, _yaml(answer))
             return 0
         out = options.required(
             config.output_dir, "Where to? Name a new folder with --output_dir=OUT."
         )
         with progress("Converting", len(pieces[0].episodes)) as advance:
-            takes = harmonised.harmonise(pieces[0], conversion, out, advance)
+            takes = harmonised.harmonise(pieces[0], steps, out, advance)
         left: list[str] = []
         text = f"{takes} takes written to {out}."
         if config.to is not None:
@@ -59,39 +56,9 @@ def harmonise(config: EditConfig) -> int:
                 text += f" They go with {config.to}: gaploop edit merge, gaploop finetune."
         if left:
             text += f" Still different from {config.to}: {'; '.join(left)}"
-        done = {"output_dir": out, "takes": takes, "done": conversion.record(), "differs_in": left}
+        done = {"output_dir": out, "takes": takes, "done": steps.record(), "differs_in": left}
         emit(config.json, done, text)
         return int(bool(left))
-
-
-def _renamed(config: EditConfig, piece: DatasetPiece) -> DatasetPiece:
-    from gaploop.datasets.check.description import checked_rename
-    from gaploop.datasets.edit.harmonise import renamed
-
-    names = checked_rename(piece.info.features, config.rename_map)
-    return replace(piece, info=renamed(piece.info, names))
-
-
-def _conversion(config: EditConfig, pieces: tuple[DatasetPiece, ...]) -> Conversion:
-    from gaploop.datasets.edit.harmonise import derive, resolve
-    from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec, parse_spec
-
-    piece = pieces[0]
-    if config.spec is not None:
-        return resolve(load_spec(config.spec), piece.info, piece.episodes, config.rename_map)
-    if config.to is None:
-        return resolve(HarmoniseSpec(), piece.info, piece.episodes, config.rename_map)
-    draft = derive(_renamed(config, piece), pieces[1])
-    for line in (*draft.impossible, *draft.undecided):
-        more = MORE.format(root=piece.info.root, to=config.to)
-        raise UnusableInputError(f"{line} {more}")
-    if not draft.spec and not config.rename_map:
-        raise UnusableInputError(
-            f"{piece.info.root} goes with {config.to} as it is."
-            " Merge them with gaploop edit merge, or mix them in gaploop finetune."
-        )
-    spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
-    return resolve(spec, piece.info, piece.episodes, config.rename_map)
 
 
 def _show_draft(config: EditConfig, piece: DatasetPiece, reference: DatasetPiece) -> int:

@@ -32,6 +32,7 @@ from gaploop.datasets.edit.harmonise_spec import (
     is_gripper,
     joint,
     mapped,
+    parse_spec,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -251,6 +252,40 @@ def history_of(root: Path) -> list[Mapping[str, Any]]:
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         raise UnusableInputError(f"{path} is not a record of gaploop edit harmonise. Restore it.")
     return list(value["history"])
+
+
+def conversion(
+    piece: DatasetPiece,
+    spec: HarmoniseSpec,
+    reference: DatasetPiece | None = None,
+    rename: Mapping[str, str] | None = None,
+) -> Conversion:
+    """Work out what makes a dataset like `reference`, or what `spec` says where there is none.
+
+    Raises:
+        UnusableInputError: it leaves something to decide, or there is nothing to convert.
+    """
+    rename = rename or {}
+    if reference is not None:
+        ours, theirs = piece.info.root, reference.info.root
+        draft = derive(as_renamed(piece, rename), reference)
+        for line in (*draft.impossible, *draft.undecided):
+            raise UnusableInputError(
+                f"{line} See all of it, and a spec to fill in: "
+                f"gaploop edit harmonise {ours} --to={theirs} --dry_run"
+            )
+        if not draft.spec and not rename:
+            raise UnusableInputError(
+                f"{ours} goes with {theirs} as it is."
+                " Merge them with gaploop edit merge, or mix them in gaploop finetune."
+            )
+        spec = parse_spec(draft.spec, f"{ours}", Path())
+    return resolve(spec, piece.info, piece.episodes, rename)
+
+
+def as_renamed(piece: DatasetPiece, rename: Mapping[str, str]) -> DatasetPiece:
+    """Return a dataset under other names of its features, before they are written."""
+    return replace(piece, info=renamed(piece.info, checked_rename(piece.info.features, rename)))
 
 
 _TIDY: Final = ("robot_type", "fps", "units", "joints", "order")
