@@ -33,8 +33,10 @@ def main(root: Path, episodes: int = 20) -> None:
     camera = {"dtype": "video", "shape": (*SIZE[::-1], 3), "names": ["height", "width", "channels"]}
     features = {"action": vector, "observation.state": vector, "observation.images.desk": camera}
     dataset = LeRobotDataset.create(
-        "me/cups", FPS, features, root=root, robot_type="koch_follower", use_videos=True
-    )
+        "me/cups", FPS, features, root=root, robot_type="koch_follower", use_videos=True,
+        # Without a PNG of each picture; none is dropped, however slow the encoder is.
+        streaming_encoding=True, encoder_queue_maxsize=10_000,
+    )  # fmt: skip
     rng = np.random.default_rng(0)
     desk = cv2.GaussianBlur(rng.uniform(60, 200, (*SIZE[::-1], 3)).astype(np.float32), (0, 0), 3)
     for n, (command, reading) in enumerate(made):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from gaploop.datasets.check.fix import FixOptions, fix, plan
 from gaploop.datasets.check.videos import Camera, places, read_cameras
 from gaploop.datasets.video import VideoIndex
 from gaploop.datasets.whole_stats import complete_stats
+from gaploop.scripts.cli import main
 
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
 EPISODES, FRAMES = 4, 12
@@ -163,15 +165,22 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
         ("", set()),
     ],
 )
-def test_what_does_not_move_as_it_should_is_said_and_nothing_else(
+def test_what_does_not_move_as_it_should_is_said_and_the_command_helps(
     tmp_path: Path, fault: str, kinds: set[str]
 ) -> None:
-    found = examine(damage.record(tmp_path / "set", 3, 60, fault=fault)).findings
+    """`gaploop diagnose`, printed for a late arm, asked for outcomes that no such set has."""
+    found = examine(damage.record(tmp_path / "my set", 3, 60, fault=fault)).findings
     assert {f.kind for f in found} == kinds
     if fault in ("frozen", "stalled"):
         assert "--episodes='[1]'" in found[0].command
     elif fault == "dead":  # in every episode: there was a command that left nothing
         assert "every episode" in found[0].command
+    for finding in found[:1]:
+        if not finding.command.startswith("gaploop"):
+            assert "gaploop" not in finding.command
+            continue
+        assert main(shlex.split(finding.command, comments=True)[1:]) == 0
+        assert finding.kind not in {f.kind for f in examine(tmp_path / "my set_clean").findings}
 
 
 def test_cameras_whose_files_are_mixed_up_are_found(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from gaploop.core import labels
 from gaploop.core.files import LFS_POINTER
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
-from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.sources import load_takes
@@ -256,7 +255,6 @@ RECORDED: dict[str, tuple[str, Plant]] = {
         ),
     ),
 }
-MOTION = ("dead", "clipped", "late", "early", "frozen", "stalled")
 ELSEWHERE = {
     "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
     "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
@@ -414,19 +412,6 @@ def test_what_a_command_prints_leads_on(
         assert main(told) == 0, said
         if told[0] in ("convert", "edit"):
             return  # it wrote another dataset, without what is wrong with this
-
-
-@pytest.mark.parametrize("fault", MOTION)
-def test_the_command_of_what_does_not_move_as_it_should(tmp_path: Path, fault: str) -> None:
-    """`gaploop diagnose`, printed for a late arm, asked for outcomes that no such set has."""
-    root = damage.record(tmp_path / "my set", EPISODES, 60, fault=fault)
-    finding = examine(root).findings[0]
-    if not finding.command.startswith("gaploop"):
-        assert "gaploop" not in finding.command
-        return
-    assert main(shlex.split(finding.command, comments=True)[1:]) == 0
-    cleaned = tmp_path / "my set_clean"
-    assert finding.kind not in {f.kind for f in examine(cleaned).findings}
 
 
 def test_no_code_is_left_out() -> None:

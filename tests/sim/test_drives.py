@@ -130,11 +130,11 @@ def test_two_things_at_a_time_are_both_found() -> None:
 
 
 def test_columns_of_a_plain_lerobot_dataset_do() -> None:
-    weak = {"actuator_response.weak": {"gain_factor": 0.08}}
-    drives = fit_drives([as_frames(motion_take(weak, 0))], SO101)
-    gain = next(p for p in drives.parameters if p.name == "actuator_response.weak.gain_factor")
-    assert gain.differs
-    assert gain.estimate == pytest.approx(0.08, rel=0.15)
+    late = {"actuator_response.latency": {"latency_s": 0.12}}
+    drives = fit_drives([as_frames(motion_take(late, 0))], SO101)
+    (delay,) = (p for p in drives.parameters if p.differs)
+    assert delay.name == "actuator_response.latency.latency_s"
+    assert delay.estimate == pytest.approx(0.12, abs=0.01)
     assert drives.fit["goals"].startswith("frames")
 
 

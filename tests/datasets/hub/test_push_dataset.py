@@ -106,21 +106,6 @@ def test_after_a_fault_the_push_is_whole_and_was_made_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "path", "options"), FAULTS)
-def test_after_a_fault_plain_lerobot_loads_it(
-    kind: int | str,
-    path: str,
-    options: dict[str, Any],
-    hub: LoopbackHub,
-    push_packed: PushPacked,
-    lerobot_loads: Loads,
-) -> None:
-    hub.fault(kind, path, **options)
-    push_packed(timeout_s=0.8 if kind == "hang" else 30.0)
-    assert lerobot_loads()["frames"] == 18
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_in_any_weather_a_push_ends_whole_or_says_that_it_didnt(
     seed: int, hub: LoopbackHub, push_packed: PushPacked, lerobot_loads: Loads
