@@ -469,7 +469,8 @@ def named_registries() -> tuple[Any, Any, Any] | None:
     sources = [path for place in places for path in place.rglob("*.py")]
     for name in OWN_PACKAGES:
         place = own.joinpath(*name.split(".")[1:])
-        sources += place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
+        module = place.with_suffix(".py")  # a folder of that name may be an update's leftover
+        sources += [module] if module.is_file() else place.glob("*.py")
     found = [named for path in sources for named in _registered(path)]
     hits = {hit for folder in sys.path for like in _PLUGINS for hit in Path(folder).glob(like)}
     for plugin in {re.split(r"[-.]", hit.name)[0] for hit in hits}:
