@@ -282,9 +282,9 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
+collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-collect/lerobot_factory.py:registries | Path(folder).glob(name) | ours
 scripts/push.py:_kind | folder / part | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_root | Path(config.roots[0]) | user
