@@ -29,8 +29,7 @@ from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec, Vector
-from gaploop.datasets.formats.dataset import write_dataset
-from gaploop.datasets.formats.foreign import About, ForeignRecording, Recording
+from gaploop.datasets.formats.dataset import About, EpisodeStream, Recording, write_dataset
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -111,7 +110,7 @@ def harmonise(
 
     about = About(conversion.fps, conversion.robot_type, conversion.features())
     return write_dataset(
-        ForeignRecording(about, len(piece.episodes), converted),
+        EpisodeStream(about, len(piece.episodes), converted),
         target,
         on_episode=on_episode,
         sources=(info.root,),
