@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.trials import Trials
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 EXAMPLE = """\
@@ -88,8 +87,7 @@ class DiagnoseConfig:
     """With --twin: processes."""
     factors: bool = False
     """Only what the takes say together: what each condition costs, changes over time. Reads no
-    signals, and DIR may be a CSV file with a row of counts (successes, trials) or a row a trial
-    (success) for each setting. Exit code 3 where nothing varies, so nothing can be compared."""
+    signals. Exit code 3 where nothing varies, so nothing can be compared."""
     sim: Path | None = None
     """With --factors: takes in simulation, for the gap on equal conditions."""
     json: bool = False
@@ -239,28 +237,21 @@ def _factors(config: DiagnoseConfig) -> int:
     """Say what conditions cost; 0, or 3 where there is nothing to compare."""
     from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
     from gaploop.failure_analysis.report.report import cohort_page
-    from gaploop.failure_analysis.trials import attempted, read_trials, trials_of
+    from gaploop.failure_analysis.trials import attempted, trials_of
 
     source = config.dataset.folder()
-    rows: Sequence[Trials]
-    if source.suffix == ".csv":
-        if config.sim is not None:
-            raise UnusableInputError("--sim compares folders of takes, not a table. Leave it out.")
-        counted, inputs = "trials", [file_input(source)]
-        rows = read_trials(source)
-    else:
-        folders = [source, *([config.sim] if config.sim else [])]
-        attempts, inputs = [], []
-        with options.progress("Reading outcomes", len(folders)) as advance:
-            for folder in folders:
-                episodes = list(open_labelled(folder).episodes)
-                attempts += episodes
-                ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
-                digest = hashlib.sha256(ended.encode()).hexdigest()
-                inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
-                advance()
-        judged, counted = attempted(attempts)
-        rows = trials_of(judged)
+    folders = [source, *([config.sim] if config.sim else [])]
+    attempts, inputs = [], []
+    with options.progress("Reading outcomes", len(folders)) as advance:
+        for folder in folders:
+            episodes = list(open_labelled(folder).episodes)
+            attempts += episodes
+            ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
+            digest = hashlib.sha256(ended.encode()).hexdigest()
+            inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
+            advance()
+    judged, counted = attempted(attempts)
+    rows = trials_of(judged)
     found = cohort_of_trials(rows, counted)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"

@@ -251,11 +251,6 @@ drop: [gap.sent]
 {"event": "withdraw", "id": "c-abcdefghij", "at": "2026-02-01T00:00:00+00:00"}
 """,
     "names.json": """{"c-abcdefghij": "Ana"}""",
-    "trials.csv": """lighting,object,successes,trials
-day,cube,8,10
-lamp,cube,3,10
-day,mug,5,10
-""",
     "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
 {"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}
 """,

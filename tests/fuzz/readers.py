@@ -288,11 +288,6 @@ FILES = (
     Reader("names", "files/names.json", _names),
     Reader("outcomes", "files/outcomes.csv", _outcomes),
     Reader(
-        "trials",
-        "files/trials.csv",
-        _loaded("gaploop.failure_analysis.trials", "read_trials"),
-    ),
-    Reader(
         "truth",
         "files/truth.jsonl",
         _loaded("benchmarks.corpus.scores", "read_truth"),
