@@ -108,10 +108,10 @@ def run(config: DiagnoseConfig) -> int:
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
     if report is not None and report.findings:
-        from gaploop.datasets.absolute.curves import curves_page
+        from gaploop.failure_analysis.report.absolute_page import absolute_page
 
         page = writable_folder(_folder(config)) / "curves.html"
-        write_atomically(page, curves_page(report))
+        write_atomically(page, absolute_page(report))
         options.emit(False, {}, "" if config.json else f"Curves: {page}\n")
     first = {"absolute": report.to_json()} if report is not None else {}
     if report is not None and _no_outcome(config):
