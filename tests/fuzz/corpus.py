@@ -230,7 +230,7 @@ seed: 1
 """,
     "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}
 units: {from: deg, to: rad}
-fps: {to: 25, rule: hold}
+fps: 25
 cameras: {wrist: {name: hand, crop: [0, 0, 16, 16], resize: [8, 8]}, overhead: null}
 drop: [gap.sent]
 """,
