@@ -33,7 +33,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
     "finetune": {"--held_out_share": "--held_out"},
-    "import": {"--format": "--from"},
     "label": {
         "--episode": "--episodes",
         "--uid": "--episodes",
@@ -91,9 +90,13 @@ DROPPED: Final[Mapping[str, str]] = {
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
     "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
     "robot.fps": "Give --dataset.fps.",
+    "rollout watch": "Afterwards: gaploop diagnose names modes and phases of each rollout.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",
-    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
+    **dict.fromkeys(
+        ("from", "convert units", "swap_red_blue", "import format"),
+        "Only LeRobot's own layouts are read: port others with their authors' scripts first.",
+    ),
     **dict.fromkeys(
         (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
         "Describe the board in one: --board=8x6:28 (columns x rows, mm).",

@@ -86,11 +86,7 @@ def plan(config: PlanConfig) -> Plan:
         UnusableInputError: diagnosis, takes or station can't be read, or a budget can't be.
     """
     from gaploop.failure_analysis.diagnosis import load_diagnosis
-    from gaploop.failure_analysis.planning.document import (
-        headline,
-        plan_section,
-        prospect_figure,
-    )
+    from gaploop.failure_analysis.planning.document import plan_section, prospect_figure
     from gaploop.failure_analysis.planning.plan import plan_for
     from gaploop.failure_analysis.report.page import page, save_figure, section
 
@@ -111,7 +107,7 @@ def plan(config: PlanConfig) -> Plan:
         )
         shown = save_figure(prospect_figure(planned), folder / "plan.png", caption)
         title = "What more takes are expected to bring"
-        sections.insert(0, section(title, headline(made), [shown]))
+        sections.insert(0, section(title, "", [shown]))
     footer = (
         f"Points are of {made.gain_of}; brackets are 95 % intervals. Plan {made.id} from diagnosis "
         f"{made.diagnosis}. Made by gaploop plan."

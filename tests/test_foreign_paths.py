@@ -289,7 +289,8 @@ scripts/push.py:_kind | folder / part | ours
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
-scripts/edit.py:finish | target / (name or '') | user
+scripts/edit.py:finish | Path(one['root']) | ours
+scripts/edit.py:finish | Path(part['root']) | ours
 scripts/edit.py:finish | target / name | user
 scripts/diagnose.py:_factors | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
