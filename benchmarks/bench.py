@@ -34,6 +34,8 @@ python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks detection --n=60 --output_dir=outputs/detection
+python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
 python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
@@ -85,6 +87,8 @@ BENCHES: Final = {
     "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
     "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
+    "detection": "failures of three policy classes told at equal elapsed time, live",
+    "signals": "what watching a rollout costs a turn; writes the page of signals",
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",

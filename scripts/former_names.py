@@ -90,7 +90,6 @@ DROPPED: Final[Mapping[str, str]] = {
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
     "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
     "robot.fps": "Give --dataset.fps.",
-    "rollout watch": "Afterwards: gaploop diagnose names modes and phases of each rollout.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",
     **dict.fromkeys(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
+    from gaploop.failure_analysis.live import SessionWatch
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "policy.fps", "dataset.episode_time_s",
+    "factors", "watch", "policy.fps", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -101,6 +102,11 @@ class RolloutConfig(SessionOptions):
     watches. never: no leader is used."""
     hand_back_s: float | None = None
     """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
+    watch: str = "auto"
+    """Takes that went well, as the reference: an attempt that looks like failing is reported
+    while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
+    this station, auto (what ships, for the packaged base in the embedded cell; else nothing), or
+    never."""
     speed_scale: float | None = None
     """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
     passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
@@ -124,6 +130,7 @@ def run(config: Any) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
+    from gaploop.failure_analysis.live import session_watch
     from gaploop.finetune.factors import settings
 
     config.policy.required()
@@ -137,6 +144,7 @@ def run(config: Any) -> int:
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     leads = "" if config.take_over == "never" else kind(config.teleop)
     by_itself = runs_by_itself(config, leads)
+    watched = session_watch(config.watch, id_, is_embedded)
     drives = PolicyLeader if by_itself else AsyncPolicyDriver  # simulated time waits for a policy
     blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
 
@@ -148,7 +156,7 @@ def run(config: Any) -> int:
     driver = RolloutDriver(
         policy,
         functools.partial(drives, lag_s=config.smoothing_s),
-        Attempts(SpeedRamp(journal, id_, fixed), blocker=blocker),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         stall,
         has_person=bool(leads),
         drives_between=not is_embedded,
@@ -194,7 +202,7 @@ def run(config: Any) -> int:
         campaign=None,
         push=push_after(config.dataset, root, end.signals),
     )
-    return _tell(config, driver, result)
+    return _tell(config, driver, watched, result)
 
 
 def _policy(config: Any) -> tuple[Policy, str]:
@@ -217,7 +225,7 @@ def _policy(config: Any) -> tuple[Policy, str]:
 # -- what is said at the end --------------------------------------------------------------------
 
 
-def _tell(config: Any, driver: RolloutDriver, result: RecordResult) -> int:
+def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: RecordResult) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
 
     notes, end = driver.attempts.notes, result.end
@@ -241,6 +249,7 @@ def _tell(config: Any, driver: RolloutDriver, result: RecordResult) -> int:
             **link,
         },
         "speed_scale": [note.speed_scale for note in sealed],
+        "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "interrupted": bool(end.signals),
     }

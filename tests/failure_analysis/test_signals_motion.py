@@ -158,7 +158,7 @@ def test_what_the_jaws_hold_is_where_the_tool_is() -> None:
 
 
 def test_the_page_lists_every_signal() -> None:
-    """docs/diagnose/signals.md is printed by `python -m benchmarks.signals_page`."""
+    """docs/diagnose/signals.md is written by `python -m benchmarks signals`."""
     text = page()
     assert all(f"`{name}`" in text for name in registry())
     assert (ROOT / "docs" / "diagnose" / "signals.md").read_text() == text
