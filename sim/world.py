@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import mujoco
@@ -159,6 +159,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             )
         if isinstance(on.model, WorldModel):
             self._change(on.model)
+            if "criterion" in vars(on.model):
+                cast(Any, self.unwrapped).criterion = on.model.criterion
         known = all_mechanisms()
         self.injected = tuple(  # as it acts in this scene
             replace(gap, parameters=known[gap.key].relative(gap.parameters, on))
@@ -210,6 +212,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             model, timestep_s = NoModel(self.period_s, seed), self.period_s
         else:
             model = WorldModel(known.model, known.data, known.roles, seed, self.period_s)
+            if (criterion := getattr(self.unwrapped, "criterion", None)) is not None:
+                model.criterion = criterion
             timestep_s = float(known.model.opt.timestep)
         sensors = SensorPath(known.zero_keys if known else ZERO_KEYS)
         on = Appliers(model, ImagePath(), CommandPath(timestep_s), sensors)
