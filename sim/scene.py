@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm, Rgba
+from gaploop.core.errors import UnusableInputError
 from gaploop.sim import conditions
 from gaploop.sim.arms import SO101
 from gaploop.sim.camera import look_at_quat
@@ -32,6 +33,8 @@ from gaploop.sim.tasks import TASK_FILES
 
 HOME_Q_RAD = SO101.home_q_rad
 
+OLDEST = (3, 3, 6)
+"""MuJoCo that can leave out what the SO-101's model has for the eye."""
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
 CUBE_HALF_SIZE_M = 0.0125  # so101-nexus PickAndPlace-v1
 CUBE_MASS_KG = 0.01  # so101-nexus PickAndPlace-v1
@@ -70,6 +73,12 @@ class SceneOptions:
 @without_warnings()
 def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
     """Compile the cell with further bodies; the caller may change the model freely."""
+    if tuple(map(int, mujoco.__version__.split("."))) < OLDEST:
+        raise UnusableInputError(
+            f"The embedded cell needs MuJoCo {'.'.join(map(str, OLDEST))} or newer; here is "
+            f"{mujoco.__version__}, with which only simulations of others run. Run: pip install -U "
+            "mujoco"
+        )
     arm, thing = options.arm, options.thing
     spec = arm.spec(conditions.PAINT)
     world = spec.worldbody
