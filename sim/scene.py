@@ -33,7 +33,7 @@ from gaploop.sim.tasks import TASK_FILES
 
 HOME_Q_RAD = SO101.home_q_rad
 
-OLDEST = (3, 3, 6)
+OLDEST = 336
 """MuJoCo that can leave out what the SO-101's model has for the eye."""
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
 CUBE_HALF_SIZE_M = 0.0125  # so101-nexus PickAndPlace-v1
@@ -73,11 +73,10 @@ class SceneOptions:
 @without_warnings()
 def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
     """Compile the cell with further bodies; the caller may change the model freely."""
-    if tuple(map(int, mujoco.__version__.split("."))) < OLDEST:
+    if mujoco.mj_version() < OLDEST:
         raise UnusableInputError(
-            f"The embedded cell needs MuJoCo {'.'.join(map(str, OLDEST))} or newer; here is "
-            f"{mujoco.__version__}, with which only simulations of others run. Run: pip install -U "
-            "mujoco"
+            f"The embedded cell needs MuJoCo 3.3.6 or newer; here is {mujoco.__version__}, with "
+            "which only simulations of others run. Run: pip install -U mujoco"
         )
     arm, thing = options.arm, options.thing
     spec = arm.spec(conditions.PAINT)
