@@ -192,7 +192,7 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         vectors = [value for _, value in numbers_in(observation)]
         state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
         pictures = pictures_in(observation)
-        if not pictures:
+        if not pictures and self.render_mode is not None:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
