@@ -35,11 +35,13 @@ class Demonstrations:
 
     def add(self, attempts: GymAttempts) -> None:
         """Write the last attempt."""
-        frames = [
-            {OBS_STATE: seen["agent_pos"], ACTION: action}
-            | {f"{OBS_IMAGES}.{name}": image for name, image in seen.get("pixels", {}).items()}
-            for seen, action in attempts.finished
-        ]
+        frames = list[dict[str, Any]]()
+        for seen, action in attempts.finished:
+            frames.append({ACTION: action})
+            if np.size(state := seen.get("agent_pos", ())):
+                frames[-1][OBS_STATE] = np.asarray(state, dtype=np.float32)
+            for name, image in seen.get("pixels", {}).items():
+                frames[-1][f"{OBS_IMAGES}.{name}"] = image
         if self._dataset is None:
             self._dataset = LeRobotDataset.create(
                 f"local/{self._root.name}",
