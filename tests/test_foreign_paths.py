@@ -318,6 +318,7 @@ teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
+sim/tasks.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}
