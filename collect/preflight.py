@@ -29,10 +29,15 @@ OLD_H: Final = 24.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Which policy, by its id, a preflight was for, and which robot: its type and id, in words."""
+    """Which policy, by its id, a preflight was for, and which robot: its type and id, in words.
+
+    Attributes:
+        runs: where and how the policy computes, in words.
+    """
 
     policy: str
     robot: str
+    runs: str = ""
 
 
 def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
@@ -66,6 +71,8 @@ def missing(journal: Path, checked: Checked) -> str:
         return f"{file} can't be read"
     if kept.get("policy") != checked.policy or kept.get("robot") != checked.robot:
         return "the last check was of another policy or another arm"
+    if kept.get("runs", "") != checked.runs:
+        return f"the last check was with the policy on {kept.get('runs') or 'another machine'}"
     if not kept.get("ok"):
         return "the last check found something that has to be fixed"
     return f"the last check is {age_h:.0f} hours old" if age_h > OLD_H else ""

@@ -28,7 +28,8 @@ from gaploop.core.vocabulary import Domain
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
-from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_formats import REFERENCE, format_named
+from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
@@ -55,6 +56,7 @@ def evaluate_gym(
     on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
     spec: WorldSpec = NOMINAL_WORLD,
     conditions: Sequence[Mapping[str, Any]] = ({},),
+    loading: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
 
@@ -68,6 +70,7 @@ def evaluate_gym(
         spec: what is injected.
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
+        loading: device, threads and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -85,6 +88,9 @@ def evaluate_gym(
         said |= {"gaps": dict(spec.gaps), "gap_seed": spec.gap_seed, "roles": spec.roles}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
+    how = dict(loading or {})
+    if how.get("format"):
+        settings["policy_format"] = how["format"]
     log = RolloutLog(folder, settings) if folder else None
     held = log.held if log else {}
     rollouts = list[Rollout]()
@@ -114,7 +120,7 @@ def evaluate_gym(
                 done_seeds = {r.seed for r in known}
                 lacking = [s for s in wanted if s not in done_seeds]
                 if path and side is None and lacking:
-                    side = _loaded(path, _with_features(env, vector))
+                    side = _loaded(path, _with_features(env, vector), how)
                 for start in range(0, len(lacking), vector.num_envs):
                     seeds = lacking[start : start + vector.num_envs]
                     try:
@@ -259,14 +265,21 @@ def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]
         close_envs(made)
 
 
-def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
+def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return policy and processors as `lerobot_eval.rollout` takes them."""
     refuse_foreign_code(path)
+    change = format_named(how.get("format") or REFERENCE).torch
+    if change is None:
+        raise UnusableInputError(
+            f"--policy.format={how['format']} drives arms and the embedded cell; LeRobot's "
+            "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
+        )
+    device_ = device_named(how.get("device", "cpu"))
+    torch.set_num_threads(how.get("threads") or 1)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
-        if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
-            config.device = "cpu"
+        config.device = device_
         is_adapter = adapter.is_adapter(path)
         if is_adapter:  # LeRobot would look for its base from the working directory
             config.pretrained_path, config.use_peft = adapter.base_folder(path), False
@@ -274,7 +287,8 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         if is_adapter:
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(path)))
         policy.eval()
-        device = {"device_processor": {"device": str(policy.config.device)}}
+        change(policy)
+        device = {"device_processor": {"device": device_}}
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )

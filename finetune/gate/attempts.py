@@ -292,18 +292,22 @@ SAFETY_TRIP: Final = "safety trip"
 
 @contextmanager
 def cell_attempts(
-    policies: Mapping[str, Path], tasks: Sequence[SuiteTask]
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask], policy_format: str = ""
 ) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
     """Yield what tries policies on tasks of the embedded cell, one attempt at a time.
 
     Args:
         policies: side to the folder of its policy.
+        policy_format: how both compute, as of `load_policy`, on the best device there is.
 
     Raises:
-        UnusableInputError: no such policy, task, gap or check; said before anything is tried.
+        UnusableInputError: no such policy, format, task, gap or check; said before the first.
     """
     checks = [check_of(task) for task in tasks]
-    loaded: dict[str, ActPolicy] = {side: load_policy(path) for side, path in policies.items()}
+    loaded: dict[str, ActPolicy] = {
+        side: load_policy(path, device="auto", format=policy_format)
+        for side, path in policies.items()
+    }
     with ExitStack() as stack:
         rigs = list[EmbeddedRig]()
         for task in tasks:
