@@ -283,6 +283,8 @@ class RolloutDriver:
     ) -> SharedLeader:
         """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
+        if self._leader is None and (runs := getattr(self.policy, "runs", "")):
+            log.info("The policy runs on %s.", runs)
         stall = self._stall(follower, rates.fps)
         self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, stall)
         return self._leader

@@ -182,7 +182,6 @@ def run(config: Any) -> int:
     )
     about = about_takes(config, TakeKind.ROLLOUT, id_)
     resume = bool(config.factors)
-    log.info("The policy runs on %s.", policy.runs)
     end = session.record(about, quotas, root, journal, resume=resume)
     result = RecordResult(
         end,
