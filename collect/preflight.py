@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.operator.keys import Keys, keys
-from gaploop.collect.rollout import SUCCESSES, SpeedRamp
+from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError
 from gaploop.core.files import read_json, writable_folder, write_json
@@ -47,6 +47,7 @@ def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
     if domain is not Domain.SIM:
         found = f"begins at {ramp.scale:.0%} of its speed, {ramp.successes} of {SUCCESSES} "
         found += "successes until full speed"
+        found += f"; {SOFT}" if (ramp.successes or 0) < SOFT_UNTIL else ""
     return CheckResult("speed", Level.OK, found, data=data)
 
 

@@ -38,3 +38,4 @@ def test_an_old_or_damaged_record_doesnt_count(tmp_path: Path) -> None:
 def test_a_policy_begins_slowly_on_an_arm(tmp_path: Path) -> None:
     found = check_speed(SpeedRamp(tmp_path, "p", None), Domain.REAL)
     assert (found.level, found.data["speed_scale"]) == (Level.OK, 0.1)
+    assert "soft object" in found.found
