@@ -29,7 +29,8 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_demonstrations import Demonstrations
-from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_formats import REFERENCE, format_named
+from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
@@ -57,6 +58,7 @@ def evaluate_gym(
     spec: WorldSpec = NOMINAL_WORLD,
     conditions: Sequence[Mapping[str, Any]] = ({},),
     demonstrations: Demonstrations | None = None,
+    loading: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
 
@@ -71,6 +73,7 @@ def evaluate_gym(
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
         demonstrations: gets the attempts that succeed.
+        loading: device, threads and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -81,7 +84,8 @@ def evaluate_gym(
         raise UnusableInputError("--dataset.root keeps what happens in --env.gym or --env.scene.")
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
-    driver = Driver(policy_path)
+    how = dict(loading or {})
+    driver = Driver(policy_path, how)
     identity = driver.id
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
@@ -91,6 +95,8 @@ def evaluate_gym(
         said |= {name: value for name, value in like.items() if value}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
+    if how.get("format"):
+        settings["policy_format"] = how["format"]
     log = RolloutLog(folder, settings) if folder else None
     held = log.held if log else {}
     rollouts = list[Rollout]()
@@ -157,8 +163,9 @@ class Driver:
         script: what `script_of` returns.
     """
 
-    def __init__(self, policy: str | Path) -> None:
-        """Find it; UnusableInputError where there is none."""
+    def __init__(self, policy: str | Path, loading: Mapping[str, Any] | None = None) -> None:
+        """Find it; UnusableInputError where there is none. `loading` is as of `load_policy`."""
+        self._loading = loading or {}
         self.script = script_of(str(policy))
         self._path = None if self.script else resolve(policy)
         self.id = policy_id(self._path) if self._path else str(policy)
@@ -191,7 +198,7 @@ class Driver:
         if isinstance(env, GymEnvConfig):
             rate_hz = 1.0 / float(vector.envs[0].world.period_s)
         if self._path and self._side is None:
-            self._side = _loaded(self._path, _with_features(env, vector))
+            self._side = _loaded(self._path, _with_features(env, vector), self._loading)
         try:
             if self.script:
                 found = [_attempt(vector.envs[0], self.script, seed) for seed in seeds]
@@ -294,14 +301,21 @@ def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]
         close_envs(made)
 
 
-def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
+def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return policy and processors as `lerobot_eval.rollout` takes them."""
     refuse_foreign_code(path)
+    change = format_named(how.get("format") or REFERENCE).torch
+    if change is None:
+        raise UnusableInputError(
+            f"--policy.format={how['format']} drives arms and the embedded cell; LeRobot's "
+            "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
+        )
+    device_ = device_named(how.get("device", "cpu"))
+    torch.set_num_threads(how.get("threads") or 1)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
-        if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
-            config.device = "cpu"
+        config.device = device_
         is_adapter = adapter.is_adapter(path)
         if is_adapter:  # LeRobot would look for its base from the working directory
             config.pretrained_path, config.use_peft = adapter.base_folder(path), False
@@ -309,7 +323,8 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         if is_adapter:
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(path)))
         policy.eval()
-        device = {"device_processor": {"device": str(policy.config.device)}}
+        change(policy)
+        device = {"device_processor": {"device": device_}}
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )

@@ -31,7 +31,15 @@ from gaploop.scripts._library import command
 log = logging.getLogger(__name__)
 
 RARE: Final = (
-    *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *(
+        "policy.fps",
+        "policy.threads",
+        "policy.device",
+        "policy.format",
+        "env.gaps_module",
+        "env.gap_seed",
+        "env.robot",
+    ),
     *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
@@ -258,7 +266,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, batch=config.workers,
                     folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
-                    demonstrations=demonstrations,
+                    demonstrations=demonstrations, loading=config.policy.loading(),
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -279,7 +287,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.lerobot_policy import cell_of
+    from gaploop.finetune.lerobot_policy import cell_of, device_named
 
     trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
     if trained not in (None, here):
@@ -295,6 +303,8 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     twin = f"twin {config.env.twin}" if config.env.twin else ""
     drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
     ray = config.workers if isinstance(config.workers, str) else ""
+    device = device_named(config.policy.device)
+    log.info("The policy runs on %s, %s.", device, config.policy.format or "fp32")
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -310,6 +320,9 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             ray={"ray": "auto", "ray:local": "local"}.get(ray, ray),
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
+            policy_format=config.policy.format,
+            device=device,
+            threads=config.policy.threads,
         )
 
 

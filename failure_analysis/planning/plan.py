@@ -113,12 +113,14 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     A dimension gets an item if it was named, and has a fair share of the failures: nothing is
     bought against what a diagnosis only leans to; what to measure is said instead. Takes go where
     the next one brings most for its price, until the budget or the gain is used up. What
-    demonstrations don't fix is done instead.
+    demonstrations don't fix is done instead. Nothing is bought while policy, arm and cameras are
+    put together wrongly.
     """
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
     ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
-    shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in failures.causes}
+    causes = () if diagnosis.summary.get("deployment") else failures.causes
+    shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in causes}
     quotas = _quotas(failures, list(shares), ask)
     outlook = GainModel(failures, ask.curves)
     priced, instead = _weigh(quotas, failures, outlook, ask)
@@ -443,6 +445,11 @@ def _verdict_words(
 
 
 def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[str, Any]) -> str:
+    if mistakes := summary.get("deployment"):
+        return (
+            f"Don't collect yet: {words(mistakes[0]['kind'])} was found in the deployment. "
+            f"{mistakes[0]['fix']}; then roll out and diagnose again."
+        )
     may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
