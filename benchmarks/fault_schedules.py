@@ -203,20 +203,16 @@ def run(
         raising = _Raising(leader)
         control = ControlThread(change(follower), raising, safety, rates, clock=clock)
         watch = _Watch(follower_bus, clock)
-        control.start()
-        start_s = clock.now_s()
-        for bus, faults in (
-            (buses["follower"], schedule.follower),
-            (buses["leader"], schedule.leader),
-        ):
-            _schedule(bus, faults)
-        script = _Script(schedule, control, safety, raising, start_s, clock)
+        script = _Script(schedule, control, safety, raising, clock.now_s(), clock)
 
         def turn() -> None:
             watch.sample()
             script.turn()
 
+        for side, faults in (("follower", schedule.follower), ("leader", schedule.leader)):
+            _schedule(buses[side], faults)
         clock.on_sleep = turn
+        control.start()
         give_up_s = time.monotonic() + 120.0
         while not script.is_over and control.alive and time.monotonic() < give_up_s:
             time.sleep(0.002)

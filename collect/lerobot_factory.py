@@ -466,7 +466,8 @@ def named_registries() -> tuple[Any, Any, Any]:
     sources = [path for place in places for path in place.rglob("*.py")]
     for name in OWN_PACKAGES:
         place = own.joinpath(*name.split(".")[1:])
-        sources += place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
+        module = place.with_suffix(".py")  # a folder of that name may be an update's leftover
+        sources += [module] if module.is_file() else place.glob("*.py")
     for path in sources:
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))

@@ -59,8 +59,9 @@ AGAIN_S: Final = 1.0
 [s], before it counts as what the arm rests on."""
 WAY_RAD: Final = 0.1
 """Where it comes this much nearer meanwhile, those tries begin anew [rad]."""
-LONGEST_S: Final = 30.0
-"""An arm that gives way for so long is moved by somebody: it is over then [s]."""
+LONGEST_S: Final = 60.0
+"""An arm that gives way for so long is moved by somebody: it is over then [s]. Some slide over the
+table for half a minute before they lie."""
 
 
 class Guard(Protocol):

@@ -52,6 +52,22 @@ def clinging(arm: Follower) -> Follower:
     return typed
 
 
+@pytest.mark.parametrize("model", ["koch", "openmanipulator"])
+def test_a_wire_that_loses_a_fifth_of_all_packets_lets_go_in_time(model: str) -> None:
+    """Incident: a servo missed the one packet that told all; asking the others took 238 ms."""
+    lost = Fault("drop", 1.0, ENDLESS_S, rate=0.22)
+    slow = Fault("slow", 0.9, ENDLESS_S, latency_s=0.03)
+    outcome = schedules.run(Schedule(0, model, (lost,), (slow,)))
+    assert outcome.case == "3"
+    assert outcome.off_s < 0.05, outcome
+
+
+def test_a_schedule_ends_the_same_every_time() -> None:
+    """Incident: faults were timed while the loop already ran, so a busy machine moved them."""
+    first, again = schedules.run(draw(9)), schedules.run(draw(9))
+    assert (first.off_s, first.drop_m, first.rest_s) == (again.off_s, again.drop_m, again.rest_s)
+
+
 def test_the_bench_would_notice_torque_that_stays_on() -> None:
     """A bench whose arms let go by themselves would prove nothing."""
     assert any("stays on" in v for v in schedules.run(ONE_OF_EACH["3"], clinging).violations)

@@ -83,7 +83,7 @@ def test_it_goes_slowly_to_the_park_pose_inside_the_limits(
     joints = Joints(start, pendulum(most_pct), report=report)
     lowering, took_s = lower(joints, park)
     assert not lowering.met
-    assert took_s < 3.4 / LOWER_RAD_S + 40.0
+    assert took_s < 3.4 / LOWER_RAD_S + 70.0
     # Nothing holds it up any more: not at a park pose in the air, either.
     at_end = np.isclose(lowering.goal_rad, LIMITS[:, 0], atol=1e-3)
     assert (at_end | (np.abs(joints.load_pct) < 6.0)).all() or lowering.rests(joints.state())
@@ -111,6 +111,15 @@ def test_an_arm_without_a_park_pose_gives_way_until_nothing_holds_it_up() -> Non
     lower(joints, None)
     np.testing.assert_allclose(joints.q[[0, 2]], [-1.2, -0.1], atol=0.01)
     assert joints.q[1] < -1.4
+
+
+def test_an_arm_that_slides_for_most_of_a_minute_isnt_let_go_of_on_its_way() -> None:
+    """Incident: after half a minute an OMX was, still sliding; its wrist fell at 1.5 rad/s."""
+    light = Joints(np.full(3, 1.0), lambda q: np.where(q > 0.0, -2.5, 0.0))
+    lowering, took_s = lower(light, None)
+    assert took_s > 30.0
+    assert np.abs(light.load_pct).max() < 1.1, lowering.goal_rad
+    assert (light.q < 0.05).all()
 
 
 def test_it_ends_at_once_where_it_rests_already_and_leaves_what_isn_t_named() -> None:
