@@ -108,7 +108,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# A package that became a module leaves a folder with its old bytecode, which hides the module.
+PACKAGES := core sim teleop datasets collect failure_analysis finetune scripts benchmarks
 types: setup
+	@find $(PACKAGES) -depth -type d ! -name __pycache__ -exec sh -c \
+	    '[ "$$(ls -A "$$1")" != __pycache__ ] || rm -r "$$1"' sh {} \;
 	$(BIN)/mypy
 
 format: setup
