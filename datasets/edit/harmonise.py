@@ -258,19 +258,19 @@ def conversion(
     """
     rename = rename or {}
     if reference is not None:
-        ours, theirs = piece.info.root, reference.info.root
+        both = f"{piece.info.root} --to={reference.info.root}"
         draft = derive(as_renamed(piece, rename), reference)
         for line in (*draft.impossible, *draft.undecided):
             raise UnusableInputError(
                 f"{line} See all of it, and a spec to fill in: "
-                f"gaploop edit harmonise {ours} --to={theirs} --dry_run"
+                f"gaploop edit harmonise {both} --dry_run"
             )
         if not draft.spec and not rename:
             raise UnusableInputError(
-                f"{ours} goes with {theirs} as it is."
+                f"{piece.info.root} goes with {reference.info.root} as it is."
                 " Merge them with gaploop edit merge, or mix them in gaploop finetune."
             )
-        spec = parse_spec(draft.spec, f"{ours}", Path())
+        spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
     return resolve(spec, piece.info, piece.episodes, rename)
 
 

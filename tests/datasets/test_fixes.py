@@ -296,6 +296,10 @@ PUBLISHED: dict[str, tuple[str, Plant]] = {
         "bad_gap_value",
         lambda r: change(episode_files(r)[0], "gap_conditions", second("[1")),
     ),
+    "dimension": (
+        "bad_gap_value",
+        lambda r: change(episode_files(r)[0], "gap_dimensions", second(["contact"])),
+    ),
     "weights": (
         "bad_gap_value",
         lambda r: change(episode_files(r)[0], "gap_dimension_weights", second([7.0])),
@@ -367,6 +371,7 @@ def follow(root: Path, code: str, old: Path, *, has_pictures: bool) -> None:
     """Run what is printed; what isn't a command is for a person."""
     found = [f for f in check(root) if f.code == code]
     assert found, [f.code for f in check(root)]
+    assert all(f.message and f.where for f in found)
     for fix in dict.fromkeys(f.fix for f in found):
         if not fix.startswith(("gaploop", "mv ")):
             assert not re.search(r"gaploop \w+ [^-\s]", fix), fix  # a command stands by itself
