@@ -14,12 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import zarr
-from zarr.storage import ZipStore
 
 from gaploop.core.errors import DAMAGE
 from gaploop.core.files import LARGEST_TEXT, regular_file
@@ -27,6 +25,9 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.datasets.layout import reraise_as_damaged
+
+if TYPE_CHECKING:
+    from zarr.storage import ZipStore
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
@@ -73,6 +74,8 @@ def zip_store(path: Path) -> ZipStore:
         ValueError: an entry of few bytes would unpack to more than any text in such a file.
         zipfile.BadZipFile: it is no Zip archive.
     """
+    from zarr.storage import ZipStore  # to import Zarr takes half a second
+
     with zipfile.ZipFile(regular_file(path)) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > LARGEST_TEXT:
@@ -168,6 +171,8 @@ def telemetry_rows(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    import zarr
+
     fix = "Restore it from a copy, or publish the take again."
     with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
         yield zarr.open_group(store, mode="r")
