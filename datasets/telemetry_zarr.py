@@ -7,18 +7,17 @@ other channel is an array (n,). Each array has its unit in its attributes.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import zarr
-from zarr.codecs import ZstdCodec
-from zarr.storage import ZipStore
+import pyarrow as pa
 
 from gaploop.core.errors import DAMAGE
 from gaploop.core.files import LARGEST_TEXT, regular_file
@@ -26,6 +25,9 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.datasets.layout import reraise_as_damaged
+
+if TYPE_CHECKING:
+    from zarr.storage import ZipStore
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
@@ -35,6 +37,21 @@ LARGEST_ARRAY: Final = 2 << 30
 """An hour of 30 channels at 1 kHz is 0.9 GB [bytes]."""
 ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
 """What reading a damaged Zarr group may raise; Blosc's binding raises SystemError."""
+
+_ZSTD: Final = pa.Codec("zstd", compression_level=3)
+_GROUP: Final = {"zarr_format": 3, "node_type": "group"}
+_ARRAY: Final = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "data_type": "float64",
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": "NaN",
+    "codecs": [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+    ],
+    "storage_transformers": [],
+}
 
 
 def bounded(array: Any) -> Any:
@@ -57,6 +74,8 @@ def zip_store(path: Path) -> ZipStore:
         ValueError: an entry of few bytes would unpack to more than any text in such a file.
         zipfile.BadZipFile: it is no Zip archive.
     """
+    from zarr.storage import ZipStore  # to import Zarr takes half a second
+
     with zipfile.ZipFile(regular_file(path)) as archive:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > LARGEST_TEXT:
@@ -88,18 +107,19 @@ def write_telemetry(path: Path, telemetry: Telemetry) -> None:
         arrays[key] = (values, {"unit": unit, "joints": joints})
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    with ZipStore(part, mode="w") as store:
-        attributes = {"schema": SCHEMA, "order": list(telemetry.columns)}
-        group = zarr.create_group(store, attributes=attributes)
+    # What Zarr itself writes, without the event loop that it starts for every array.
+    with zipfile.ZipFile(part, "w") as archive:
+        order = {"schema": SCHEMA, "order": list(telemetry.columns)}
+        archive.writestr("zarr.json", json.dumps({**_GROUP, "attributes": order}))
         for name, (values, notes) in arrays.items():
-            group.create_array(
-                name,
-                data=values,
-                chunks=tuple(max(1, n) for n in values.shape),
-                compressors=[ZstdCodec(level=3)],
-                fill_value=float("nan"),
-                attributes=dict(notes),
-            )
+            place = plain_name(name, "channel", path)
+            grid = {"name": "regular", "configuration": {"chunk_shape": values.shape}}
+            array = {**_ARRAY, "shape": values.shape, "chunk_grid": grid, "attributes": notes}
+            archive.writestr(f"{place}/zarr.json", json.dumps(array))
+            if not np.isnan(values).all():  # else there is no chunk: its fill value says it
+                chunk = np.ascontiguousarray(values, dtype="<f8")
+                content = _ZSTD.compress(chunk, asbytes=True)
+                archive.writestr("/".join((place, "c", *("0",) * values.ndim)), content)
     os.replace(part, path)
 
 
@@ -151,6 +171,8 @@ def telemetry_rows(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    import zarr
+
     fix = "Restore it from a copy, or publish the take again."
     with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
         yield zarr.open_group(store, mode="r")

@@ -269,20 +269,15 @@ def sample_pictures(path: Path, at_most: int = 100) -> Image:
     pictures: list[Image] = []
     with open_video(path) as container, reading(path):
         stream = container.streams.video[0]
-        keys = sum(map(_is_key, container.demux(stream)))
-        chosen = set(np.linspace(0, keys - 1, min(at_most, keys)).astype(int).tolist())
-        container.seek(0, stream=stream)
-        found = filter(_is_key, container.demux(stream))
-        for packet in (p for k, p in enumerate(found) if k in chosen):
-            pictures += [frame.to_ndarray(format="rgb24") for frame in packet.decode()]
+        stream.codec_context.thread_count = 1  # to start threads takes longer than a few pictures
+        keys = [p for p in container.demux(stream) if p.size and p.is_keyframe]
+        chosen = set(np.linspace(0, len(keys) - 1, min(at_most, len(keys))).astype(int).tolist())
+        for k in sorted(chosen):
+            pictures += [frame.to_ndarray(format="rgb24") for frame in keys[k].decode()]
         pictures += [frame.to_ndarray(format="rgb24") for frame in stream.decode(None)]
     if not pictures:
         raise UnusableInputError(f"{path} holds no whole picture. Restore it.")
     return np.stack(pictures).transpose(0, 3, 1, 2)
-
-
-def _is_key(packet: Any) -> bool:
-    return bool(packet.size and packet.is_keyframe)
 
 
 @dataclass(frozen=True)
