@@ -117,6 +117,16 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 
 @dataclass
+class Demonstrated(options.DatasetFolder):
+    """Where successes go as demonstrations."""
+
+    root: Path | None = None
+    """A new LeRobot dataset of the attempts that succeed, to fine-tune or train on."""
+    single_task: str = ""
+    """Its instruction; the environment's own unless given."""
+
+
+@dataclass
 class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
@@ -134,12 +144,18 @@ class GymEvaluateConfig(RolloutsOptions):
     scene's object, camera and period."""
     gap_seed: int = 0
     """Draws mechanism and direction of each gap."""
+    twin: Path | None = None
+    """A file of measured parameters, as of gaploop identify: the environment is made so."""
+    randomise: str = ""
+    """What each attempt's scene is drawn from: visual, dynamics, all, …, or a file of ranges; a
+    preset is relative to the scene, and what the environment can't have is left out."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
     human; or all that the environment can have."""
     roles: Path | None = None
     """roles.yaml: what in the model is arm, gripper, object, table, cameras, where that is in
     doubt (docs/start/my_simulation.md)."""
+    dataset: Demonstrated = field(default_factory=Demonstrated)
     n: int = 50
     """Rollouts of each task, under each setting."""
     workers: int = 2
@@ -224,22 +240,33 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        if not _is_script(policy):
+        if not options.is_script(policy):
             warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
+            from gaploop.finetune.lerobot_demonstrations import Demonstrations
             from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
             varied = settings(config.factors)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
-            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles)
-            with _running(config.n * len(varied), folder) as seen:
+            made_like = known_and_drawn(config.twin, config.randomise)
+            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)
+            keep: Any = contextlib.nullcontext()
+            if config.dataset.root is not None:
+                if folder is not None:
+                    raise UnusableInputError(
+                        "--output_dir goes on with rollouts that are there, --dataset.root begins "
+                        "a new dataset: give one of them."
+                    )
+                keep = Demonstrations(config.dataset.root, config.dataset.single_task)
+            with _running(config.n * len(varied), folder) as seen, keep as demonstrations:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, batch=config.workers,
                     folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
-                    loading=config.policy.loading(),
+                    demonstrations=demonstrations, loading=config.policy.loading(),
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -255,11 +282,6 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         tried = {"root": config.policy.path, "id": result.policy}
         write_run(folder, "evaluate", options.jsonable(config), [tried], summary)
     return result, notes
-
-
-def _is_script(policy: str) -> bool:
-    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
-    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
 
 
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:

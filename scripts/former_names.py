@@ -34,7 +34,6 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
     "finetune": {"--held_out_share": "--held_out"},
-    "import": {"--format": "--from"},
     "label": {
         "--episode": "--episodes",
         "--uid": "--episodes",
@@ -96,7 +95,10 @@ DROPPED: Final[Mapping[str, str]] = {
     "robot.fps": "Give --dataset.fps.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",
-    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
+    **dict.fromkeys(
+        ("from", "convert units", "swap_red_blue", "import format"),
+        "Only LeRobot's own layouts are read: port others with their authors' scripts first.",
+    ),
     **dict.fromkeys(
         (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
         "Describe the board in one: --board=8x6:28 (columns x rows, mm).",

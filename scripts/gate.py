@@ -60,7 +60,8 @@ class GateConfig:
     """
 
     baseline: str = ""
-    """The policy in use: a folder, a name on the Hub, or base."""
+    """The policy in use: a folder, a name on the Hub, or base; in a simulation of your own a
+    script, module:name, too."""
     candidate: str = ""
     """The one that may replace it."""
     policy: GatePolicies = field(default_factory=GatePolicies)
@@ -169,7 +170,8 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
         names = config.baseline or "baseline", config.candidate or "candidate"
         write_report(result, folder.path, names)
         if result.verdict is Answer.PROMOTE:
-            write_promotion(folder.path, what.policies, config.suite, config.outcomes)
+            kept = {s: p for s, p in what.policies.items() if p.exists()}  # no script's name
+            write_promotion(folder.path, kept, config.suite, config.outcomes)
         elif withdrawn := withdraw(folder.path):
             tell(f"An earlier stage had promoted it: that record is {withdrawn.name} now.")
     return result
@@ -210,23 +212,27 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
         written["policy_format"] = config.policy.format
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    policies: dict[str, Path] = {}
+    policies, folders = dict[str, Path](), dict[str, Path]()
     if config.outcomes is not None:
         ids = (sha256(config.outcomes),) * 2
     else:
         from gaploop.finetune.lerobot_policy import policy_id, resolve, warn_withdrawn
 
-        policies = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
-        for place in policies.values():
+        named = {side: getattr(config, side) for side in ("baseline", "candidate")}
+        learned = {side: said for side, said in named.items() if not options.is_script(said)}
+        folders = {side: resolve(said) for side, said in learned.items()}
+        for place in folders.values():
             warn_withdrawn(place)
-        ids = policy_id(policies["baseline"]), policy_id(policies["candidate"])
+        policies = {side: folders.get(side, Path(said)) for side, said in named.items()}
+        one, other = (policy_id(folders[s]) if s in folders else named[s] for s in named)
+        ids = one, other
     contest = Contest(*ids, digest)
     short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]
     path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    same = same_policies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
+    same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(
         suite,
         policies,

@@ -110,6 +110,11 @@ class PolicyFolder:
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
 
 
+def is_script(policy: str) -> bool:
+    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
+    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
+
+
 @dataclass
 class PolicyOptions(PolicyFolder):
     """Which policy, how fast it is meant to run, and on what."""

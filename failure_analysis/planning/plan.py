@@ -180,6 +180,7 @@ def _weigh(
     """
     limit_h = ask.budget.hours
     offered = {d: offers(d, ask.about, ask.image_policy) if ask.about else () for d in quotas}
+    offered = _of_their_dimensions(offered, failures)
     priced: dict[GapDimension, tuple[Alternative, ...]] = {}
     instead: dict[GapDimension, RemedyOffer] = {}
     for d, quota in quotas.items():
@@ -210,6 +211,30 @@ def _weigh(
     return priced, instead
 
 
+def _of_their_dimensions(
+    offered: Mapping[GapDimension, Sequence[RemedyOffer]], failures: Failures
+) -> dict[GapDimension, tuple[RemedyOffer, ...]]:
+    """Return offers whose share is of one dimension's failures, also where they were tried.
+
+    A trial tells which share of all failures in the twin goes; those of the dimensions that the
+    remedy is offered for share in it by their failures.
+    """
+    cost = {d: failures.cost(d) for d in offered}
+    mine = Counter[str]()
+    for d, ways in offered.items():
+        mine.update({o.remedy: cost[d] for o in ways if o.tried})
+    whole = sum(cost[d] for d, ways in offered.items() if any(o.tried for o in ways))
+    return {
+        d: tuple(
+            replace(o, fixed=np.clip(o.fixed * whole / max(mine[o.remedy], 1e-9), -1.0, 1.0))
+            if o.tried
+            else o
+            for o in ways
+        )
+        for d, ways in offered.items()
+    }
+
+
 def _carried_out(
     items: Sequence[PlanItem],
     priced: Mapping[GapDimension, Sequence[Alternative]],
@@ -224,10 +249,9 @@ def _carried_out(
         why = item.why
         if (offer := instead.get(item.dimension)) is not None:
             fixed = estimate(offer.fixed, 3)
-            basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
             why += (
                 f" To {offer.remedy} is expected to fix {percent(fixed)} of these failures "
-                f"({basis})."
+                f"({offer.basis})."
             )
             item = replace(
                 item,
@@ -493,6 +517,16 @@ def _notes(
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
+    for name, trial in ask.about.tried.items():
+        notes.append(f"To {words(name)} was {trial.message}.")
+    untried = {o.remedy: o for i in items for o in offers(i.dimension, ask.about, ask.image_policy)}
+    if untried and not ask.about.tried:
+        minutes = 60 * sum(o.machine_hours for o in untried.values())
+        notes.append(
+            f"What remedies bring is known from made-up stations only. To try {len(untried)} of "
+            f"them in the twin first takes about {minutes:.0f} min of the machine: the same "
+            "command with --try."
+        )
     no_twin = ask.about.twin is None and bool(failures.takes)
     if no_twin:
         notes.append(

@@ -133,9 +133,20 @@ class Gate:
         return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
 
     @property
+    def nominal_tasks(self) -> tuple[SuiteTask, ...]:
+        """The regression's tasks, in the simulation of the suite's task of that name."""
+        known = {task.task: task for task in reversed(self.suite.tasks)}
+        return tuple(
+            SuiteTask(name, success_check="script", timeout_s=SIM_TIMEOUT_S)
+            if name not in known or not known[name].env
+            else replace(known[name], gaps={}, conditions={}, dimension="")
+            for name in self.sim_tasks
+        )
+
+    @property
     def cell_tasks(self) -> tuple[SuiteTask, ...]:
-        """What will be tried in the embedded cell."""
-        tasks = _sim_tasks(self.sim_tasks)
+        """What will be tried in simulation here."""
+        tasks = self.nominal_tasks
         here = self.station is None and self.recorded is None and self.last != SIM
         return (*tasks, *self.suite.tasks) if here else tasks
 
@@ -198,7 +209,7 @@ def run_gate(
         if why := _why_not(name, gate, stages):
             not_run[name] = why
         elif name == SIM:
-            tasks = _sim_tasks(gate.sim_tasks)
+            tasks = gate.nominal_tasks
             judge = partial(judge_sim, suite=suite, tasks=gate.sim_tasks)
             stages.append(_contested(SIM, gate, folder, tasks, judge, say, None))
         elif name == HARDWARE and gate.recorded is not None:
@@ -250,10 +261,6 @@ def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
         if gate.reports is None:
             return "no --reports of a fleet"
     return ""
-
-
-def _sim_tasks(names: Sequence[str]) -> tuple[SuiteTask, ...]:
-    return tuple(SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names)
 
 
 def _contested(

@@ -40,9 +40,9 @@ from gaploop.sim.gaps.mechanism import (
     sign,
     spread,
 )
+from gaploop.sim.predicates import FULL_SQUARE_RAD
 
 type Picture = NDArray[np.floating]
-FULL_SQUARE_RAD = math.pi / 4.0  # the largest yaw error that a square can have
 
 
 class _Slippery(Mechanism):
@@ -667,8 +667,8 @@ class _Tolerance(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         wanted = on.model.criterion
-        tolerance_m = wanted.tolerance_m * p["tolerance_factor"]
-        on.model.criterion = replace(wanted, tolerance_m=tolerance_m)
+        factor = wanted.tolerance_factor * p["tolerance_factor"]
+        on.model.criterion = replace(wanted, tolerance_factor=factor)
 
 
 class _GoalOffset(Mechanism):
