@@ -386,7 +386,6 @@ class AsyncPolicyDriver(PolicyLeader):
         self._number = 0
         self._is_asked = False
         self._error: Exception | None = None
-        self._execute = policy.execute if isinstance(policy, Planner) else 1
         self._blends = not isinstance(policy, RealTimePlanner)
         self._took_s: deque[float] = deque(maxlen=REMEMBERED)
         self._long = 0
@@ -466,6 +465,10 @@ class AsyncPolicyDriver(PolicyLeader):
 
     def _steps(self, duration_s: float) -> int:
         return math.ceil(duration_s * self._fps * self._speed_scale - ROUNDING)
+
+    @property
+    def _execute(self) -> int:
+        return self._policy.execute if isinstance(self._policy, Planner) else 1
 
     @property
     def _spare(self) -> int:

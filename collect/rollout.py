@@ -43,6 +43,7 @@ class RolloutNote:
     person_s: float
     fault: str = ""
     pace: Pace = field(default_factory=Pace)
+    reason: str = ""
 
     def words(self, result: TakeResult) -> str:
         """Say in a line what the rollout was like."""
@@ -99,6 +100,10 @@ class Attempts:
     ) -> None:
         self.speed, self.on_note, self.watched = speed, on_note, watched
         self.blocker = blocker
+        self.choose: Callable[[], str] = lambda: ""
+        """Says before each take which policy drives it, by its id; "" where there is one only."""
+        self.outcomes: dict[str, Outcome] = {}
+        """Take to the outcome that stands."""
         self.notes: dict[str, RolloutNote] = {}
         """Take to what it was like."""
         self.running = False
@@ -143,7 +148,8 @@ class Attempts:
             shared.rest()
             self.running = False
         uid, times = given["writer"].header.info.uid, shared.interventions
-        note = RolloutNote(uid, scale, times, watch.person_s, shared.fault, replace(shared.pace))
+        pace = replace(shared.pace)
+        note = RolloutNote(uid, scale, times, watch.person_s, shared.fault, pace, result.reason)
         self.notes[uid] = note
         self._faults = (*self._faults, note.fault) if note.fault else ()
         self.on_note(note, result)
@@ -154,6 +160,7 @@ class Attempts:
 
         A word that was taken back counts no more.
         """
+        self.outcomes = dict(outcomes)
         alone = (uid for uid, note in self.notes.items() if not note.interventions)
         self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
 

@@ -310,6 +310,10 @@ class Operator:
             time.sleep(LOOK_S)
         return True
 
+    def choose(self) -> str:
+        """Return the id of the policy that drives the next take; "" where there is one only."""
+        return "" if self._attempts is None else self._attempts.choose()
+
     def _blocker(self, blocker: Callable[[], str]) -> str:
         return blocker() or ("" if self._attempts is None else self._attempts.blocker())
 
@@ -457,6 +461,7 @@ class _Takes:
         drawn = rig.drawn(seed)
         about = replace(
             self.about,
+            policy=self.operator.choose() or self.about.policy,
             plan=quota.plan,
             dimensions=dict(quota.dimensions),
             conditions={RANDOMISED: drawn} if drawn else {},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 REFERENCE: Final = "fp32"
 ONNX: Final = ("onnx", "onnxscript")
+WRONG: Final = 0.25
+"""Of how far plans in unlike views are apart: an export whose plans are off by more is wrong."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,11 @@ def format_named(name: str) -> Format:
     return found
 
 
-def put_in_format(policy: ActPolicy, name: str, seen: Observation) -> None:
-    """Let a policy compute in another format from now on; it plans once, to see that it can.
+def put_in_format(policy: ActPolicy, name: str, views: Sequence[Observation]) -> None:
+    """Let a policy compute in another format from now on; it plans, to see that it can.
 
     Args:
-        seen: anything that the policy may see.
+        views: what the policy may see; three or more.
 
     Raises:
         UnusableInputError: as `format_named`, or this machine can't compute so; why.
@@ -161,9 +163,19 @@ def put_in_format(policy: ActPolicy, name: str, seen: Observation) -> None:
     try:
         if format_.torch is not None:
             format_.torch(policy.bundle.policy)
+            policy.plan(views[0])
         else:
-            policy.bundle = replace(policy.bundle, policy=_run_elsewhere(policy, format_, seen))
-        policy.plan(seen)
+            known, otherwise = _plans(policy, views), _plans(policy, views, seed=1)
+            changed = _run_elsewhere(policy, format_, views[0])
+            policy.bundle = replace(policy.bundle, policy=changed)
+            error = float(np.abs(_plans(policy, views) - known).max())
+            usual = float(np.abs(known - known[0]).max()), float(np.abs(known - otherwise).max())
+            if error > WRONG * usual[0] + 2.0 * usual[1]:
+                # Such as one that keeps its first view: an export has that of when it was made.
+                raise NotImplementedError(
+                    f"its plans are off by up to {error:.3g} then; the policy may remember what "
+                    "it saw before"
+                )
         policy.reset()
     except UnusableInputError:
         raise
@@ -173,6 +185,16 @@ def put_in_format(policy: ActPolicy, name: str, seen: Observation) -> None:
         raise UnusableInputError(
             f"--policy.format={name} can't be computed on this machine: {why[:200]}"
         ) from None
+
+
+def _plans(policy: ActPolicy, views: Sequence[Observation], seed: int = 0) -> FloatArray:
+    """Return what a policy executes in views, each as a take's first, shape (n, steps, joints)."""
+    made = []
+    for view in views:
+        policy.reset()
+        torch.manual_seed(seed)
+        made.append(policy.plan(view)[: policy.execute])
+    return np.array(made)
 
 
 def _run_elsewhere(policy: ActPolicy, format_: Format, seen: Observation) -> Any:

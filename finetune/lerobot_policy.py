@@ -213,7 +213,7 @@ def load_policy(
             raise UnusableInputError(f"--policy.fps={fps:g} can't be right: {known}. Leave it out.")
         policy.bundle.signature = replace(signature, fps=fps)
     if chosen is not FORMATS[REFERENCE]:
-        put_in_format(policy, format, possible_views(folder, 1)[0])
+        put_in_format(policy, format, possible_views(folder, 3))
     number = torch.get_num_threads()
     policy.runs = f"{device}, {format or REFERENCE}, {number} thread{'s' * (number > 1)}"
     return policy

@@ -79,7 +79,8 @@ class GateConfig:
     """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
     success, and task, pair, safety where known."""
     reports: Path | None = None
-    """What the robots of a fleet report, a line of JSON per episode; for canary and full."""
+    """What the robots of a fleet report, a line of JSON per episode, in a file or a folder of such;
+    for canary and full."""
     seed: int | None = None
     """Draws the order and the scenes; random unless given."""
     output_dir: Path | None = None
@@ -189,6 +190,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
 
     from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
     from gaploop.finetune.gate.run import Gate, read_outcomes, same_policies, suite_of
+    from gaploop.finetune.hub_fetch import is_hub_name
 
     suite: Suite | None = None
     if config.suite is not None:
@@ -232,7 +234,15 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     write_json(path / SUITE, written)
     same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(
-        suite, policies, config.stage, None, recorded, config.reports, same, config.policy.format
+        suite,
+        policies,
+        config.stage,
+        None,
+        recorded,
+        config.reports,
+        same,
+        config.policy.format,
+        config.candidate if is_hub_name(config.candidate) else str(policies.get("candidate", "")),
     )
     if recorded is None and (
         suite.needs_person or config.command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from gaploop.collect.lerobot_factory import (
     station_for,
 )
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
@@ -29,6 +31,7 @@ from gaploop.teleop.loop import Rates
 if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.failure_analysis.live import SessionWatch
+    from gaploop.finetune.gate.robot import AssignedPolicy
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "watch", "policy.fps", "policy.threads", "dataset.episode_time_s",
+    "factors", "assignment", "watch", "policy.fps", "policy.threads", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -101,6 +104,10 @@ class RolloutConfig(SessionOptions):
     help."""
     smoothing_s: float | None = None
     """Follow the policy's targets with a lag of this time constant [s]; 0.1 is gentle."""
+    assignment: str = ""
+    """File or address of a fleet's assignment.json (docs/train/gate.md#a-robots-side): before each
+    attempt it says whether --policy.path, the baseline, or the candidate drives; this robot is
+    --robot.id there."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
     attempts with the station as usual, and as many at each level that the station defines, in
@@ -132,6 +139,8 @@ def run(config: Any) -> int:
         warn_withdrawn(config.policy.path)
     policy, id_ = config.policy.load(config.dataset.single_task)
     is_embedded = config.robot.type == EMBEDDED
+    assigned = _assigned(config, policy, id_, journal, is_embedded) if config.assignment else None
+    policy = assigned or policy
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     leads = "" if config.take_over == "never" else kind(config.teleop)
     by_itself = runs_by_itself(config, leads)
@@ -172,6 +181,8 @@ def run(config: Any) -> int:
     interface = chosen_interface(config.display, leads)
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
+    if assigned is not None:
+        driver.attempts.choose = lambda: assigned.choose(driver.attempts)
     session = Session(
         config,
         station,
@@ -183,6 +194,8 @@ def run(config: Any) -> int:
     about = about_takes(config, TakeKind.ROLLOUT, id_)
     resume = bool(config.factors)
     end = session.record(about, quotas, root, journal, resume=resume)
+    if assigned is not None:
+        assigned.report(driver.attempts)
     result = RecordResult(
         end,
         journal,
@@ -194,6 +207,32 @@ def run(config: Any) -> int:
         push=push_after(config.dataset, root, end.signals),
     )
     return _tell(config, driver, watched, result)
+
+
+def _assigned(
+    config: Any, policy: Any, id_: str, journal: Path, is_embedded: bool
+) -> AssignedPolicy:
+    """Return the baseline, or the candidate where the fleet's controller says so."""
+    from gaploop.finetune.gate.robot import AssignedPolicy
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    robot = str(getattr(config.robot, "id", None) or "")
+    if not robot or config.policy.is_remote:
+        raise UnusableInputError(
+            "--assignment needs this robot's name in the fleet, --robot.id, and policies that are "
+            "on this machine."
+        )
+    if not is_embedded and config.speed_scale is None:
+        raise UnusableInputError(
+            "With --assignment both policies drive at one speed, or they couldn't be compared. Say "
+            "which: --speed_scale=1, once the candidate has driven this arm."
+        )
+
+    def load(name: str) -> tuple[Any, str]:
+        loading = {**config.policy.loading(), "task": config.dataset.single_task}
+        return load_policy(name, **loading), policy_id(name)
+
+    return AssignedPolicy(config.assignment, robot, (policy, id_), load, journal)
 
 
 # -- what is said at the end --------------------------------------------------------------------

@@ -448,7 +448,7 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     if mistakes := summary.get("deployment"):
         return (
             f"Don't collect yet: {words(mistakes[0]['kind'])} was found in the deployment. "
-            f"{mistakes[0]['fix']}; then roll out and diagnose again."
+            f"{mistakes[0]['fix'].rstrip('.')}; then roll out and diagnose again."
         )
     may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}

@@ -125,15 +125,8 @@ class Canary:
         return Lease(share, now_s + self.rules.lease_s)
 
     def drives(self, lease: Lease, robot: str, episode: int, now_s: float) -> bool:
-        """Say whether the candidate drives an episode that begins now; robots run this."""
-        if now_s >= lease.until_s or lease.share == 0:
-            return False
-        if lease.share == 1:
-            return True
-        block, place = divmod(episode, block_length(lease.share))
-        name = int.from_bytes(hashlib.sha256(robot.encode()).digest()[:4], "big")
-        drawn = np.random.default_rng([self.seed, name, block])
-        return bool(place == drawn.integers(block_length(lease.share)))
+        """Say whether the candidate drives an episode that begins now, as `drives`."""
+        return drives(self.seed, lease, robot, episode, now_s)
 
     def observe(self, report: Report) -> None:
         """Take a report in, however late; a second one of the same episode is ignored."""
@@ -194,6 +187,18 @@ class Canary:
         self.phase, self.message = phase, message
 
 
+def drives(seed: int, lease: Lease, robot: str, episode: int, now_s: float) -> bool:
+    """Say whether the candidate drives an episode that begins now, by the canary's seed."""
+    if now_s >= lease.until_s or lease.share == 0:
+        return False
+    if lease.share == 1:
+        return True
+    block, place = divmod(episode, block_length(lease.share))
+    name = int.from_bytes(hashlib.sha256(robot.encode()).digest()[:4], "big")
+    drawn = np.random.default_rng([seed, name, block])
+    return bool(place == drawn.integers(block_length(lease.share)))
+
+
 def block_length(share: float) -> int:
     """Return how many episodes of a robot hold one of the candidate's."""
     return max(2, round(1 / share))
@@ -206,8 +211,12 @@ def replay(canary: Canary, reports: Iterable[Report]) -> Canary:
     return canary
 
 
-def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
+def reported(suite: Suite, reports: Path, folder: GateFolder, candidate: str = "") -> Canary:
     """Let a fleet's canary take in its reports, and write `assignment.json` for the robots.
+
+    Args:
+        reports: a file of lines, or a folder of such files.
+        candidate: folder or name by which robots load it.
 
     Raises:
         UnusableInputError: the suite names no robots, or a report can't be read.
@@ -225,6 +234,9 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
         {
             "phase": canary.phase.value,
             "seed": canary.seed,
+            "baseline": folder.contest.baseline,
+            "candidate": folder.contest.candidate,
+            "candidate_path": candidate,
             "at": now.isoformat(timespec="seconds"),
             # A robot that reads an old file has heard of nobody: by itself it goes back.
             "until": (now + timedelta(seconds=rules.lease_s)).isoformat(timespec="seconds"),
@@ -251,7 +263,8 @@ def _read(path: Path, names: Sequence[str]) -> list[Report]:
                 raise TypeError(f"{name} must be true or false, got {said!r}")
         return report
 
-    return list(json_lines(path, "a robot's report", read))
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    return [report for file in files for report in json_lines(file, "a robot's report", read)]
 
 
 def fleet_stage(canary: Canary, stage: str) -> StageResult:

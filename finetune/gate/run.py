@@ -100,6 +100,7 @@ class Gate:
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
+        candidate: folder or name by which a fleet's robots load it.
         format: how policies compute in the cell, as of `load_policy`.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
@@ -112,6 +113,7 @@ class Gate:
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
     format: str = ""
+    candidate: str = ""
 
     @property
     def domain(self) -> Domain | None:
@@ -217,7 +219,7 @@ def run_gate(
                 _contested(HARDWARE, gate, folder, suite.tasks, judge_station, say, gate.station)
             )
         elif name == CANARY and gate.reports is not None:
-            canary = reported(suite, gate.reports, folder)
+            canary = reported(suite, gate.reports, folder, gate.candidate)
             stages.append(fleet_stage(canary, name))
         elif canary is not None:
             stages.append(fleet_stage(canary, name))

@@ -66,6 +66,13 @@ def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
     assert made.runs == f"cpu, {name}, 1 thread"
 
 
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="gaploop[formats]")
+def test_a_policy_that_remembers_isnt_exported() -> None:
+    """base_vision keeps its first view; in ONNX all takes had that of the export: 0 of 20."""
+    with pytest.raises(UnusableInputError, match="may remember what it saw before"):
+        load_policy("base_vision", format="onnx")
+
+
 @pytest.mark.slow
 def test_compiled_it_plans_the_same_or_says_why_it_cant_be(policy: ActPolicy) -> None:
     if shutil.which("g++") is None:

@@ -84,8 +84,10 @@ def test_a_policy_that_sees_is_tried_in_the_cell_through_lerobot(
 ) -> None:
     """--env.type=so101_cell was known to lerobot-eval only."""
     command = ["evaluate", f"--policy.path={tiny_policy('act', joints=6)}", "--env.type=so101_cell"]
-    assert main([*command, "--n=1", "--workers=1", "--env.episode_length=3", "--json"]) == 0
+    short = ["--n=1", "--workers=1", "--env.episode_length=3", "--json"]
+    assert main([*command, *short, "--policy.format=int8"]) == 0
     assert json.loads(capsys.readouterr().out)["trials"] == 1
+    assert main([*command, *short, "--policy.format=onnx"]) == 2  # not installed, or for arms only
 
 
 def test_a_policy_on_pictures_and_the_tracked_scene_is_timed(

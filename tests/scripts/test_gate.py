@@ -107,6 +107,11 @@ def test_outcomes_that_cannot_be_used_are_one_line(
         (("--baseline=base", "--candidate=base", "--stage=hardwear"), "Did you mean 'hardware'"),
         (("--baseline=none", "--candidate=base"), "Policy none not found"),
         (("--verify=nothing.json",), "not found"),
+        (("--baseline=base", "--candidate=base", "--policy.format=fp8"), "One of: bf16"),
+        (
+            ("--baseline=base", "--candidate=base", "--policy.format=int8", "--command=true"),
+            "write it into --command",
+        ),
     ],
 )
 def test_what_is_missing_is_one_line(

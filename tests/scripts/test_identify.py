@@ -12,12 +12,15 @@ import pytest
 from gaploop.collect.journal import JournalWriter, Recorder
 from gaploop.collect.rig import embedded_rig
 from gaploop.collect.take import run_take
-from gaploop.core.take import Take, TakeInfo
+from gaploop.core.messages import Observation
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.twin import Twin, TwinParameter, load_twin
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.report.twin_page import residual_lines
 from gaploop.finetune.evaluate import MemoryTake
 from gaploop.scripts.cli import main
+from gaploop.scripts.identify import _camera_delay
 from gaploop.sim.arms import arm_named
 from gaploop.sim.cell import SimCell
 from gaploop.sim.identification.drives import fit_drives
@@ -98,6 +101,26 @@ def test_what_explains_as_much_is_said_as_one_of_two() -> None:
     assert line.startswith("one of these two")
     assert name in line
     assert "friction_nm" in line
+
+
+def test_late_pictures_are_a_parameter_of_the_twin() -> None:
+    """`calibrate latency` measured them once, and nothing else knew of them."""
+    takes, nothing = list[Take](), Telemetry(np.empty(0), {}, {})
+    rig = embedded_rig(parameters={"sensor_noise.camera_delay": {"delay_s": 0.1}})
+    leader = rig.scripted_leader(0)
+    for seed in range(5):
+        seen = list[Observation]()
+        run_take(rig, leader, seed=seed, max_s=4.0, on_frame=(seen.append,))
+        names, fps = rig.follower.joint_names, rig.fps
+        info = TakeInfo("", "", fps=fps, joint_names=names, units="deg")
+        frames = replace(Frames.empty(6), state=np.array([o.state for o in seen]))
+        shown = [o.images[rig.cameras[0].name] for o in seen]
+        cameras = {"top": shown.__iter__}
+        takes.append(Take(info, Outcome.SUCCESS, frames, nothing, cameras=cameras))
+    rig.close()
+    found = _camera_delay(takes)
+    assert found.differs
+    assert found.estimate == pytest.approx(0.11, abs=0.02)  # at 25 pictures a second
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""A fleet of two: robots drive as the canary says, report, and lose a candidate that fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.collect.rollout import Attempts, RolloutNote, SpeedRamp
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import read_journal
+from gaploop.core.suite import CanaryRules, Suite, SuiteTask
+from gaploop.core.vocabulary import Outcome
+from gaploop.finetune.gate.canary import ASSIGNMENT, CanaryPhase, reported
+from gaploop.finetune.gate.folder import Contest, GateFolder
+from gaploop.finetune.gate.robot import REPORTS, AssignedPolicy
+from gaploop.scripts.cli import main
+
+FLEET = ("arm_1", "arm_2")
+RULES = CanaryRules(robots=1.0, share=0.5, episodes=20, fleet=FLEET, lease_s=600.0)
+SUITE = Suite("t", (SuiteTask("t"),), canary=RULES)
+
+
+class Driver:
+    """A policy that only has a name."""
+
+    fps, execute, robot_type, needs_scene, delay_s, camera_delay_s = 50.0, 1, "", False, 0.0, 0.0
+    runs = "cpu"
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+
+
+def driver(id_: str) -> Any:
+    return Driver(id_), id_
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> GateFolder:
+    (tmp_path / "gate" / REPORTS).mkdir(parents=True)
+    return GateFolder(tmp_path / "gate", Contest("base", "new", "suite"), seed=3)
+
+
+def robot(gate: GateFolder, name: str, load: Any = driver) -> AssignedPolicy:
+    source = str(gate.path / ASSIGNMENT)
+    return AssignedPolicy(source, name, driver("base"), lambda _path: load("new"), gate.path)
+
+
+class Robot:
+    """Drives episodes, of which those of the candidate fail."""
+
+    def __init__(self, gate: GateFolder, name: str) -> None:
+        self.assigned = robot(gate, name)
+        self.attempts = Attempts(SpeedRamp(gate.path, "base", 1.0))
+        self.drove = list[str]()
+
+    def episode(self) -> None:
+        self.drove.append(self.assigned.choose(self.attempts))
+        uid = f"take-{len(self.drove)}"
+        self.attempts.notes[uid] = RolloutNote(uid, 1.0, 0, 0.0)
+        won = Outcome.SUCCESS if self.drove[-1] == "base" else Outcome.FAILURE
+        self.attempts.outcomes[uid] = won
+
+
+def test_a_candidate_that_fails_is_taken_off_both_robots(gate: GateFolder) -> None:
+    robots = [Robot(gate, name) for name in FLEET]
+    for _ in range(60):
+        canary = reported(SUITE, gate.path / REPORTS, gate, "new")
+        for one in robots:
+            one.episode()
+    assert canary.phase is CanaryPhase.ROLLED_BACK
+    for one in robots:
+        tried = [k for k, id_ in enumerate(one.drove) if id_ == "new"]
+        assert 3 <= len(tried) <= 20, "of every two episodes one, until it was rolled back"
+        assert set(one.drove[tried[-1] + 1 :]) == {"base"}
+        assert one.assigned.episode == 59
+    lines = (gate.path / REPORTS / "arm_1.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    assert (first["robot"], first["episode"], len(lines)) == ("arm_1", 0, 59)
+    assert first["success"] != first["candidate"]
+    assert robot(gate, "arm_1").episode == 58, "a robot that starts anew goes on counting"
+
+
+def test_whatever_is_wrong_the_baseline_drives(
+    gate: GateFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = Attempts(SpeedRamp(gate.path, "base", 1.0))
+    file = gate.path / ASSIGNMENT
+
+    def drove(one: AssignedPolicy, after_s: float = 0.0) -> set[str]:
+        import time
+
+        return {one.choose(attempts, lambda: time.time() + after_s) for _ in range(6)}
+
+    assert drove(robot(gate, "arm_1")) == {"base"}, "there is no assignment yet"
+    reported(SUITE, gate.path / REPORTS, gate, "new")
+    assert drove(robot(gate, "arm_1")) == {"base", "new"}
+    assert drove(robot(gate, "arm_1"), after_s=601.0) == {"base"}, "nobody watches any more"
+    assert drove(robot(gate, "stranger")) == {"base"}
+
+    def gone(_name: str) -> Any:
+        raise UnusableInputError("Policy new not found")
+
+    assert drove(robot(gate, "arm_1", gone)) == {"base"}
+    assert drove(robot(gate, "arm_1", lambda _name: driver("other"))) == {"base"}
+    said = json.loads(file.read_text())
+    for broken in ("{", "[]", json.dumps({**said, "baseline": "another"}), "{}"):
+        file.write_text(broken)
+        assert drove(robot(gate, "arm_1")) == {"base"}
+    assert "The baseline drives" in caplog.text
+
+
+def test_two_cells_roll_out_as_they_are_assigned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gaploop.finetune.lerobot_policy import policy_id
+
+    ids = policy_id("base"), policy_id("base_vision")
+    (tmp_path / "gate" / REPORTS).mkdir(parents=True)
+    folder = GateFolder(tmp_path / "gate", Contest(*ids, "suite"), seed=1)
+    reported(SUITE, folder.path / REPORTS, folder, "base_vision")
+    command = ["rollout", "--policy.path=base", "--take_over=never", "--dataset.num_episodes=2"]
+    command += ["--dataset.episode_time_s=0.2", f"--assignment={folder.path / ASSIGNMENT}"]
+    assert main([*command, f"--dataset.root={tmp_path / 'none'}"]) == 2
+    assert "--robot.id" in capsys.readouterr().err
+    for name in FLEET:
+        assert main([*command, f"--robot.id={name}", f"--dataset.root={tmp_path / name}"]) == 0
+        lines = (folder.path / REPORTS / f"{name}.jsonl").read_text().splitlines()
+        said = [json.loads(line) for line in lines]
+        assert sorted(s["candidate"] for s in said) == [False, True]
+        takes = read_journal(tmp_path / f"{name}_journal")
+        assert {take.info.policy for take in takes} == set(ids)
