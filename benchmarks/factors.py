@@ -34,11 +34,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _study(path: Path) -> dict[str, Any]:
-    from benchmarks.factors_lessons import FACTORS, counted_once, study_lessons
+    from benchmarks.factors_lessons import counted_once, read_counts, study_lessons
     from gaploop.core.files import sha256
-    from gaploop.failure_analysis.trials import Columns, read_trials
 
-    rows = read_trials(path, Columns(factors=FACTORS))
+    rows = read_counts(path)
     lessons = study_lessons(rows)
     return {
         "evidence": "real robot, published counts",

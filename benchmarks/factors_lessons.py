@@ -8,9 +8,11 @@ is about training, over evaluation settings, each counting alike.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
@@ -29,6 +31,24 @@ SINGLE: Final = "randomization_factor"
 """The study of single factors; its policies are randomised once an episode."""
 
 type Terms = Sequence[tuple[float, Callable[[Mapping[str, str]], bool]]]
+
+
+def read_counts(path: Path) -> list[Trials]:
+    """Read the study's counts: a CSV file with `FACTORS`, successes and trials.
+
+    Raises:
+        UnusableInputError: no such file, or a column or count that isn't there.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            return [
+                Trials({f: row[f] for f in FACTORS}, int(row["successes"]), int(row["trials"]))
+                for row in csv.DictReader(stream)
+            ]
+    except (OSError, KeyError, ValueError) as error:
+        raise UnusableInputError(
+            f"{path}: not a CSV file of {', '.join(FACTORS)}, successes, trials ({error!r})."
+        ) from None
 
 
 @dataclass(frozen=True)

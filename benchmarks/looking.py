@@ -133,7 +133,7 @@ def kinds(
     from gaploop.failure_analysis.camera_check import check_takes
     from gaploop.failure_analysis.views.policy_view import ask
 
-    traces = {t.info.uid: ask(t, asked, None, usual.patches) for t in takes}
+    traces = {t.info.uid: ask(t, asked, usual.patches) for t in takes}
     shown = {uid: trace.cameras for uid, trace in traces.items() if trace is not None}
     checked = check_takes(training, takes, "nominal takes")
     changed = {question for _, question in checked.found} if checked is not None else set()

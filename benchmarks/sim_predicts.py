@@ -35,9 +35,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
     """Return how well each predictor ranks the training conditions."""
     import numpy as np
 
-    from benchmarks.factors_lessons import FACTORS, counted_once
+    from benchmarks.factors_lessons import FACTORS, counted_once, read_counts
     from gaploop.core.files import sha256
-    from gaploop.failure_analysis.trials import Columns, read_trials
 
     rng = np.random.default_rng(config.seed)
     if config.trials is None and config.data is not None and config.data.suffix == ".parquet":
@@ -47,7 +46,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
             f"Which trials? Name a CSV file of counts with --trials=FILE; columns: "
             f"{', '.join(FACTORS)}, successes, trials."
         )
-    rows = counted_once(read_trials(config.trials, Columns(factors=FACTORS)))
+    rows = counted_once(read_counts(config.trials))
     names, tasks, settings, won, tried = counts_of(rows)
     rates, ood = won / tried, [n for n, setting in enumerate(settings) if setting != BASE]
     real = rates[:, :, ood].mean((1, 2))

@@ -170,6 +170,9 @@ FIRST: Final = 0.1
 """Share of its speed at which a policy begins."""
 SUCCESSES: Final = 20
 """Successes after which it drives at full speed."""
+SOFT_UNTIL: Final = 3
+"""Successes until which objects are better soft: what a new policy presses on then gives way."""
+SOFT: Final = "begin with a soft object, such as foam"
 FILE: Final = "speeds.json"
 """In the journal's folder: policy id to successes that it has had by itself."""
 _SCHEMA: Final = "gaploop.speeds.v1"
@@ -283,6 +286,8 @@ class RolloutDriver:
     ) -> SharedLeader:
         """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
+        if self._leader is None and (runs := getattr(self.policy, "runs", "")):
+            log.info("The policy runs on %s.", runs)
         stall = self._stall(follower, rates.fps)
         self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, stall)
         return self._leader

@@ -165,21 +165,8 @@ class PolicyProbe(Protocol):
     def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
         """Return by camera what some layers make of its picture's cells, each (h, w, channels)."""
 
-    @property
-    def needs_images(self) -> bool:
-        """Whether the policy looks at pictures, which then have to be decoded."""
-
     def reset(self) -> None:
         """Forget the take before."""
-
-    def features(self, observation: Observation) -> FloatArray:
-        """Return the encoder's features, shape (d,)."""
-
-    def chunk(self, observation: Observation) -> FloatArray:
-        """Return the joint targets it would ask for from now on, one per policy frame.
-
-        Shape (h, n_joints), in the robot's LeRobot units; h is 1 where it looks no further.
-        """
 
 
 class TakeSink(Protocol):

@@ -37,8 +37,13 @@ from gaploop.datasets.edit.compose import (
     compose,
 )
 from gaploop.datasets.episodes_table import gap_row
-from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
-from gaploop.datasets.formats.foreign import ForeignRecording, Recording
+from gaploop.datasets.formats.dataset import (
+    EpisodeStream,
+    Recording,
+    exported_features,
+    recordings,
+    write_dataset,
+)
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
@@ -220,7 +225,7 @@ def _without_pictures(
     copies: bool,
     changed: Mapping[str, str],
     degrees: EpisodeChange,
-) -> ForeignRecording:
+) -> EpisodeStream:
     """Return episodes without pictures, their state copied to an environment state they lack."""
     about, left_out = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
@@ -248,4 +253,4 @@ def _without_pictures(
             kept = {name: values[name] for name in features}
             yield replace(r, columns=kept, row={**r.row, **changed})
 
-    return ForeignRecording(replace(about, features=features), len(episodes), written)
+    return EpisodeStream(replace(about, features=features), len(episodes), written)

@@ -22,7 +22,7 @@ ENV = {
         "camera_name": "corner2",
         "width": 96,
         "height": 96,  # of its pictures, which are slow to draw
-    },  # fmt: skip
+    },
 }
 POLICY = "metaworld.policies:SawyerPickPlaceV3Policy"
 # The station: its commands arrive late. Only the simulator knows it.

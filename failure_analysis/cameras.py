@@ -149,9 +149,9 @@ class CameraReference:
     def build(cls, takes: Iterable[Take], name: str, probe: PolicyProbe) -> CameraReference | None:
         """Return the reference of a policy's training takes; `MOST_TAKES`, spread over all, do.
 
-        None where the policy looks at no pictures, or fewer than `LEAST_TAKES` takes have any.
+        None where fewer than `LEAST_TAKES` takes have pictures.
         """
-        every = [t for t in takes if t.cameras and len(t.frames)] if probe.needs_images else []
+        every = [t for t in takes if t.cameras and len(t.frames)]
         if len(every) < LEAST_TAKES:
             return None
         chosen = np.unique(np.linspace(0, len(every) - 1, MOST_TAKES, dtype=int))
@@ -346,7 +346,7 @@ def _training_take(take: Take, probe: PolicyProbe) -> dict[str, tuple[CameraTrac
     sizes = dict[str, tuple[int, int]]()
     pictures, maps = dict[str, list[Image]](), dict[str, list[Layers]]()
     every = max(1, int(len(take.frames) / take.info.fps / 0.1) // PICTURES)
-    for number, (_, seen) in enumerate(observations(take, True)):
+    for number, (_, seen) in enumerate(observations(take)):
         cells = probe.maps(seen) if number % every == 0 else {}
         for name, image in seen.images.items():
             sizes[name] = (image.shape[0], image.shape[1])

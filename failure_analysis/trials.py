@@ -1,19 +1,14 @@
-"""Trials with what was set in each: from takes, or from a table of counts."""
+"""Trials with what was set in each."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import read_text
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
 
@@ -32,7 +27,6 @@ ABOUT: Final = ("task", "policy", "operator", "station", "domain")
 """What is known about a take besides its conditions and may cost success."""
 SCENES: Final = ("scene", "seed")
 """Free conditions that name a scene; where two sets have them, their trials pair up."""
-_SUCCESS: Final = {"success": 1, "true": 1, "1": 1, "failure": 0, "false": 0, "0": 0}
 
 
 type Attempt = Take | EpisodeRow
@@ -55,36 +49,6 @@ class Trials:
     cluster: str = ""
     t0_ns: int = 0
     uid: str = ""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a table of trials mean.
-
-    Attributes:
-        successes: counts of successes; or success or failure, where a row is one trial.
-        trials: counts of trials; empty where a row is one trial.
-        factors: columns that may cost success; all others where empty.
-        cluster: which trials belong together and may share causes nobody noted; "" where unknown.
-    """
-
-    successes: str = "successes"
-    trials: str = "trials"
-    factors: tuple[str, ...] = ()
-    cluster: str = ""
-
-    @classmethod
-    def named(cls, names: Collection[str]) -> Columns:
-        """Return what columns of these names mean: `success` alone is one trial a row."""
-        cluster = next((name for name in ("cluster", "session") if name in names), "")
-        is_counted = "success" not in names or "trials" in names
-        others = {"successes", "trials", "success", cluster}
-        factors = tuple(name for name in names if name not in others)
-        return (
-            cls("successes", "trials", factors, cluster)
-            if is_counted
-            else cls("success", "", factors, cluster)
-        )
 
 
 def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str]:
@@ -175,48 +139,6 @@ def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
-
-
-def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...]:
-    """Read a CSV file of trials: counts, or one trial a row.
-
-    Unless `columns` are given, they are told by their names.
-
-    Raises:
-        UnusableInputError: no such file, a column that isn't there, or a count that isn't one.
-    """
-    try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-        rows, names = list(reader), list(reader.fieldnames or ())
-    except (UnusableInputError, csv.Error) as error:
-        raise UnusableInputError(f"{path}: not a readable CSV file ({error}).") from None
-    if not rows:
-        raise UnusableInputError(f"{path} has no rows. Its first line names the columns.")
-    columns = columns or Columns.named(names)
-    for name in filter(
-        None, (columns.successes, columns.trials, *columns.factors, columns.cluster)
-    ):
-        if name not in names:
-            raise unknown_choice("column", name, names, f"{path}")
-    counts = (columns.successes, columns.trials)
-    factors = columns.factors or [n for n in names if n not in counts]
-    found = []
-    for n, row in enumerate(rows, 2):
-        where, said = f"{path}, row {n}", str(row[columns.successes]).strip().lower()
-        try:
-            trials = int(row[columns.trials]) if columns.trials else 1
-            successes = int(said) if columns.trials else _SUCCESS[said]
-        except (TypeError, ValueError, KeyError):
-            raise UnusableInputError(
-                f"{where}: {said!r} isn't a count of successes (or, without a column 'trials', one "
-                f"of {', '.join(_SUCCESS)})."
-            ) from None
-        if not 0 <= successes <= trials:
-            raise UnusableInputError(f"{where}: {successes} successes in {trials} trials can't be.")
-        levels = {name: str(row[name] or NOMINAL).strip() for name in factors}
-        cluster = str(row[columns.cluster]) if columns.cluster else ""
-        found.append(Trials(levels, successes, trials, cluster))
-    return tuple(found)
 
 
 def without(rows: Sequence[Trials], factors: Collection[str]) -> tuple[Trials, ...]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,8 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_demonstrations import Demonstrations
-from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_formats import REFERENCE, format_named
+from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
@@ -62,6 +63,7 @@ def evaluate_gym(
     conditions: Sequence[Mapping[str, Any]] = ({},),
     demonstrations: Demonstrations | None = None,
     ray: str = "",
+    loading: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
 
@@ -77,6 +79,7 @@ def evaluate_gym(
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
         demonstrations: gets the attempts that succeed.
+        loading: device, threads and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -87,7 +90,8 @@ def evaluate_gym(
         raise UnusableInputError("--dataset.root keeps what happens in --env.gym or --env.scene.")
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
-    driver = Driver(policy_path)
+    how = dict(loading or {})
+    driver = Driver(policy_path, how)
     identity = driver.id
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
@@ -97,6 +101,8 @@ def evaluate_gym(
         said |= {name: value for name, value in like.items() if value}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
+    if how.get("format"):
+        settings["policy_format"] = how["format"]
     log = RolloutLog(folder, settings) if folder else None
     held = log.held if log else {}
     rollouts = list[Rollout]()
@@ -125,7 +131,7 @@ def evaluate_gym(
                 on_rollouts(known)
                 done_seeds = {r.seed for r in known}
                 lacking = [s for s in wanted if s not in done_seeds]
-                job = Job(str(policy_path), env, here, task, tuple(lacking))
+                job = Job(str(policy_path), env, here, task, tuple(lacking), how)
                 if alone and not kept and (batch > 1 or ray) and job.can_be_spread():
                     parts = run_jobs(_do, job.parts(2 * batch), batch, ray)
                 else:
@@ -180,6 +186,7 @@ class Job:
     spec: WorldSpec
     task: str
     seeds: tuple[int, ...]
+    loading: Mapping[str, Any] = field(default_factory=dict)
 
     def parts(self, count: int) -> list[Job]:
         """Return the work in so many parts, or fewer."""
@@ -212,7 +219,7 @@ class Job:
 
 def _do(job: Job) -> Attempted:
     """Do a job, in any process."""
-    driver = Driver(job.policy)
+    driver = Driver(job.policy, job.loading)
     with driver.worlds(job.env, job.spec) as made:
         parts = list(_here(driver, job.env, made[job.task], job.seeds))
     return job.seeds, [attempt for _, found in parts for attempt in found]
@@ -226,8 +233,9 @@ class Driver:
         script: what `script_of` returns.
     """
 
-    def __init__(self, policy: str | Path) -> None:
-        """Find it; UnusableInputError where there is none."""
+    def __init__(self, policy: str | Path, loading: Mapping[str, Any] | None = None) -> None:
+        """Find it; UnusableInputError where there is none. `loading` is as of `load_policy`."""
+        self._loading = loading or {}
         self.script = script_of(str(policy))
         self._path = None if self.script else resolve(policy)
         self.id = policy_id(self._path) if self._path else str(policy)
@@ -260,7 +268,7 @@ class Driver:
         if isinstance(env, GymEnvConfig):
             rate_hz = 1.0 / float(vector.envs[0].world.period_s)
         if self._path and self._side is None:
-            self._side = _loaded(self._path, _with_features(env, vector))
+            self._side = _loaded(self._path, _with_features(env, vector), self._loading)
         try:
             if self.script:
                 found = [_attempt(vector.envs[0], self.script, seed) for seed in seeds]
@@ -363,14 +371,21 @@ def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]
         close_envs(made)
 
 
-def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
+def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return policy and processors as `lerobot_eval.rollout` takes them."""
     refuse_foreign_code(path)
+    change = format_named(how.get("format") or REFERENCE).torch
+    if change is None:
+        raise UnusableInputError(
+            f"--policy.format={how['format']} drives arms and the embedded cell; LeRobot's "
+            "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
+        )
+    device_ = device_named(how.get("device", "cpu"))
+    torch.set_num_threads(how.get("threads") or 1)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
-        if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
-            config.device = "cpu"
+        config.device = device_
         is_adapter = adapter.is_adapter(path)
         if is_adapter:  # LeRobot would look for its base from the working directory
             config.pretrained_path, config.use_peft = adapter.base_folder(path), False
@@ -378,7 +393,8 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         if is_adapter:
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(path)))
         policy.eval()
-        device = {"device_processor": {"device": str(policy.config.device)}}
+        change(policy)
+        device = {"device_processor": {"device": device_}}
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )

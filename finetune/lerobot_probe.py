@@ -1,4 +1,4 @@
-"""What a LeRobot policy makes of an observation: its encoder's features and its next actions."""
+"""What a LeRobot policy makes of an observation's pictures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,6 @@ from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, STATE
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
 
 log = logging.getLogger(__name__)
-ENCODERS: Final = (
-    "model.encoder",
-    "diffusion.rgb_encoder",
-    "vqbet.rgb_encoder",
-    "model.vlm_with_expert",
-    "model.backbone",
-)
-"""Where LeRobot 0.6's policies keep what turns observations into features; the first that is there
-counts. ACT's is the transformer encoder, behind the image backbone."""
-
 LEAST_CELLS: Final = 12
 """Across a picture: layers with at least so many tell what its cells show."""
 
@@ -44,58 +34,34 @@ type Tensors = dict[str, torch.Tensor]
 class LeRobotProbe:
     """A policy asked beside driving; implements `core.protocols.PolicyProbe`.
 
-    The features are what the encoder yields, averaged over its tokens; where a policy that looks
-    at pictures has none of `ENCODERS`, what their cells show, averaged over each picture. One
-    forward pass answers all questions about an observation; it changes nothing about driving.
+    A forward pass tells what its layers make of each picture's cells; it changes nothing about
+    driving.
 
     Raises:
-        UnusableInputError: it has none of `ENCODERS` and looks at no pictures.
+        UnusableInputError: it looks at no pictures.
     """
 
     def __init__(self, loaded: ActPolicy) -> None:
         bundle = loaded.bundle
-        self._before, self._after = bundle.preprocessor, bundle.postprocessor
+        self._before = bundle.preprocessor
         policy: PreTrainedPolicy = bundle.policy
         self._policy = policy
         self._history: deque[Tensors] = deque(maxlen=int(getattr(policy.config, "n_obs_steps", 1)))
-        self._features = torch.empty(0)
         self._asked: Observation | None = None
-        self._chunk: FloatArray = np.empty((0, 0))
         self._layers: list[torch.Tensor] = []
         self._cameras = [key.removeprefix(IMAGES) for key in policy.config.image_features]
-        if self._cameras:
-            for name, module in policy.named_modules():
-                module.register_forward_hook(
-                    self._keep_tokens if "vision" in name else self._keep_layer
-                )
-        modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
-        encoder = next((modules[name] for name in ENCODERS if name in modules), None)
-        if encoder is not None:
-            encoder.register_forward_hook(self._take_note)
-        elif not self._cameras:
-            raise UnusableInputError(
-                f"No module {' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
-                f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
+        if not self._cameras:
+            raise UnusableInputError(f"The {policy.name} policy looks at no pictures.")
+        for name, module in policy.named_modules():
+            module.register_forward_hook(
+                self._keep_tokens if "vision" in name else self._keep_layer
             )
-
-    @property
-    def needs_images(self) -> bool:
-        """Whether the policy looks at pictures."""
-        return bool(self._policy.config.image_features)
 
     def reset(self) -> None:
         """Forget the take before."""
         self._history.clear()
         self._asked = None
         self._policy.reset()
-
-    def features(self, observation: Observation) -> FloatArray:
-        """Return the encoder's features, shape (d,)."""
-        self._ask(observation)
-        if not self._features.numel():
-            shown = self.maps(observation).values()
-            return np.concatenate([m.mean(axis=(0, 1)) for layers in shown for m in layers])
-        return np.asarray(self._features.numpy(), dtype=np.float64)
 
     def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
         """Return by camera what its picture's cells show, to a shallow and a deep layer.
@@ -129,11 +95,6 @@ class LeRobotProbe:
             )
             found[name] = [np.asarray(m.permute(1, 2, 0).cpu().numpy(), np.float64) for m in both]
         return found
-
-    def chunk(self, observation: Observation) -> FloatArray:
-        """Return the actions it would take from now on, shape (h, n_action), LeRobot units."""
-        self._ask(observation)
-        return self._chunk
 
     def lacks(self, observation: Observation) -> str:
         """Return in words what the policy needs and an observation doesn't hold; "" if nothing."""
@@ -170,15 +131,8 @@ class LeRobotProbe:
             if steps > 1:  # it looks at several: they get a time axis
                 rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
                 inputs = {key: torch.stack([row[key] for row in rows], dim=1) for key in now}
-            planned = self._policy.predict_action_chunk(inputs)
-            chunk = self._after(planned)
-        self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
+            self._policy.predict_action_chunk(inputs)
         self._asked = observation
-
-    def _take_note(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
-        first = output[0] if isinstance(output, tuple | list) else output
-        tokens = cast(torch.Tensor, first).detach().float().cpu()
-        self._features = tokens.reshape(-1, tokens.shape[-1]).mean(dim=0)
 
     def _keep_layer(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
         """Keep what is shaped as pictures are, (b, c, h, w)."""
@@ -219,8 +173,11 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
         log.info("%s is too large to record what its cameras showed. Later: %s", policy, later)
         return
     try:
-        asked = LeRobotProbe(load_policy(policy))
-        for root in roots if asked.needs_images else ():
+        loaded = load_policy(policy)
+        if not loaded.bundle.policy.config.image_features:
+            return
+        asked = LeRobotProbe(loaded)
+        for root in roots:
             built = CameraReference.build(load_takes(root), root.name, asked)
             if built is not None:
                 built.save(policy / FILE)

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import write_json
-from gaploop.core.units import noted
+from gaploop.core.files import existing_folder, write_json
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.findings import numbers
-from gaploop.datasets.formats.foreign import ImportSettings, Recording
 from gaploop.datasets.layout import parse_episodes, read_info
 from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
-LAYOUTS: Final = ("aloha", "diffusion_policy")
-FORMATS: Final = ("lerobot", *LAYOUTS)
 WRITTEN: Final = "lerobot_v21"
 _WORDS: Final = {"kind": TakeKind, "domain": Domain, "outcome": Outcome}
-_STATED: Final = ("fps", "units", "set", "rename_map")
-_ONLY_FOR: Final = {
-    "drop_videos": ("lerobot",),
-    "calibration": ("lerobot",),
-    "fps": ("lerobot", *LAYOUTS),
-    "units": LAYOUTS,
-    "rename_map": ("lerobot", "diffusion_policy"),
-    **dict.fromkeys(("episodes", "set"), ("lerobot", *LAYOUTS)),
-}
-"""Option to the formats that heed it where they are read."""
 
 
 @dataclass
 class ConvertConfig:
-    """Make a LeRobot v3 dataset with gap columns of foreign recordings, or write one as v2.1.
+    """Make a LeRobot v3 dataset with gap columns of one made elsewhere, or write one as v2.1.
 
-    A LeRobot dataset is checked, written to --output_dir as v3 and given gap columns; of v2.0 and
+    The dataset is checked, written to --output_dir as v3 and given gap columns; of v2.0 and
     v2.1, episodes with missing files are named and left out (then the exit code is 1), and every
-    row and picture is compared. diffusion_policy and aloha become a dataset, every pixel kept.
+    row and picture is compared.
 
     --to=lerobot_v21 writes LeRobot's older layout, and leaves episodes out that aren't whole (then
     the exit code is 1). Uids, labels, units, tasks and telemetry come along. Takes with people in
@@ -47,74 +32,48 @@ class ConvertConfig:
     """
 
     source: Path | None = None
-    """File or folder to convert."""
+    """Folder of the dataset to convert."""
     to: str = ""
     """Write it as lerobot_v21."""
-    from_: str = ""
-    """aloha, diffusion_policy or lerobot; seen from the content unless given."""
     output_dir: Path | None = None
     """The new dataset; it must not exist."""
     episodes: str = ""
     """Only these, such as '0:30' or '[0, 3]'."""
     set: dict[str, str] = field(default_factory=dict)
-    """What the source doesn't state: kind (import unless given), domain (real), outcome; of
-    foreign layouts task, robot_type and colours (bgr where red and blue are swapped), too:
-    '{"kind": "demonstration", "task": "Make coffee"}'."""
+    """What the source doesn't state: kind (import unless given), domain (real), outcome:
+    '{"kind": "demonstration"}'."""
     fps: float | None = None
-    """Frames per second, where the source doesn't state them, or states them wrongly (LeRobot v2.0,
-    v2.1) [Hz]."""
+    """Frames per second that hold instead of the stated ones (LeRobot v2.0, v2.1) [Hz]."""
     calibration: Path | None = None
-    """lerobot: joints are encoder ticks of the arm with this calibration file of LeRobot's, and
-    become degrees."""
-    units: str = ""
-    """Foreign layouts: units of action and state, such as degrees or radians; unknown imports
-    without."""
+    """Joints are encoder ticks of the arm with this calibration file of LeRobot's, and become
+    degrees."""
     rename_map: dict[str, str] = field(default_factory=dict)
-    """Feature or key of the source to the feature it becomes, such as
-    '{state: observation.state, image: observation.images.top}'; several are joined end to end."""
+    """Feature of the source to the feature it becomes, such as
+    '{state: observation.state, image: observation.images.top}'."""
     drop_videos: bool = False
-    """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
+    """Go on without pictures; joint state becomes observation.environment_state too."""
     json: bool = False
     """Print what was written as one JSON object."""
 
 
 REPORT: Final = "meta/gap/convert.json"
 """What a conversion left out and fixed, beside the labels."""
-RARE = ("calibration", "drop_videos", "from", "units", "fps", "rename_map")
+RARE = ("calibration", "drop_videos", "fps", "rename_map")
 EXAMPLE = """
 gaploop convert dataset_v21 --output_dir=dataset
-gaploop convert pick_place.zarr --output_dir=pick_place
-gaploop convert aloha_static_coffee --fps=50 --units=radians --output_dir=coffee \\
-               --set='{"task": "Make coffee", "kind": "demonstration"}'
+gaploop convert teammates --output_dir=ours --set='{"kind": "demonstration"}'
 gaploop convert recordings/pick_place --to=lerobot_v21 --output_dir=pick_place_v21 --episodes=0:30
 """
 
 
 def run(config: ConvertConfig) -> int:
     """Convert; the work is in `datasets.formats` and `datasets.lerobot_import`."""
-    from gaploop.datasets.formats.layouts import guess
-
-    source = required(config.source, "Convert what? Name it: gaploop convert SRC")
+    source = existing_folder(
+        required(config.source, "Convert what? Name it: gaploop convert SRC"), "Dataset"
+    )
     where = "Convert to where? Name a new folder with --output_dir=OUT."
     target = required(config.output_dir, where)
-    if config.to:
-        return _export(config, source, target)
-    if config.from_ and config.from_ not in FORMATS:
-        raise unknown_choice("format", config.from_, FORMATS, "--from")
-    name = required(
-        config.from_ or guess(source),
-        f"{source}: its content doesn't show its format. Give it with --from=…, one "
-        f"of: {', '.join(sorted(FORMATS))}.",
-    )
-    plain = ConvertConfig()
-    for option, formats in _ONLY_FOR.items():  # what the format would pass over in silence
-        if name not in formats and getattr(config, option) != getattr(plain, option):
-            raise UnusableInputError(
-                f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
-            )
-    if name == "lerobot":
-        return _lerobot(config, source, target)
-    return _layout(config, name, source, target)
+    return _export(config, source, target) if config.to else _import(config, source, target)
 
 
 def _export(config: ConvertConfig, source: Path, target: Path) -> int:
@@ -123,11 +82,9 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     if config.to != WRITTEN:
         raise unknown_choice("format", config.to, (WRITTEN,), "--to")
     plain = ConvertConfig()
-    for option in ("from_", "drop_videos", "calibration", *_STATED):
+    for option in (*RARE, "set"):
         if getattr(config, option) != getattr(plain, option):
-            raise UnusableInputError(
-                f"--{option.rstrip('_')} is for what is read, not for --to. Leave it out."
-            )
+            raise UnusableInputError(f"--{option} is for what is read, not for --to. Leave it out.")
     total = read_info(source).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Converting", len(chosen) if chosen else total) as advance:
@@ -139,7 +96,7 @@ def _export(config: ConvertConfig, source: Path, target: Path) -> int:
     return int(bool(lost))
 
 
-def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
+def _import(config: ConvertConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
 
@@ -149,9 +106,8 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     if config.episodes:
         named = parse_episodes(config.episodes, max(every, default=-1) + 1)
         chosen = [e for e in named if e in every] or named
-    words = _words(config, ())
     how = ImportOptions(
-        chosen, config.drop_videos, **words, rename=config.rename_map, fps=config.fps,
+        chosen, config.drop_videos, **_words(config), rename=config.rename_map, fps=config.fps,
         calibration=config.calibration,
     )  # fmt: skip
     with progress("Converting", len(chosen) if chosen else total) as advance:
@@ -174,47 +130,14 @@ def _lerobot(config: ConvertConfig, source: Path, target: Path) -> int:
     return int(bool(done.left_out))
 
 
-def _layout(config: ConvertConfig, name: str, source: Path, target: Path) -> int:
-    from gaploop.datasets.formats.dataset import write_dataset
-    from gaploop.datasets.formats.layouts import LAYOUTS as KNOWN
-    from gaploop.datasets.formats.layouts import guess
-
-    guess(source)  # it exists
-    keys: dict[str, tuple[str, ...]] = {}
-    for key, feature in config.rename_map.items():
-        keys[feature] = (*keys.get(feature, ()), key)
-    words = _words(config, ("task", "robot_type", "colours"))
-    is_bgr = words.pop("colours", "rgb") == "bgr"
-    settings = ImportSettings(
-        config.fps, noted(config.units), keys=keys, swap_red_blue=is_bgr, **words
-    )
-    label, read = KNOWN[name]
-    incoming = read(source, settings)
-    if config.episodes:
-        chosen, every = set(parse_episodes(config.episodes, incoming.count)), incoming.episodes
-
-        def episodes() -> Iterator[Recording]:
-            return (e for i, e in enumerate(every()) if i in chosen)
-
-        incoming = replace(incoming, count=len(chosen), episodes=episodes)
-    with progress("Converting", incoming.count) as advance:
-        count = write_dataset(incoming, target, advance)
-    seen = [] if config.from_ else [f"{source}: {label}."]
-    notes = [*seen, *incoming.notes]
-    answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
-    written = f"{counted(count, 'episode')} written to {target}."
-    emit(config.json, answer, "\n".join([*notes, written]))
-    return 0
-
-
-def _words(config: ConvertConfig, more: tuple[str, ...]) -> dict[str, Any]:
-    """Return what --set states, as words of the vocabulary where there is one."""
+def _words(config: ConvertConfig) -> dict[str, Any]:
+    """Return what --set states, as words of the vocabulary."""
     stated: dict[str, Any] = {}
     for name, word in config.set.items():
-        if name not in (*_WORDS, *more):
-            raise unknown_choice("field", name, (*_WORDS, *more), "--set")
-        known = [m.value for m in _WORDS[name]] if name in _WORDS else ["rgb", "bgr"]
-        if name in (*_WORDS, "colours") and word not in known:
+        if name not in _WORDS:
+            raise unknown_choice("field", name, _WORDS, "--set")
+        known = [m.value for m in _WORDS[name]]
+        if word not in known:
             raise unknown_choice(name, word, known, f"--set, {name}")
-        stated[name] = _WORDS[name](word) if name in _WORDS else word
+        stated[name] = _WORDS[name](word)
     return stated

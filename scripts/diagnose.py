@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.trials import Trials
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 EXAMPLE = """\
@@ -88,8 +87,7 @@ class DiagnoseConfig:
     """With --twin: processes."""
     factors: bool = False
     """Only what the takes say together: what each condition costs, changes over time. Reads no
-    signals, and DIR may be a CSV file with a row of counts (successes, trials) or a row a trial
-    (success) for each setting. Exit code 3 where nothing varies, so nothing can be compared."""
+    signals. Exit code 3 where nothing varies, so nothing can be compared."""
     sim: Path | None = None
     """With --factors: takes in simulation, for the gap on equal conditions."""
     json: bool = False
@@ -110,10 +108,10 @@ def run(config: DiagnoseConfig) -> int:
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
     if report is not None and report.findings:
-        from gaploop.datasets.absolute.curves import curves_page
+        from gaploop.failure_analysis.report.absolute_page import absolute_page
 
         page = writable_folder(_folder(config)) / "curves.html"
-        write_atomically(page, curves_page(report))
+        write_atomically(page, absolute_page(report))
         options.emit(False, {}, "" if config.json else f"Curves: {page}\n")
     first = {"absolute": report.to_json()} if report is not None else {}
     if report is not None and _no_outcome(config):
@@ -122,7 +120,7 @@ def run(config: DiagnoseConfig) -> int:
         text += "themselves. To set failures against successes, label them: "
         options.emit(config.json, first, f"{text}gaploop review {root}")
         return 0
-    found = diagnose(config)
+    found = _diagnosed(config, report)
     from gaploop.failure_analysis.report.report import diagnosis_lines
 
     lines = [*diagnosis_lines(found), str(_folder(config) / "report.html")]
@@ -141,13 +139,29 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
     if config.policy.path:
+        from gaploop.datasets.absolute.checkpoint import read_checkpoint
+        from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
         from gaploop.finetune.lerobot_open_loop import examine_policy
+        from gaploop.finetune.lerobot_policy import resolve
 
         trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
         with options.progress("Asking the policy about these rows"):
             examine_policy(
                 config.policy.path, root, report, demonstrations=False, trained_on=trained
             )
+        # Rollouts hold what the policy commanded: its own mistakes show against its training set.
+        trained = trained or read_checkpoint(resolve(config.policy.path)).trained_on
+        if trained is not None and trained.resolve() != root.resolve():
+            own = AbsoluteReport(trained)
+            with options.progress("Asking the policy about its training set"):
+                examine_policy(config.policy.path, trained, own, demonstrations=True)
+            known = {f.kind for f in report.findings}
+            report.findings += [
+                replace(f, sentence=f"Against its training set: {f.sentence}")
+                for f in own.findings
+                if f.kind in MISTAKES and f.kind not in known
+            ]
+            report.rank()
     return report
 
 
@@ -160,6 +174,9 @@ def _no_outcome(config: DiagnoseConfig) -> bool:
 def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """Diagnose takes and write diagnosis, report and run.json to the output folder.
 
+    What the takes show by themselves, which the command says first, isn't looked at; see
+    `gaploop.check`.
+
     Returns:
         The diagnosis, with `cohort`: what the takes say together.
 
@@ -167,8 +184,13 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         UnusableInputError: takes, reference, labels or policy can't be read, or
             `save_reference` is given: with that, nothing is diagnosed.
     """
+    return _diagnosed(config, None)
+
+
+def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
+    from gaploop.failure_analysis.diagnosis import deployment
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
     from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
@@ -204,6 +226,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
+    if report is not None and (mistakes := deployment(report, found)):
+        found = replace(found, summary={**found.summary, "deployment": mistakes})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 
@@ -239,28 +263,21 @@ def _factors(config: DiagnoseConfig) -> int:
     """Say what conditions cost; 0, or 3 where there is nothing to compare."""
     from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_trials
     from gaploop.failure_analysis.report.report import cohort_page
-    from gaploop.failure_analysis.trials import attempted, read_trials, trials_of
+    from gaploop.failure_analysis.trials import attempted, trials_of
 
     source = config.dataset.folder()
-    rows: Sequence[Trials]
-    if source.suffix == ".csv":
-        if config.sim is not None:
-            raise UnusableInputError("--sim compares folders of takes, not a table. Leave it out.")
-        counted, inputs = "trials", [file_input(source)]
-        rows = read_trials(source)
-    else:
-        folders = [source, *([config.sim] if config.sim else [])]
-        attempts, inputs = [], []
-        with options.progress("Reading outcomes", len(folders)) as advance:
-            for folder in folders:
-                episodes = list(open_labelled(folder).episodes)
-                attempts += episodes
-                ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
-                digest = hashlib.sha256(ended.encode()).hexdigest()
-                inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
-                advance()
-        judged, counted = attempted(attempts)
-        rows = trials_of(judged)
+    folders = [source, *([config.sim] if config.sim else [])]
+    attempts, inputs = [], []
+    with options.progress("Reading outcomes", len(folders)) as advance:
+        for folder in folders:
+            episodes = list(open_labelled(folder).episodes)
+            attempts += episodes
+            ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
+            digest = hashlib.sha256(ended.encode()).hexdigest()
+            inputs.append({"root": str(folder), "takes": len(episodes), "hash": digest})
+            advance()
+    judged, counted = attempted(attempts)
+    rows = trials_of(judged)
     found = cohort_of_trials(rows, counted)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"
@@ -316,18 +333,12 @@ def _ask_policy(
 ) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None, str]:
     """Return what asks the policy along a take, as it was recorded, and what its cameras showed.
 
-    And in words why it isn't asked about some of them: plain takes lack the scene that a policy on
-    tracked poses sees. It can be rolled out in the twin all the same.
+    Only a policy that looks at pictures is asked. And in words why it isn't asked about some takes.
     """
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.failure_analysis.diagnosis import needs_diagnosis
-    from gaploop.failure_analysis.views.policy_view import (
-        FeatureSpace,
-        ask,
-        features_of,
-        observations,
-    )
+    from gaploop.failure_analysis.views.policy_view import ask, observations
 
     if not config.policy.path:
         if config.trained_on is not None:
@@ -339,13 +350,11 @@ def _ask_policy(
     loaded = load_policy(config.policy.path)
     try:
         asked = LeRobotProbe(loaded)
-    except UnusableInputError as error:  # of a kind that can only drive
-        if config.trained_on is not None:
-            raise
-        return None, None, f"The policy wasn't asked about these takes: {error}"
+    except UnusableInputError:  # it looks at no pictures
+        return None, None, ""
     recorded, unlike = dict[str, Take](), dict[str, str]()
     for take in filter(needs_diagnosis, takes):
-        first = next(observations(take, asked.needs_images), None)
+        first = next(observations(take), None)
         if first is not None and (why := asked.lacks(first[1])):
             unlike[take.info.uid] = why
         recorded[take.info.uid] = take
@@ -357,20 +366,21 @@ def _ask_policy(
             raise UnusableInputError(f"{note} Leave --trained_on out.")
         if len(unlike) == len(recorded):
             return None, None, note
-    space, cameras = None, None
+    cameras = None
     beside = resolve(config.policy.path) / FILE
-    given = config.trained_on or (beside if beside.exists() and asked.needs_images else None)
+    given = config.trained_on or (beside if beside.exists() else None)
     if given is not None and not given.is_dir():
         cameras = CameraReference.load(given)
     elif given is not None:
         with options.progress("Asking the policy about its training"):
-            space = FeatureSpace.fit(features_of(load_takes(given), asked))
             cameras = CameraReference.build(load_takes(given), given.name, asked)
-    patches = cameras.patches if cameras is not None else None
+    if cameras is None:
+        return None, None, note
+    patches = cameras.patches
 
     def trace(take: Take) -> PolicyTrace | None:
         uid = take.info.uid
-        return None if uid in unlike else ask(recorded[uid], asked, space, patches)
+        return None if uid in unlike else ask(recorded[uid], asked, patches)
 
     return trace, cameras, note
 
@@ -438,8 +448,6 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
             asked = LeRobotProbe(load_policy(config.policy.required()))
             cameras = CameraReference.build(load_takes(source), source.resolve().name, asked)
         why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
-        if not asked.needs_images:
-            why = f"{config.policy.path} uses no pictures: there is nothing to save of them."
         cameras = options.required(cameras, why)
         cameras.save(path)
         options.emit(False, {}, f"{path}: what {', '.join(cameras.cameras)} showed in training")

@@ -333,65 +333,62 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
         with progress("Writing", plan.takes) as advance:
             done = carry_out(plan, output, config.reencode, on_episode=advance)
     target = output.resolve() if output else plan.source
-    parts = {
-        name: [(piece, list(piece.episodes)) for piece in pieces]
-        for name, pieces in plan.parts.items()
-    }
     kept: dict[Path, set[int]] = {}
     sources = {}
     for piece in (piece for pieces in plan.parts.values() for piece in pieces):
         kept.setdefault(piece.info.root, set()).update(piece.chosen)
         sources[piece.info.root] = piece
-    left = [(p, [e for e in p.held if e.index not in kept[r]]) for r, p in sources.items()]
-    if config.json:
 
-        def named(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
-            return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
+    def origin(piece: DatasetPiece, episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
+        """Return where takes come from, and how many of what they are."""
+        indices = [e.index for e in episodes]
+        return {"root": str(piece.info.root), "episodes": indices, **_counts(episodes)}
 
-        answer: dict[str, Any] = {
-            "command": plan.command,
-            "changed": done is not None,
-            "parts": [
-                {
-                    "name": name,
-                    "root": str(target / name),
-                    **_counts([e for _, episodes in pieces for e in episodes]),
-                    "from": [named(*held) for held in pieces],
-                }
-                for name, pieces in parts.items()
-            ],
-            "left_out": [named(*held) for held in left],
-            "shared_sessions": list(plan.shared_sessions),
-            "notes": list(plan.notes),
-            "videos": None,
-            **(more or {}),
+    parts = [
+        {
+            "name": name,
+            "root": str(target / name),
+            **_counts([e for piece in pieces for e in piece.episodes]),
+            "from": [origin(piece, piece.episodes) for piece in pieces],
         }
-        if done is not None:
-            videos = {"files_whole": done.whole, "takes_cut": done.cut}
-            answer["videos"] = {**videos, "takes_encoded": done.encoded}
-        emit(True, answer)
-    else:
-        here, rows = Path.cwd(), []
-        for name, pieces in [*parts.items(), (None, [held for held in left if held[1]])]:
-            path = target / (name or "")
-            short = path.relative_to(here) if path.is_relative_to(here) else path
-            for piece, episodes in pieces:
-                counts = _counts(episodes)
-                row: dict[str, Any] = {"goes to": "nowhere" if name is None else short}
-                row |= {"from": piece.info.root.name, "episodes": spans(e.index for e in episodes)}
-                row |= {"takes": counts["takes"], "frames": counts["frames"]}
-                outcomes = ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items())
-                rows.append(
-                    {**row, "sessions": len(counts["sessions"]) or None, "outcomes": outcomes}
-                )
+        for name, pieces in plan.parts.items()
+    ]
+    left = [
+        origin(p, [e for e in p.held if e.index not in kept[root]]) for root, p in sources.items()
+    ]
+    answer: dict[str, Any] = {
+        "command": plan.command,
+        "changed": done is not None,
+        "parts": parts,
+        "left_out": left,
+        "shared_sessions": list(plan.shared_sessions),
+        "notes": list(plan.notes),
+        "videos": None,
+        **(more or {}),
+    }
+    lines = [f"Note: {note}" for note in plan.notes]
+    if done is not None:
+        videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
+        answer["videos"] = videos
+        again = f"{done.encoded} takes" if done.encoded else "nothing"
+        said = f" Videos: {done.whole} files as they were, {done.cut} takes cut out, {again} "
+        lines.append("Done." + (f"{said}encoded again." if any(videos.values()) else ""))
+    if not config.json:
+        here, gone = Path.cwd(), {"root": None, "from": [one for one in left if one["takes"]]}
+        rows = []
+        for part in (*parts, gone):
+            path = Path(part["root"]) if part["root"] else None
+            short = path.relative_to(here) if path and path.is_relative_to(here) else path
+            for one in part["from"]:
+                outcomes = ", ".join(f"{n} {word}" for word, n in one["outcomes"].items())
+                rows.append({
+                    "goes to": short or "nowhere", "from": Path(one["root"]).name,
+                    "episodes": spans(one["episodes"]), "takes": one["takes"],
+                    "frames": one["frames"], "sessions": len(one["sessions"]) or None,
+                    "outcomes": outcomes,
+                })  # fmt: skip
         _print(rows)
-        lines = [f"Note: {note}" for note in plan.notes]
-        if done is not None:
-            again = f"{done.encoded} takes" if done.encoded else "nothing"
-            said = f" Videos: {done.whole} files as they were, {done.cut} takes cut out, {again} "
-            any_ = done.whole + done.cut + done.encoded
-            lines.append("Done." + (f"{said}encoded again." if any_ else ""))
-        emit(False, {}, "\n".join(lines))
+    emit(config.json, answer, "\n".join(lines))
     if done is None and not config.dry_run:
         raise UnusableInputError(UNCHANGED)
     return 0

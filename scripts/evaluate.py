@@ -31,7 +31,15 @@ from gaploop.scripts._library import command
 log = logging.getLogger(__name__)
 
 RARE: Final = (
-    *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *(
+        "policy.fps",
+        "policy.threads",
+        "policy.device",
+        "policy.format",
+        "env.gaps_module",
+        "env.gap_seed",
+        "env.robot",
+    ),
     *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
@@ -256,7 +264,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, **_workers(config),
                     folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
-                    demonstrations=demonstrations,
+                    demonstrations=demonstrations, loading=config.policy.loading(),
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -284,7 +292,7 @@ def _workers(config: RolloutsOptions) -> dict[str, Any]:
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.lerobot_policy import cell_of
+    from gaploop.finetune.lerobot_policy import cell_of, device_named
 
     trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
     if trained not in (None, here):
@@ -300,6 +308,8 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     twin = f"twin {config.env.twin}" if config.env.twin else ""
     drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
     workers = _workers(config)
+    device = device_named(config.policy.device)
+    log.info("The policy runs on %s, %s.", device, config.policy.format or "fp32")
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -315,6 +325,9 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             ray=workers["ray"],
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
+            policy_format=config.policy.format,
+            device=device,
+            threads=config.policy.threads,
         )
 
 

@@ -29,11 +29,11 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "diagnose": {"--images": "--pictures"},
+    "doctor": {"--device": "--policy.device"},
     "edit": {"--by": "--splits"},
     "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
     "finetune": {"--held_out_share": "--held_out"},
-    "import": {"--format": "--from"},
     "label": {
         "--episode": "--episodes",
         "--uid": "--episodes",
@@ -49,6 +49,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "record": {"--seed": "--robot.seed"},
     "rollout": {"--seed": "--robot.seed", "--smoothing.exponential_s": "--smoothing_s"},
+    "serve": {"--device": "--policy.device"},
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
     "repair": {"--yes": "--dry_run=false"},
@@ -61,6 +62,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
     "doctor n": "Actions in each format are compared with those as trained.",
+    "doctor formats": "All are timed, or fp32 and one: --policy.format=int8.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
     "edit margin_s": "0.2 s of idle time stay at each end.",
@@ -93,7 +95,10 @@ DROPPED: Final[Mapping[str, str]] = {
     "robot.fps": "Give --dataset.fps.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",
-    "swap_red_blue": """Say it as --set='{"colours": "bgr"}'.""",
+    **dict.fromkeys(
+        ("from", "convert units", "swap_red_blue", "import format"),
+        "Only LeRobot's own layouts are read: port others with their authors' scripts first.",
+    ),
     **dict.fromkeys(
         (f"board.{n}" for n in ("kind", "columns", "rows", "square_mm", "marker_mm", "dictionary")),
         "Describe the board in one: --board=8x6:28 (columns x rows, mm).",

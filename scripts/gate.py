@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
-RARE: Final = ("outcomes", "reports", "seed", "verify", "station")
+RARE: Final = ("outcomes", "reports", "seed", "verify", "station", "policy.format")
 EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
@@ -37,6 +37,15 @@ gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
 
 POSITIONAL: Final = ("baseline", "candidate")
 FOLDER: Final = Path("outputs") / "gate"
+
+
+@dataclass
+class GatePolicies:
+    """How both policies compute."""
+
+    format: str = ""
+    """In the embedded cell: both compute in this number format, as of gaploop rollout; on a station
+    --command says it."""
 
 
 @dataclass
@@ -55,6 +64,7 @@ class GateConfig:
     script, module:name, too."""
     candidate: str = ""
     """The one that may replace it."""
+    policy: GatePolicies = field(default_factory=GatePolicies)
     suite: Path | None = None
     """Tasks and rules; help prints one to start from. The embedded cell's unless given."""
     station: Path | None = None
@@ -189,6 +199,15 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     suite = suite or suite_of(recorded.tasks if recorded else (), str(config.outcomes))
     written = options.jsonable(suite) | {"where": ""}
+    if config.policy.format:
+        from gaploop.finetune.lerobot_formats import format_named
+
+        if config.command or suite.needs_person or recorded is not None:
+            raise UnusableInputError(
+                "--policy.format is of the embedded cell: on a station write it into --command."
+            )
+        format_named(config.policy.format)
+        written["policy_format"] = config.policy.format
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     policies, folders = dict[str, Path](), dict[str, Path]()
@@ -212,7 +231,9 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
     same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
-    gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
+    gate = Gate(
+        suite, policies, config.stage, None, recorded, config.reports, same, config.policy.format
+    )
     if recorded is None and (
         suite.needs_person or config.command
     ):  # a person or a command tries them

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,7 +19,7 @@ from gaploop.collect.lerobot_factory import (
     station_for,
 )
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
-from gaploop.core.protocols import Follower, Policy
+from gaploop.core.protocols import Follower
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts.push import push_after
@@ -37,7 +36,7 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "watch", "policy.fps", "dataset.episode_time_s",
+    "factors", "watch", "policy.fps", "policy.threads", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -51,18 +50,6 @@ gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim 
 
 POSITIONAL: Final = ()
 DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
-
-
-@dataclass
-class RolloutPolicyOptions(options.PolicyOptions):
-    """Which policy, here or on another machine."""
-
-    path: str = ""
-    """Folder of a policy or an adapter; base names the one that ships with gaploop;
-    remote://host:port one that gaploop serve policy lends there."""
-    token: str = ""
-    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
-    environment."""
 
 
 @dataclass
@@ -94,7 +81,7 @@ class RolloutConfig(SessionOptions):
     with --take_over=never, rolls out by itself on simulated time.
     """
 
-    policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
+    policy: options.DrivingPolicy = field(default_factory=options.DrivingPolicy)
     dataset: RolloutDataset = field(default_factory=RolloutDataset)
     take_over: Literal["key", "auto", "never"] = "key"
     """key: t takes over and hands back. auto: also when the arm has stood still for 1.5 s
@@ -139,7 +126,11 @@ def run(config: Any) -> int:
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
     go_on_with(config, root, journal)
-    policy, id_ = _policy(config)
+    if not config.policy.is_remote:
+        from gaploop.finetune.lerobot_policy import warn_withdrawn
+
+        warn_withdrawn(config.policy.path)
+    policy, id_ = config.policy.load(config.dataset.single_task)
     is_embedded = config.robot.type == EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     leads = "" if config.take_over == "never" else kind(config.teleop)
@@ -172,7 +163,7 @@ def run(config: Any) -> int:
     if station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
 
-        if why := missing(journal, Checked(id_, robot_words(config.robot))):
+        if why := missing(journal, Checked(id_, robot_words(config.robot), policy.runs)):
             log.warning(
                 "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
                 f"{why[0].upper()}{why[1:]}",
@@ -203,23 +194,6 @@ def run(config: Any) -> int:
         push=push_after(config.dataset, root, end.signals),
     )
     return _tell(config, driver, watched, result)
-
-
-def _policy(config: Any) -> tuple[Policy, str]:
-    """Load the policy, or connect to where it is served; return it and its id."""
-    from gaploop.collect.remote_policy import SCHEME, RemotePolicy
-    from gaploop.teleop.link import TOKEN_VARIABLE
-
-    path = config.policy.path
-    if path.startswith(SCHEME):
-        token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
-        policy = RemotePolicy(path, token, config.dataset.single_task)
-        return policy, policy.card.id
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
-
-    warn_withdrawn(path)
-    loaded = load_policy(path, task=config.dataset.single_task, fps=config.policy.fps)
-    return loaded, policy_id(path)
 
 
 # -- what is said at the end --------------------------------------------------------------------

@@ -128,6 +128,7 @@ class SimCell:
             (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
             size_px=self.image_size,
             rate_hz=self.camera_hz,
+            delay_s=on.model.camera_delay_s,
         )
         model = self.model
         joints = [model.joint(name) for name in self.joint_names]
@@ -264,7 +265,7 @@ class SimCell:
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
-        return self._camera.frame()
+        return self._camera.frame(self.now_s)
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""

@@ -124,6 +124,7 @@ class CellModel(ModelApplier):
     Attributes:
         options: what is compiled.
         criterion: what counts as success.
+        camera_delay_s: from a capture until its picture is there [s].
     """
 
     def __init__(self, options: SceneOptions, gap_seed: int = 0) -> None:
@@ -131,6 +132,7 @@ class CellModel(ModelApplier):
         self.arm: CellArm = options.arm
         self.options = options
         self.criterion = Criterion()
+        self.camera_delay_s = 0.0
         self._boxes = 0
 
     def add_box(self, half_m: tuple[float, float, float], rgba: Rgba | None = None) -> None:

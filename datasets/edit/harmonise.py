@@ -5,12 +5,10 @@ A conversion, worked out against one dataset, and the spec of one that would mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
@@ -27,11 +25,8 @@ from gaploop.datasets.edit.harmonise_spec import (
     CameraSpec,
     HarmoniseSpec,
     Units,
-    Vector,
-    Vectors,
     is_gripper,
     joint,
-    mapped,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -103,7 +98,6 @@ class Conversion:
 
     def features(self) -> dict[str, dict[str, Any]]:
         """Return LeRobot's feature table afterwards, without those that LeRobot adds."""
-        joints = self.spec.vectors(empty_vectors(self.info))
         table: dict[str, dict[str, Any]] = {}
         for name, spec in self.info.features.items():
             new = self.name_of(name)
@@ -113,8 +107,8 @@ class Conversion:
                 raise UnusableInputError(f"cameras: two of them get the name {new}.")
             shape = tuple(int(n) for n in spec.get("shape") or (1,))
             table[new] = {"dtype": spec["dtype"], "shape": shape, "names": spec.get("names")}
-            if name in joints:
-                names = list(joints[name].names)
+            if name in VECTORS:
+                names = list(self.spec.joint_map(name, self.info.names(name)).names)
                 table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
             elif spec["dtype"] in PICTURES:
                 change = self.spec.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
@@ -140,7 +134,7 @@ class Conversion:
         """Return what `harmonise.json` says of it."""
         spec = self.spec
         return {
-            "fps": {"from": self.info.fps, "to": self.fps, "rule": spec.rule},
+            "fps": {"from": self.info.fps, "to": self.fps},
             "renamed": dict(self.rename),
             "joints": {name: vars(change) for name, change in spec.joints.items()},
             "scale": asdict(spec.units) if spec.units is not None else {},
@@ -153,13 +147,9 @@ class Conversion:
         }
 
 
-def empty_vectors(info: DatasetInfo) -> dict[str, Vector]:
-    """Return the names of a dataset's joint vectors, without values."""
-    return {
-        name: Vector(info.names(name), np.empty((0, info.width(name))))
-        for name in VECTORS
-        if name in info.features
-    }
+def vector_names(info: DatasetInfo) -> dict[str, tuple[str, ...]]:
+    """Return the names of the entries of a dataset's joint vectors."""
+    return {name: tuple(info.names(name)) for name in VECTORS if name in info.features}
 
 
 def renamed(info: DatasetInfo, rename: Mapping[str, str]) -> DatasetInfo:
@@ -187,9 +177,9 @@ def resolve(
     kept = {n: c for n, c in spec.cameras.items() if n not in bare}
     kept |= {c.name: replace(c, name="") for c in bare.values()}
     spec, info = replace(spec, cameras=kept), renamed(info, rename)
-    vectors = empty_vectors(info)
+    vectors = vector_names(info)
     for what, asked, known in (
-        ("joint", spec.joints, {joint(n) for v in vectors.values() for n in v.names}),
+        ("joint", spec.joints, {joint(n) for names in vectors.values() for n in names}),
         ("camera", spec.cameras, {n.removeprefix(columns.IMAGES) for n in info.picture_keys}),
         ("feature", spec.drop, set(info.features) - set(columns.AUTOMATIC)),
     ):
@@ -198,7 +188,9 @@ def resolve(
                 raise unknown_choice(what, name, known, str(info.root))
     units = known_units(episodes, info)
     if spec.units is not None:
-        step = _units_step(spec.units, units, mapped(vectors, spec.joints))
+        unconverted = replace(spec, units=None, order={})
+        new = {n for f, old in vectors.items() for n in unconverted.joint_map(f, old).names}
+        step = _units_step(spec.units, units, new)
         spec, units = replace(spec, units=step), step.target
     fps = info.fps if spec.fps is None else spec.fps
     robot = info.robot_type if spec.robot_type is None else spec.robot_type
@@ -214,7 +206,7 @@ def resolve(
     return done
 
 
-def _units_step(spec: Units, known: str, vectors: Vectors) -> Units:
+def _units_step(spec: Units, known: str, names: Collection[str]) -> Units:
     source = spec.source or known
     if source not in UNITS:
         said = f"'{known}'" if known else "not stated"
@@ -227,13 +219,12 @@ def _units_step(spec: Units, known: str, vectors: Vectors) -> Units:
             f"units: from {source}, but the takes are in {known}. Leave from out, or fix the "
             "takes with gaploop edit retag."
         )
-    grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})
+    grippers = sorted({joint(n) for n in names if is_gripper(n)})
     to_or_from_rad = (source == "rad") != (spec.target == "rad")
     if grippers and to_or_from_rad and not spec.gripper_said:
         raise UnusableInputError(
             f"units: {', '.join(grippers)} goes from 0 to 100 outside rad. What is that in rad? "
-            "Give gripper: keep (leave its values), gripper: model with arm: NAME, "
-            "or gripper: [rad at 0, rad at 100]."
+            "Give gripper: keep (leave its values), or gripper: [rad at 0, rad at 100]."
         )
     return replace(spec, source=source)
 
@@ -291,7 +282,7 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         draft.differences.append(DatasetDifference("robot_type", "robot_type", *robots))
         draft.spec["robot_type"] = b.robot_type
     if a.fps != b.fps:
-        draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
+        draft.spec["fps"] = int(b.fps) if b.fps == int(b.fps) else b.fps
     target = theirs.units
     if target not in (ours.units, ""):
         units: dict[str, Any] = {} if ours.units else {"from": UNDECIDED}
@@ -305,14 +296,12 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
             units["ranges"] = UNDECIDED
             draft.undecided.append(
                 "units, ranges: the angles [deg] at -100 and 100, as {joint: [low, high]}, "
-                "a LeRobot calibration file, or model with arm: NAME."
+                "or a LeRobot calibration file."
             )
-        grippers = [n for v in empty_vectors(a).values() for n in v.names if is_gripper(n)]
+        grippers = [n for names in vector_names(a).values() for n in names if is_gripper(n)]
         if grippers and "rad" in (ours.units, target):
             units["gripper"] = UNDECIDED
-            draft.undecided.append(
-                "units, gripper: keep, model with arm: NAME, or [rad at 0, rad at 100]."
-            )
+            draft.undecided.append("units, gripper: keep, or [rad at 0, rad at 100].")
         draft.spec["units"] = units
     _joints(draft, a, b)
     _cameras(draft, a, b)

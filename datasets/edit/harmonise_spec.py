@@ -6,7 +6,7 @@ Its parts that are about numbers change the joint vectors of a take (`observatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
-from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.units import noted
@@ -25,11 +24,6 @@ from gaploop.datasets import columns
 KEYS: Final = (
     "robot_type", "fps", "joints", "order", "units", "cameras", "drop", "fill",
 )  # fmt: skip
-RULES: Final = {
-    "hold": "the newest frame that there was at that moment",
-    "linear": "joint values in between, pictures and the rest as with hold",
-}
-"""How frames of another rate are made."""
 UNITS: Final = {
     "deg": "degrees, grippers 0 to 100, as LeRobot's SO arms",
     "m100_100": "-100 to 100 over the calibrated range, grippers 0 to 100",
@@ -45,16 +39,6 @@ _TICKS: Final = 4096.0
 """Encoder ticks to a turn; LeRobot's degrees divide by one less."""
 
 type Numbers = NDArray[np.float64]
-type Vectors = Mapping[str, Vector]
-"""Feature to its vector."""
-
-
-@dataclass(frozen=True)
-class Vector:
-    """One feature of one take: names of its entries, and values, shape (n_frames, n_entries)."""
-
-    names: tuple[str, ...]
-    values: Numbers
 
 
 def joint(name: str) -> str:
@@ -79,43 +63,6 @@ class JointChange:
     offset: float = 0.0
 
 
-def mapped(vectors: Vectors, changes: Mapping[str, JointChange]) -> dict[str, Vector]:
-    """Return vectors with joints renamed, turned round, shifted or left out.
-
-    `changes` goes by their old names without `.pos`.
-    """
-    result = {}
-    for feature, vector in vectors.items():
-        names, parts = [], []
-        for k, old in enumerate(vector.names):
-            change = changes.get(joint(old), JointChange(joint(old)))
-            if change.name:
-                names.append(joint(change.name) + (SUFFIX if old.endswith(SUFFIX) else ""))
-                parts.append(change.sign * vector.values[:, k] + change.offset)
-        if len(set(names)) < len(names):
-            raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
-        values = np.stack(parts, axis=1) if parts else np.empty((len(vector.values), 0))
-        result[feature] = Vector(tuple(names), values)
-    return result
-
-
-def ordered(vectors: Vectors, order: Mapping[str, tuple[str, ...]]) -> dict[str, Vector]:
-    """Return vectors with entries in another order, named so, with `.pos` or without."""
-    result = dict(vectors)
-    for name, wanted in order.items():
-        if name not in vectors:
-            continue
-        have = [joint(n) for n in vectors[name].names]
-        if sorted(have) != sorted(map(joint, wanted)):
-            raise UnusableInputError(
-                f"order: {name} has the entries {', '.join(vectors[name].names)}; name each of "
-                f"them once, got {', '.join(wanted)}."
-            )
-        place = [have.index(joint(n)) for n in wanted]
-        result[name] = Vector(tuple(wanted), vectors[name].values[:, place])
-    return result
-
-
 @dataclass(frozen=True)
 class Units:
     """Joint values in other units, each one of `UNITS`.
@@ -134,44 +81,48 @@ class Units:
     gripper_rad: tuple[float, float] | None = None
     gripper_said: bool = False
 
-    def apply(self, vectors: Vectors) -> dict[str, Vector]:
-        """Return the vectors in the target's units."""
-        result = {}
-        needs_ranges = (self.source == "m100_100") != (self.target == "m100_100")
-        for feature, vector in vectors.items():
-            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
-            bare = [n for n in bodies if n not in self.ranges_deg]
-            if needs_ranges and bare:
-                raise UnusableInputError(
-                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
-                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
-                    "model."
-                )
-            values = vector.values.copy()
-            for k, name in enumerate(vector.names):
-                values[:, k] = self._entry(name, vector.values[:, k])
-            result[feature] = Vector(vector.names, values)
-        return result
-
-    def _entry(self, name: str, values: Numbers) -> Numbers:
+    def affine(self, name: str) -> tuple[float, float]:
+        """Return a and b of an entry: its new value is a times the old one plus b."""
         if is_gripper(name):
             if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
-                return values
+                return 1.0, 0.0
             closed, opened = self.gripper_rad
             if self.target == "rad":
-                return np.asarray(closed + values / 100.0 * (opened - closed))
-            return np.asarray((values - closed) / (opened - closed) * 100.0)
+                return (opened - closed) / 100.0, closed
+            return 100.0 / (opened - closed), -100.0 * closed / (opened - closed)
+        normalised = (self.source == "m100_100") != (self.target == "m100_100")
+        if normalised and joint(name) not in self.ranges_deg:
+            raise UnusableInputError(
+                f"units: the angles [deg] of {joint(name)} at -100 and 100 are needed. Give "
+                "ranges: {joint: [low, high]}, or a LeRobot calibration file."
+            )
         low, high = self.ranges_deg.get(joint(name), (-100.0, 100.0))
-        degrees = values
-        if self.source == "rad":
-            degrees = np.degrees(values)
-        elif self.source == "m100_100":
-            degrees = low + (values + 100.0) / 200.0 * (high - low)
-        if self.target == "rad":
-            return np.asarray(np.radians(degrees))
-        if self.target == "m100_100":
-            return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
-        return degrees
+        in_degrees = {
+            "deg": (1.0, 0.0),
+            "rad": (float(np.degrees(1.0)), 0.0),
+            "m100_100": ((high - low) / 200.0, (high + low) / 2.0),
+        }
+        (a, b), (c, d) = in_degrees[self.source], in_degrees[self.target]
+        inverse = 1.0 / c
+        return inverse * a, inverse * (b - d)
+
+
+@dataclass(frozen=True)
+class JointMap:
+    """What becomes of a vector of joints: each new entry is scale · an old one + offset.
+
+    Attributes:
+        entries: which old one, shape (n,), as of `scale` and `offset`.
+    """
+
+    names: tuple[str, ...]
+    entries: NDArray[np.int64]
+    scale: Numbers
+    offset: Numbers
+
+    def of(self, values: Numbers) -> Numbers:
+        """Return a take's values, shape (n_frames, n_entries), converted."""
+        return np.asarray(values[:, self.entries] * self.scale + self.offset)
 
 
 @dataclass(frozen=True)
@@ -195,7 +146,6 @@ class HarmoniseSpec:
     Attributes:
         order: feature to the names of its entries.
         fps: new rate [Hz]; None to leave it.
-        rule: how frames of another rate are made, see `RULES`.
         cameras: camera to what becomes of it; None to leave it out.
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """
@@ -204,18 +154,40 @@ class HarmoniseSpec:
     units: Units | None = None
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fps: float | None = None
-    rule: str = "hold"
     cameras: Mapping[str, CameraSpec | None] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     robot_type: str | None = None
     fill: bool = False
 
-    def vectors(self, values: Vectors) -> dict[str, Vector]:
-        """Return a take's joint vectors, converted."""
-        done = mapped(values, self.joints)
-        if self.units is not None:
-            done = self.units.apply(done)
-        return ordered(done, self.order)
+    def joint_map(self, feature: str, old: Sequence[str]) -> JointMap:
+        """Return what becomes of a feature with these entries: joints, then units, then order.
+
+        Raises:
+            UnusableInputError: two entries get one name, or the order names others.
+        """
+        found: dict[str, tuple[str, int, float, float]] = {}
+        for k, entry in enumerate(old):
+            change = self.joints.get(joint(entry), JointChange(joint(entry)))
+            name = joint(change.name)
+            if not name:
+                continue
+            if name in found:
+                raise UnusableInputError(f"joints: two entries of {feature} get one name, {name}.")
+            a, b = self.units.affine(name) if self.units is not None else (1.0, 0.0)
+            whole = name + (SUFFIX if entry.endswith(SUFFIX) else "")
+            found[name] = whole, k, a * change.sign, a * change.offset + b
+        wanted = self.order.get(feature)
+        if wanted is not None:
+            if sorted(found) != sorted(map(joint, wanted)):
+                raise UnusableInputError(
+                    f"order: {feature} has the entries {', '.join(found)}; name each of them once, "
+                    f"got {', '.join(wanted)}."
+                )
+            found = {joint(n): (n, *found[joint(n)][1:]) for n in wanted}
+        names, entries, scale, offset = zip(*found.values(), strict=True) if found else ((),) * 4
+        return JointMap(
+            tuple(names), np.array(entries, np.int64), np.array(scale), np.array(offset)
+        )
 
 
 def load_spec(path: Path) -> HarmoniseSpec:
@@ -237,14 +209,9 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     for key, entry in _leaves(value):
         if entry == UNDECIDED:
             raise UnusableInputError(f"{where}: {key} is still '?'. Decide it.")
-    fps, rule, rate = None, "hold", value.get("fps")
-    if rate is not None:
-        rate = rate if isinstance(rate, Mapping) else {"to": rate}
-        rule = str(rate.get("rule", "hold"))
-        check_keys(rate, ("to", "rule"), f"{where}, fps", ("to",))
-        if rule not in RULES:
-            raise unknown_choice("rule", rule, RULES, f"{where}, fps")
-        fps = number(rate["to"], f"{where}, fps", 1, 1000)
+    fps = None
+    if value.get("fps") is not None:
+        fps = number(value["fps"], f"{where}, fps", 1, 1000)
         if fps != int(fps):
             raise UnusableInputError(
                 f"{where}, fps: {fps:g} must be a whole number, as in LeRobot."
@@ -290,7 +257,6 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         units,
         {str(feature): tuple(map(str, names)) for feature, names in order.items()},
         fps,
-        rule,
         cameras,
         tuple(map(str, drop)),
         None if robot is None else str(robot),
@@ -324,27 +290,18 @@ def _units(value: Any, where: str, folder: Path) -> Units | None:
     if isinstance(value, str):
         value = {"to": value}
     value = mapping(value, where, "key: value")
-    check_keys(value, ("from", "to", "ranges", "arm", "gripper"), where, ("to",))
+    check_keys(value, ("from", "to", "ranges", "gripper"), where, ("to",))
     value = {k: noted(v) if k in ("from", "to") and isinstance(v, str) else v
              for k, v in value.items()}  # fmt: skip
     for key in ("from", "to"):
         if key in value and value[key] not in list(UNITS):
             raise unknown_choice("units", value[key], UNITS, where)
-    gripper, arm, angles_rad = value.get("gripper", ""), value.get("arm"), None
-    if gripper == "model":
-        angles_rad = ARM_MODELS[_known_arm(arm, f"{where}, gripper")].gripper_percent_rad
-    elif gripper not in ("", "keep"):
-        form = "keep, model, or [rad at 0, rad at 100]"
-        angles_rad = _pair(gripper, f"{where}, gripper", form)
+    gripper, angles_rad = value.get("gripper", ""), None
+    if gripper not in ("", "keep"):
+        angles_rad = _pair(gripper, f"{where}, gripper", "keep, or [rad at 0, rad at 100]")
     ranges, here = value.get("ranges"), f"{where}, ranges"
     ranges_deg: dict[str, tuple[float, float]] = {}
-    if ranges == "model":
-        model = ArmModel.load(_known_arm(arm, here))
-        limits_deg = np.degrees(model.joint_limits_rad)
-        for name, (low, high) in zip(model.joint_names, limits_deg.tolist(), strict=True):
-            if not is_gripper(name):
-                ranges_deg[name] = (float(low), float(high))
-    elif isinstance(ranges, str):
+    if isinstance(ranges, str):
         # A LeRobot calibration file: degrees about the middle, as LeRobot's.
         path = folder / ranges
         for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
@@ -363,12 +320,6 @@ def _units(value: Any, where: str, folder: Path) -> Units | None:
             ranges_deg[joint(str(name))] = _pair(ends, f"{here}, {name}", form)
     source = str(value.get("from", ""))
     return Units(source, value["to"], ranges_deg, angles_rad, gripper != "")
-
-
-def _known_arm(arm: Any, where: str) -> str:
-    if arm not in list(ARM_MODELS):
-        raise unknown_choice("arm", arm, ARM_MODELS, f"{where}: model needs arm")
-    return str(arm)
 
 
 def _pair(value: Any, where: str, form: str) -> tuple[float, float]:

@@ -28,9 +28,8 @@ from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.edit.harmonise import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec, Vector
-from gaploop.datasets.formats.dataset import write_dataset
-from gaploop.datasets.formats.foreign import About, ForeignRecording, Recording
+from gaploop.datasets.edit.harmonise_spec import VECTORS, CameraSpec
+from gaploop.datasets.formats.dataset import About, EpisodeStream, Recording, write_dataset
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -111,7 +110,7 @@ def harmonise(
 
     about = About(conversion.fps, conversion.robot_type, conversion.features())
     return write_dataset(
-        ForeignRecording(about, len(piece.episodes), converted),
+        EpisodeStream(about, len(piece.episodes), converted),
         target,
         on_episode=on_episode,
         sources=(info.root,),
@@ -171,15 +170,13 @@ def _values(
     source_fps, fps = table.info.fps, conversion.fps
     index = chosen_rows(count, source_fps, fps)
     result: dict[str, NDArray[Any]] = {}
-    joints: dict[str, Vector] = {}
     for stored, column in table.columns.items():
         name = conversion.rename.get(stored, stored)
         own, new = column[rows], conversion.name_of(name)
         if name in VECTORS:
-            own = own.reshape(count, -1).astype(np.float64)
-            linear = conversion.spec.rule == "linear" and source_fps != fps
-            values = between(own, source_fps, fps) if linear else own[index]
-            joints[name] = Vector(table.info.names(stored), values)
+            values = own.reshape(count, -1).astype(np.float64)[index]
+            of_joints = conversion.spec.joint_map(name, table.info.names(stored))
+            result[name] = of_joints.of(values).astype(np.float32)
         elif name.startswith(columns.CAMERA_AGE) and new is not None:
             # Pictures stand at other moments than they did.
             age_s = own.reshape(-1)[index]
@@ -189,8 +186,6 @@ def _values(
             result[new] = aged_s.astype(np.float32)
         elif new is not None:
             result[new] = own[index]
-    done = conversion.spec.vectors(joints)
-    result |= {n: v.values.astype(np.float32) for n, v in done.items()}
     if conversion.fill:
         ages = (columns.camera_of_age(n) for n in conversion.fill)
         made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)
@@ -233,11 +228,3 @@ def chosen_rows(frames: int, source_fps: float, target_fps: float) -> NDArray[np
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
     return np.asarray(np.minimum(np.floor(place + _ROUNDING), frames - 1).astype(np.int64))
-
-
-def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:
-    """Return rows, shape (n_frames, width), at the moments of another rate [Hz], interpolated."""
-    count = len(chosen_rows(len(values), source_fps, target_fps))
-    place = np.minimum(np.arange(count) * source_fps / target_fps, len(values) - 1)
-    rows = np.arange(len(values))
-    return np.stack([np.interp(place, rows, column) for column in values.T], axis=1)

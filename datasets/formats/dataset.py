@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +22,8 @@ from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.columns import NUMERIC, PICTURES
+from gaploop.datasets.columns import IMAGES, NUMERIC, PICTURES
 from gaploop.datasets.episodes_table import gap_row
-from gaploop.datasets.formats.foreign import (
-    About,
-    ForeignRecording,
-    Recording,
-    not_finite_row,
-)
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -42,6 +36,70 @@ from gaploop.datasets.video import (
     encode,
     verify,
 )
+
+
+@dataclass(frozen=True)
+class About:
+    """What is the same for all episodes that are written.
+
+    Attributes:
+        features: LeRobot's feature table, without the columns that LeRobot makes itself; numbers
+            are vectors, pictures have shape (height, width, 3).
+    """
+
+    fps: float
+    robot_type: str
+    features: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Features that hold numbers, in order."""
+        return tuple(n for n, f in self.features.items() if f["dtype"] not in PICTURES)
+
+    @property
+    def pictures(self) -> dict[str, str]:
+        """Features that hold pictures, in order, each with the camera's short name."""
+        found = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
+        return {n: n.removeprefix(IMAGES) for n in found}
+
+    def size(self, feature: str) -> tuple[int, int]:
+        """Return height and width of a camera's pictures [pixels]."""
+        height, width, _ = self.features[feature]["shape"]
+        return int(height), int(width)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One episode on its way from one layout to another.
+
+    Attributes:
+        columns: feature to values, one row per frame, shape (n,) or (n, width).
+        pictures: feature to its pictures, decoded one at a time.
+        row: the gap columns of `meta/episodes`; empty without any.
+        telemetry: the file of its control-rate record.
+    """
+
+    task: str
+    length: int
+    columns: Mapping[str, NDArray[Any]]
+    pictures: Mapping[str, Images]
+    row: Mapping[str, Any]
+    telemetry: bytes | None = None
+
+    @property
+    def uid(self) -> str:
+        """The take's uid; "" without gap columns."""
+        return str(self.row.get("gap_uid", ""))
+
+
+@dataclass(frozen=True)
+class EpisodeStream:
+    """Episodes to write, `count` of them; `notes` say what was left out or decided."""
+
+    about: About
+    count: int
+    episodes: Callable[[], Iterator[Recording]]
+    notes: tuple[str, ...] = ()
 
 
 def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
@@ -70,6 +128,13 @@ def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
             f"{info.root} has no feature action. Nothing to export. Check it with: gaploop check."
         )
     return About(info.fps, info.robot_type, features), tuple(notes)
+
+
+def not_finite_row(values: NDArray[Any]) -> int | None:
+    """Return the first row with NaN or infinity, None where there is none; shape (n, …)."""
+    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
+        return None
+    return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
 
 
 def recordings(
@@ -124,7 +189,7 @@ LOSSLESS: Final[Encoding] = ("libx264rgb", {**_X264, "qp": "0"}, "rgb24")
 
 
 def write_dataset(
-    incoming: ForeignRecording,
+    incoming: EpisodeStream,
     target: Path,
     on_episode: Callable[[], None] = lambda: None,
     *,

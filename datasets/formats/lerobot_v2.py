@@ -41,8 +41,7 @@ from gaploop.core.messages import Image
 from gaploop.core.paths import inside, plain_name, refuse_links_out
 from gaploop.datasets import columns, layout, staging, v3_files, video
 from gaploop.datasets.check.frames import matrix, numeric_features
-from gaploop.datasets.formats.dataset import exported_features, recordings
-from gaploop.datasets.formats.foreign import About
+from gaploop.datasets.formats.dataset import About, exported_features, recordings
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures, video_of

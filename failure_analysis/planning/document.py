@@ -109,43 +109,12 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
     ]
     todo = "; ".join(said) or "nothing yet: no cause stands out that could be fixed"
     answers = [("What to do", todo[0].upper() + todo[1:] + ".")]
-    return [*answers, ("Cost", cost)] if (cost := _cost(plan)) else answers
-
-
-def _cost(plan: Plan) -> str:
-    """Return what the takes cost and bring, in a sentence; "" for a plan without takes."""
-    costs = []
-    if plan.hours is not None and plan.hours.value >= 1:
-        costs.append(f"{_span(plan.hours)} hours of recording")
-    elif plan.hours is not None:
-        now, low, high = (
-            round(60 * v) for v in (plan.hours.value, plan.hours.low, plan.hours.high)
-        )
-        costs.append(f"{now} [{low}, {high}] minutes of recording")
-    elif plan.minutes:
-        costs.append(f"about {plan.minutes:.0f} minutes of recording")
-    if plan.cost is not None:
-        costs.append(f"{_span(plan.cost)} {plan.currency}".rstrip())
-    if plan.gain_points is not None:
-        of = f" of {plan.gain_of}" if plan.gain_of else ""
-        costs.append(f"expected gain {_span(plan.gain_points)} points{of}")
-    said = "; ".join(costs) if plan.takes else ""
-    return said[0].upper() + said[1:] + "." if said else ""
-
-
-def _span(value: Estimate) -> str:
-    return f"{value.value:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    return [*answers, ("Cost", headline(plan))] if plan.takes else answers
 
 
 def plan_section(plan: Plan) -> Section:
     """Return the section on what to do: what to collect, and what to do instead."""
     typed = [line for item in plan.items for line in item.commands]
-    if plan.takes:
-        lead = f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
-    elif typed:
-        lead = "Don't collect yet: the commands below bring more per operator's hour."
-    else:
-        lead = "Don't collect: nothing that demonstrations would fix stands out."
     rows = []
     for item in plan.items:
         fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
@@ -170,10 +139,10 @@ def plan_section(plan: Plan) -> Section:
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:
             blocks.append(more(title, [command("\n".join(lines))]))
-    blocks += [text(sentence) for sentence in (_cost(plan), plan.stop) if sentence]
+    blocks += [text(plan.stop)] if plan.stop else []
     if plan.notes:
         blocks.append(more("Know before", [notice(note) for note in plan.notes]))
-    return section("What to do and what it costs", lead, blocks)
+    return section("What to do and what it costs", headline(plan), blocks)
 
 
 def prospect_figure(planned: PlanResult) -> Any:

@@ -101,7 +101,6 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("e", "note", "", "write a note; Esc or Enter leaves it", _LOOK),
     Key("/", "search", "", "search; Esc leaves it", _LOOK),
     Key("v", "disagreements", "", "only takes on which people disagree, or all again", _LOOK),
-    Key("y", "agreement", "", "how far people agree", _LOOK),
     Key("?", "help", "", "this help", _LOOK),
 )
 

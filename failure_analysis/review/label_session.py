@@ -21,7 +21,7 @@ from gaploop.core import labels
 from gaploop.core.errors import GaploopError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.agreement import Agreement, agreement, main_word
+from gaploop.datasets.labels.agreement import main_word
 from gaploop.datasets.labels.store import LabelStore, repeats
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis, suggested_labels
@@ -449,11 +449,6 @@ class LabelSession:
         steps = [b - a for a, b in itertools.pairwise(times) if b - a < PAUSE_S]
         rate_per_min = 60 * len(steps) / sum(steps) if steps and sum(steps) > 0 else 0.0
         return Progress(done, done + sum(take.needs for take in takes), rate_per_min)
-
-    def agreement(self) -> list[Agreement]:
-        """Return how far people agree, over the takes whose labels may be seen by all."""
-        uids = [e.info.uid for e in self.store.episodes if self.view.revealed(e.info.uid)]
-        return agreement(self.store.events, uids)
 
     def close(self) -> list[LabelEvent]:
         """Write what waits and return what couldn't be written."""

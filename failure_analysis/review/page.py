@@ -18,7 +18,7 @@ from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outco
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key
-from gaploop.failure_analysis.review.label_session import STEP, LabelSession, Said, TakeStatement
+from gaploop.failure_analysis.review.label_session import STEP, Said, TakeStatement
 from gaploop.failure_analysis.review.site import ReviewSite
 from gaploop.failure_analysis.review.takes import Prepared
 from gaploop.failure_analysis.station import words
@@ -113,61 +113,6 @@ class KeyHelp:
                                 TextElement(tag="kbd", text=key.cap)
                                 TextElement(tag="span", text=key.label)
         self.box.open()
-
-
-class AgreementTable:
-    """Kappa and raw agreement, over the takes whose labels the labeller may see."""
-
-    def __init__(self, session: LabelSession) -> None:
-        self._session = session
-        self.box = ui.dialog()
-        with self.box:
-            self._card = ui.card().classes("sheet")
-
-    def open(self) -> None:
-        """Compute it and show it."""
-        self._card.clear()
-        with self._card:
-            TextElement(tag="h3", text="How far people agree")
-            TextElement(tag="p", text="Comparing people's labels …").classes("quiet")
-        self.box.open()
-        background_tasks.create(self._fill())
-
-    async def _fill(self) -> None:
-        found = await run.io_bound(self._session.agreement)
-        self._card.clear()
-        with self._card:
-            TextElement(tag="h3", text="How far people agree")
-            if not found:
-                TextElement(tag="p", text="Nobody to compare: it takes two people's labels.")
-                return
-            rows = []
-            for one in (a for a in found if a.takes):
-                low, high = one.raw_interval
-                below, above = one.kappa_interval
-                kappa = f"{one.kappa:.2f} [{below:.2f}, {above:.2f}]"
-                rows.append(
-                    {
-                        "id": f"{one.field} {one.authors}",
-                        "field": words(one.field),
-                        "people": ", ".join(one.authors),
-                        "takes": str(one.takes),
-                        "raw": f"{one.raw:.0%} [{low:.0%}, {high:.0%}]",
-                        "kappa": "always one value" if math.isnan(one.kappa) else kappa,
-                    }
-                )
-            ui.table(columns=_COLUMNS, rows=rows, row_key="id").props("flat dense")
-            TextElement(
-                tag="p",
-                text="In brackets 95 % intervals. Kappa: 1 is full agreement, 0 is chance. Only "
-                "takes that you have labelled count, unless others' labels are shown.",
-            ).classes("quiet")
-
-
-_HEADS = {"field": "", "people": "people", "takes": "takes", "raw": "agree", "kappa": "kappa"}
-_COLUMNS = [
-    {"name": name, "label": label, "field": name, "align": "left"} for name, label in _HEADS.items()
-]
 
 
 LEAST_SHARE: Final = 0.05
@@ -407,7 +352,6 @@ class ReviewPage:
                 self._player = TakePlayer(self.press)
             self._panel = TakePanel(self._site, self._do, self._noted)
             self._help = KeyHelp()
-            self._agreement = AgreementTable(self._session)
         self._choose(Filter())
         site.pages.append(self._changed)
         site.ahead = self._ahead
@@ -487,9 +431,8 @@ class ReviewPage:
 
     def press(self, name: str) -> None:
         """Do what a key does, named as browsers name it, such as "m" or "Enter"."""
-        dialog = self._help.box if self._help.box.value else self._agreement.box
-        if dialog.value:
-            dialog.close()
+        if self._help.box.value:
+            self._help.box.close()
         elif name in BY_KEY:
             self._do(BY_KEY[name])
 
@@ -519,10 +462,9 @@ class ReviewPage:
             "note": lambda: self._panel.note.run_method("focus"),
             "search": lambda: self._search.run_method("focus"),
             "disagreements": self._toggle_disagreements,
-            "agreement": self._agreement.open,
             "help": self._help.open,
         }
-        if self._uid or key.action in ("search", "help", "disagreements", "agreement", "undo"):
+        if self._uid or key.action in ("search", "help", "disagreements", "undo"):
             page_wide[key.action]()
 
     def _noted(self, note: str) -> None:

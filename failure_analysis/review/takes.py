@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import av
+import numpy as np
 
 from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import read_header, read_take, take_folders
-from gaploop.core.messages import Image
 from gaploop.core.paths import inside
 from gaploop.core.station import StationScene
 from gaploop.core.take import Take
@@ -35,7 +33,13 @@ from gaploop.datasets.labels.store import LabelStore
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import TICKS_PER_FRAME, VideoWriter, open_video
+from gaploop.datasets.video import (
+    DamagedVideoError,
+    VideoWriter,
+    encode,
+    open_video,
+    shown_frames,
+)
 from gaploop.failure_analysis.review.signals import curves, options
 from gaploop.failure_analysis.views.joints import in_units, units_of
 from gaploop.sim.recolour import THE_CELLS, recoloured_take
@@ -200,32 +204,20 @@ def make_playable(picture: CameraVideo, target: Path) -> None:
         with contextlib.suppress(UnusableInputError), VideoWriter(target, picture.fps) as writer:
             writer.append_part(picture.path, picture.start_s, frames)
             return
-    rate = Fraction(picture.fps).limit_denominator(1001)
     options = {"crf": "18", "g": "10", "bf": "0", "preset": "veryfast"}
-    images = itertools.islice(_decoded(picture), frames)
-    first = next(images, None)
-    if first is None:
+    encoding = "libx264", options, SUBSAMPLED
+    if not encode(_decoded(picture, frames), target, picture.fps, encoding):
         raise UnusableInputError(f"{picture.path} can't be decoded. Restore it from a copy.")
-    with av.open(str(target), "w", format="mp4", options={"movflags": "faststart"}) as written:
-        out: Any = written.add_stream("libx264", rate=rate, options=options)
-        out.height, out.width = (n - n % 2 for n in first.shape[:2])
-        out.pix_fmt = SUBSAMPLED
-        out.codec_context.time_base = 1 / (rate * TICKS_PER_FRAME)
-        for n, image in enumerate(itertools.chain([first], images)):
-            frame = av.VideoFrame.from_ndarray(image[: out.height, : out.width], format="rgb24")
-            frame.pts, frame.time_base = n * TICKS_PER_FRAME, out.codec_context.time_base
-            written.mux(out.encode(frame))
-        written.mux(out.encode(None))
 
 
-def _decoded(picture: CameraVideo) -> Iterator[Image]:
-    """Yield pictures from the first one on, up to where the file may be torn."""
-    with open_video(picture.path) as container, contextlib.suppress(av.FFmpegError):
-        stream = container.streams.video[0]
-        container.seek(max(0, int(picture.start_s / stream.time_base)), stream=stream)
-        for frame in container.decode(stream):
-            if frame.time is None or frame.time >= picture.start_s - 0.5 / picture.fps:
-                yield frame.to_ndarray(format="rgb24")
+def _decoded(picture: CameraVideo, frames: int) -> Iterator[av.VideoFrame]:
+    """Yield pictures of even sizes from the first one on, up to where the file may be torn."""
+    with open_video(picture.path) as container, contextlib.suppress(DamagedVideoError):
+        for frame in shown_frames(picture.path, container, picture.start_s, frames, picture.fps):
+            image = frame.to_ndarray(format="rgb24")
+            height, width = (n - n % 2 for n in image.shape[:2])
+            even = np.ascontiguousarray(image[:height, :width])
+            yield av.VideoFrame.from_ndarray(even, format="rgb24")
 
 
 MOST_TAKES: Final = 24

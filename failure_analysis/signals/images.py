@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -72,29 +71,6 @@ def camera_age_s(view: TakeView) -> float:
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()
             if len(a) and np.isfinite(a).any()]  # fmt: skip
     return float(max(ages)) if ages else np.nan
-
-
-def _percentile(values: FloatArray, q: float) -> float:
-    seen = values[np.isfinite(values)]
-    return float(np.percentile(seen, q)) if len(seen) else np.nan
-
-
-@signal("rad", "policy", 0.003, "successive plans differ by {value} rms")
-def chunk_disagreement_rad(view: TakeView) -> float:
-    """Median rms difference of overlapping consecutive action chunks, over arm joints and steps.
-
-    After the temporal consistency of Agia et al. 2024 (arXiv:2410.04640).
-    """
-    return _percentile(known(view.policy).disagreement_rad, 50)
-
-
-@signal("", "policy", 0.1, "the policy's features stand {value} spreads from its training data")
-def feature_mahalanobis(view: TakeView) -> float:
-    """95th percentile of the Mahalanobis distance in the policy's own encoder (Lee et al. 2018).
-
-    Divided by the root of the number of features: about 1 on training data.
-    """
-    return _percentile(known(view.policy).mahalanobis, 95)
 
 
 @signal(

@@ -1,19 +1,17 @@
-"""What the policy that drove makes of a take: how sure of its plan, how far from home it is.
+"""What the policy that drove makes of a take's pictures: how unlike its training they are.
 
 Asked through `core.protocols.PolicyProbe`, which whoever loads policies hands in.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray, Image, Observation
 from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
@@ -21,7 +19,6 @@ from gaploop.failure_analysis.views.pictures import squared
 
 EVERY_S: Final = 0.1
 """How often a policy is asked along a take [s]."""
-LEAST_FEATURES: Final = 50
 CELLS: Final = 3
 """A picture is as unfamiliar as the mean of its so many least familiar cells."""
 PATCHES: Final = 1500
@@ -152,142 +149,46 @@ def unfamiliar(where: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class PolicyTrace:
-    """A policy's view along one take, shape (m,), each time that it was asked.
+    """What a policy makes of the cameras along one take.
 
     Attributes:
-        disagreement_rad: rms difference of the arm's joints between what it plans now and what it
-            planned when asked before, over the steps that both cover; NaN at first, for a policy
-            that plans one step, and where its units aren't degrees.
-        mahalanobis: distance of its features from the training data's.
         measures: the signals of its cameras, as `CameraReference.measured` gives them.
     """
 
-    disagreement_rad: FloatArray
-    mahalanobis: FloatArray
     cameras: Mapping[str, CameraTrace] = field(default_factory=dict)
     measures: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FeatureSpace:
-    """Where a policy's features lie on its training data.
-
-    Mahalanobis distance after Lee et al. 2018 (arXiv:1807.03888), with Ledoit and Wolf's shrunk
-    covariance, divided by the square root of the number of features: about 1 on the training data.
-
-    Attributes:
-        mean: shape (d,).
-        whitener: turns centred features into uncorrelated ones of unit spread, shape (d, d).
-    """
-
-    mean: FloatArray
-    whitener: FloatArray
-
-    @classmethod
-    def fit(cls, features: FloatArray) -> FeatureSpace:
-        """Fit to training features, shape (n, d).
-
-        Raises:
-            UnusableInputError: too few of them.
-        """
-        if len(features) < LEAST_FEATURES:
-            raise UnusableInputError(
-                f"{len(features)} observations are too few to say where a policy is at home: give "
-                f"at least {LEAST_FEATURES}, such as two demonstrations."
-            )
-        from sklearn.covariance import LedoitWolf
-
-        fitted = LedoitWolf().fit(features)
-        values, vectors = np.linalg.eigh(fitted.covariance_)
-        whitener = vectors / np.sqrt(np.maximum(values, 1e-12))
-        return cls(np.asarray(fitted.location_, dtype=np.float64), whitener)
-
-    def mahalanobis(self, features: FloatArray) -> FloatArray:
-        """Return the distance of features, shape (m, d), from the training data, shape (m,)."""
-        white = (features - self.mean) @ self.whitener
-        return np.asarray(np.linalg.norm(white, axis=1) / np.sqrt(white.shape[1]))
-
-
-def features_of(takes: Iterable[Take], probe: PolicyProbe) -> FloatArray:
-    """Return a policy's features along takes, such as those it learned from, shape (n, d)."""
-    rows = []
-    for take in takes:
-        probe.reset()
-        rows += [probe.features(seen) for _, seen in observations(take, probe.needs_images)]
-    return np.stack(rows) if rows else np.empty((0, 0))
-
-
 def ask(
-    take: Take,
-    probe: PolicyProbe,
-    space: FeatureSpace | None = None,
-    patches: Mapping[str, PatchSpace | None] | None = None,
+    take: Take, probe: PolicyProbe, patches: Mapping[str, PatchSpace | None]
 ) -> PolicyTrace | None:
     """Ask a policy along a take, every 0.1 s; None for a take without frames.
 
-    `space` says where it is at home; without it the distances are NaN. `patches` say so of the
-    cells of the cameras that are looked at.
+    `patches` say of each camera that is looked at where its cells are at home.
     """
     probe.reset()
-    t_s, plans, features = [], [], []
     sizes: dict[str, tuple[int, int]] = {}
-    pictures: dict[str, list[Image]] = {name: [] for name in patches or ()}
-    cells: dict[str, list[FloatArray]] = {name: [] for name in patches or ()}
-    for time_s, seen in observations(take, probe.needs_images):
-        t_s.append(time_s)
-        plans.append(probe.chunk(seen))
-        features.append(probe.features(seen))
-        maps = probe.maps(seen) if patches else {}
+    pictures: dict[str, list[Image]] = {name: [] for name in patches}
+    cells: dict[str, list[FloatArray]] = {name: [] for name in patches}
+    for _, seen in observations(take):
+        maps = probe.maps(seen)
         for name in pictures.keys() & seen.images.keys():
             sizes[name] = (seen.images[name].shape[0], seen.images[name].shape[1])
             pictures[name].append(squared(seen.images[name]))
-            if patches and name in maps and (home := patches[name]) is not None:
+            if name in maps and (home := patches[name]) is not None:
                 cells[name].append(home.distance(maps[name]))
-    if not t_s:
-        return None
-    # How much each plan differs from the one before, where units tell an angle.
-    disagreement: FloatArray = np.full(len(plans), np.nan)
-    if take.info.units.startswith("deg"):
-        arm = [i for i, name in enumerate(take.info.joint_names) if "gripper" not in name]
-        steps = np.rint(np.diff(t_s) * take.info.fps).astype(int)
-        pairs = zip(plans[1:], plans[:-1], steps, strict=True)
-        rms = [overlap_rms(now[:, arm], before[:, arm], int(step)) for now, before, step in pairs]
-        disagreement = np.deg2rad([np.nan, *rms])
-    nothing = np.full(len(t_s), np.nan)
-    stacked = np.stack(features)
-    return PolicyTrace(
-        disagreement,
-        space.mahalanobis(stacked) if space is not None else nothing,
-        {n: CameraTrace.of(sizes[n], shown, cells[n]) for n, shown in pictures.items() if shown},
-    )
+    shown = {n: CameraTrace.of(sizes[n], held, cells[n]) for n, held in pictures.items() if held}
+    return PolicyTrace(shown) if shown else None
 
 
-def observations(take: Take, images: bool) -> Iterator[tuple[float, Observation]]:
-    """Yield time [s] and observation every 0.1 s of a take."""
-    frames = take.frames
+def observations(take: Take) -> Iterator[tuple[float, Observation]]:
+    """Yield time [s] and observation every 0.1 s of a take with pictures."""
+    frames, scene, names = take.frames, take.frames.environment_state, sorted(take.cameras)
     step = max(1, round(EVERY_S * take.info.fps))
-    names = sorted(take.cameras) if images else []
-    pictures: Iterator[tuple[Image, ...]] = zip(
-        *(take.cameras[name]() for name in names), strict=False
-    )
-    if not names:
-        pictures = itertools.repeat((), len(frames))
-    scene = frames.environment_state
-    for place, shown in enumerate(pictures):
+    for place, shown in enumerate(zip(*(take.cameras[name]() for name in names), strict=False)):
         if place >= len(frames):
             return
         if place % step == 0:
             tracked = scene[place] if scene.ndim == 2 and scene.shape[1] else None
             seen: Mapping[str, Image] = dict(zip(names, shown, strict=True))
             yield float(frames.t_s[place]), Observation(frames.state[place], tracked, seen)
-
-
-def overlap_rms(now: FloatArray, before: FloatArray, steps: int) -> float:
-    """Return the rms difference of two plans made `steps` policy frames apart; NaN if disjoint.
-
-    Each of shape (h, n).
-    """
-    shared = min(len(before) - steps, len(now))
-    if shared < 1:
-        return float("nan")
-    return float(np.sqrt(np.mean((now[:shared] - before[steps : steps + shared]) ** 2)))

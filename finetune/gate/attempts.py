@@ -292,22 +292,30 @@ SAFETY_TRIP: Final = "safety trip"
 
 @contextmanager
 def cell_attempts(
-    policies: Mapping[str, Path], tasks: Sequence[SuiteTask]
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask], policy_format: str = ""
 ) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
     """Yield what tries policies on tasks in simulation, one attempt at a time.
 
     Args:
         policies: side to the folder of its policy.
+        policy_format: how both compute, as of `load_policy`, on the best device there is.
 
     Raises:
-        UnusableInputError: no such policy, task, gap or check; said before anything is tried.
+        UnusableInputError: no such policy, format, task, gap or check; said before the first.
     """
     with ExitStack() as stack:
         loaded, tries = dict[str, ActPolicy](), list[Try]()
         if not all(task.env for task in tasks):
-            loaded = {side: load_policy(path) for side, path in policies.items()}
+            loaded = {
+                side: load_policy(path, device="auto", format=policy_format)
+                for side, path in policies.items()
+            }
         for task in tasks:
-            make = _world_tries(task, policies) if task.env else _cell_tries(task, loaded)
+            make = (
+                _world_tries(task, policies, policy_format)
+                if task.env
+                else _cell_tries(task, loaded)
+            )
             tries.append(stack.enter_context(make))
         yield lambda stage, attempt: replace(tries[attempt.task](attempt), stage=stage)
 
@@ -336,7 +344,9 @@ def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Tr
 
 
 @contextmanager
-def _world_tries(task: SuiteTask, policies: Mapping[str, Path]) -> Iterator[Try]:
+def _world_tries(
+    task: SuiteTask, policies: Mapping[str, Path], policy_format: str = ""
+) -> Iterator[Try]:
     """Yield what makes an attempt at a task of anybody's simulation, which judges it itself."""
     from gaploop.finetune.lerobot_gym import Driver
     from gaploop.sim.lerobot_worlds import config_of
@@ -350,7 +360,8 @@ def _world_tries(task: SuiteTask, policies: Mapping[str, Path]) -> Iterator[Try]
     roles = said.pop("roles", None)
     config = config_of(said, f"env of task '{task.name}'")
     spec = WorldSpec(task.gaps, task.gap_seed, task.conditions, Path(roles) if roles else None)
-    drivers = {side: Driver(path) for side, path in policies.items()}
+    how = {"device": "auto", "format": policy_format}
+    drivers = {side: Driver(path, how) for side, path in policies.items()}
     with ExitStack() as stack:
         made = dict[str, Any]()
         for side, driver in drivers.items() or {"": Driver("demonstrator")}.items():

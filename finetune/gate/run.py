@@ -100,6 +100,7 @@ class Gate:
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
+        format: how policies compute in the cell, as of `load_policy`.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
 
@@ -110,6 +111,7 @@ class Gate:
     recorded: Replay | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
+    format: str = ""
 
     @property
     def domain(self) -> Domain | None:
@@ -282,7 +284,7 @@ def _contested(
             if attempt is None:
                 from gaploop.finetune.gate.attempts import cell_attempts  # here: torch
 
-                attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
+                attempt = stack.enter_context(cell_attempts(gate.policies, tasks, gate.format))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))

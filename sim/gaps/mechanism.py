@@ -165,6 +165,7 @@ class ModelApplier:
 
     lacks: ClassVar[str] = "only the embedded cell has that"
     criterion: Any
+    camera_delay_s: float
 
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None

@@ -282,6 +282,20 @@ class _TornFrames(Mechanism):
             return picture + shot.rng.normal(0.0, p["pixel_noise"], picture.shape)
 
 
+class _CameraDelay(Mechanism):
+    # Exposure, USB, decoding: 30 to 100 ms in practice. Held out: what tells causes apart was
+    # fitted before there was such a gap.
+    dimension, name, held_out = G.SENSOR_NOISE, "camera_delay", True
+    at_full = "pictures 0.2 s late"
+    parameters = (Parameter("delay_s", "s", 0.0, 2.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"delay_s": 0.2 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.camera_delay_s += p["delay_s"]
+
+
 class _CoarseEncoder(Mechanism):
     dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
     at_full = "encoder steps of 3.2 deg"
@@ -691,7 +705,7 @@ class _Alignment(Mechanism):
 MECHANISMS: tuple[Mechanism, ...] = (
     _Slippery(), _Soft(), _Sticky(),
     _Exposure(), _ColourCast(), _Blur(), _Lens(),
-    _EncoderDrift(), _StaleReads(), _TornFrames(), _CoarseEncoder(),
+    _EncoderDrift(), _StaleReads(), _TornFrames(), _CameraDelay(), _CoarseEncoder(),
     _Size(), _Elongated(), _Tall(), _Round(),
     _Similar(), _Clutter(), _Occluder(),
     _Nudge(), _ReachIn(), _TakeAway(),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +39,7 @@ def test_diagnose_needs_no_outcome(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "No episode has an outcome" in said
     page = (tmp_path / "set_diagnosis/curves.html").read_text()
     assert "lift stands off its command" in page
-    [drawn] = re.findall("<svg.*?</svg>", page)
-    lines = ElementTree.fromstring(drawn).findall("polyline")
-    assert len(lines) == 2  # command and reading
+    assert page.count("data:image/png") == 1  # command and reading
     assert main(["diagnose", str(root), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["absolute"]
     assert answer["sentences"][0]["kind"] == "offset"

@@ -11,26 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import damage
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.fix import FixOptions, plan
-from gaploop.datasets.formats.foreign import ImportSettings
-from gaploop.datasets.formats.layouts import LAYOUTS
 from gaploop.datasets.formats.lerobot_v2 import export_v21
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
-
-KNOWN = ImportSettings(fps=20.0, units="rad", task="push")
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +248,6 @@ def test_an_archive_is_not_unpacked_beyond_bounds(
         archive.writestr("more/zarr.json", " " * 100_001)
     for read in (
         read_telemetry,
-        lambda p: LAYOUTS["diffusion_policy"][1](p, KNOWN),
         lambda p: list(scan([(p.name, p)])),
     ):
         with pytest.raises(UnusableInputError, match=r"zarr.json .*unpacks to 0 MiB"):
@@ -273,47 +266,6 @@ def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
             archive.writestr(name, content)
     with pytest.raises(UnusableInputError, match=r"t_s declares the shape"):
         read_telemetry(path)
-
-
-@pytest.mark.parametrize("place", ["filters", "compressor"])
-def test_a_replay_buffer_is_never_unpickled(tmp_path: Path, place: str) -> None:
-    """Zarr knows a codec that unpickles; the folder names it."""
-    marker, path = tmp_path / "ran", tmp_path / "x.zarr"
-    root = zarr.open_group(path, mode="w", zarr_format=2)
-    root.create_group("meta").create_array("episode_ends", data=np.array([2]))
-    root.create_group("data").create_array("action", data=np.zeros((2, 2)))
-    for array in (path / "meta" / "episode_ends", path / "data" / "action"):
-        known = json.loads((array / ".zarray").read_text()) | {"filters": None, "compressor": None}
-        codec = {"id": "pickle", "protocol": 5}
-        known[place] = [codec] if place == "filters" else codec
-        (array / ".zarray").write_text(json.dumps(known))
-        for chunk in (p for p in array.iterdir() if p.name[0] != "."):
-            chunk.write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
-    with pytest.raises(UnusableInputError, match=r"x\.zarr"):
-        list(LAYOUTS["diffusion_policy"][1](path, KNOWN).episodes())
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("kind", ["link", "raw", "view"])
-def test_hdf5_does_not_lead_into_other_files(tmp_path: Path, kind: str) -> None:
-    """HDF5 follows links, raw data and views into other files unasked."""
-    folder = tmp_path / "aloha"
-    folder.mkdir()
-    secret = tmp_path / "secret.hdf5"
-    with h5py.File(secret, "w") as file:
-        file["x"] = np.ones((4, 3))
-    with h5py.File(folder / "episode_0.hdf5", "w") as file:
-        file["observations/qpos"] = np.ones((4, 3))
-        if kind == "link":
-            file["action"] = h5py.ExternalLink(str(secret), "/x")
-        elif kind == "raw":
-            file.create_dataset("action", (4, 3), "f8", external=[(str(secret), 0, 96)])
-        else:
-            layout = h5py.VirtualLayout((4, 3), "f8")
-            layout[:] = h5py.VirtualSource(str(secret), "x", (4, 3))
-            file.create_virtual_dataset("action", layout)
-    with pytest.raises(UnusableInputError, match=r"/action (leads to|is read from) .* another"):
-        list(LAYOUTS["aloha"][1](folder, KNOWN).episodes())
 
 
 def test_a_table_that_claims_more_rows_than_it_can_hold_is_refused_at_once(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 from damage import change, episode_files, info, set_info
 
@@ -129,27 +127,6 @@ def test_editing_writes_nothing_outside_the_new_dataset(
     told = refused("edit", "keep", dataset, "--episodes=[0]", f"--output_dir={home / 'new'}")
     assert "gap_uid '../../precious' is a path" in told
     assert files(home) == before
-
-
-@pytest.mark.parametrize("kind", ["link", "raw", "view"])
-def test_an_hdf5_file_opens_no_other(home: Path, kind: str, refused: Refused) -> None:
-    """HDF5 follows links, views and rows kept elsewhere into any file of this computer."""
-    source, other = home / "x.hdf5", home / "other.hdf5"
-    with h5py.File(source, "w") as file:
-        file["data/demo_0/actions"] = np.zeros((4, 2), np.float32)
-        file["data/demo_0/obs/qpos"] = np.zeros((4, 2), np.float32)
-        if kind == "link":
-            file["data/demo_0/states"] = h5py.ExternalLink(str(other), "/secret")
-        elif kind == "raw":
-            rows = [(str(home / "precious" / "thesis.txt"), 0, 8)]
-            file["data/demo_0"].create_dataset("states", (8,), "uint8", external=rows)
-        else:
-            view = h5py.VirtualLayout((4,), "uint8")
-            view[:] = h5py.VirtualSource(str(other), "/secret", (4,), "uint8")
-            file["data/demo_0"].create_virtual_dataset("states", view)
-    told = refused("convert", source, f"--output_dir={home / 'new'}")
-    assert "/data/demo_0/states" in told
-    assert "another file: not opened" in told
 
 
 @pytest.mark.parametrize("name", ["uid", "camera"])

@@ -58,16 +58,8 @@ def attempt(seed: int, top: Image = TOP, wrist: Image = WRIST) -> Take:
 class Eye:
     """A policy whose encoder sees the mean colour and contrast of each of 12 by 12 cells."""
 
-    needs_images = True
-
     def reset(self) -> None:
         """Nothing is remembered."""
-
-    def features(self, observation: Observation) -> FloatArray:
-        return observation.state[:5]
-
-    def chunk(self, observation: Observation) -> FloatArray:
-        return np.zeros((20, len(observation.state)))
 
     def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
         return {name: [self.cells(image)] for name, image in observation.images.items()}
@@ -86,7 +78,7 @@ def usual() -> CameraReference:
 
 
 def asked(usual: CameraReference, made: Take) -> PolicyTrace:
-    trace = ask(made, Eye(), None, usual.patches)
+    trace = ask(made, Eye(), usual.patches)
     assert trace is not None
     return trace
 
@@ -162,11 +154,7 @@ def test_a_reference_is_small_and_comes_back_as_it_was(
         CameraReference.load(tmp_path / "cameras.npz")
 
 
-def test_a_policy_that_looks_at_nothing_has_no_reference() -> None:
-    class Blind(Eye):
-        needs_images = False
-
-    assert CameraReference.build([attempt(k) for k in range(6)], "training", Blind()) is None
+def test_takes_without_pictures_are_no_reference() -> None:
     assert CameraReference.build([take(seed=k) for k in range(6)], "training", Eye()) is None
 
 
@@ -174,9 +162,7 @@ def test_a_diagnosis_has_it_as_evidence_in_numbers_and_on_the_page(usual: Camera
     new = TOP.copy()
     new[20:50, 130:160] = (30, 230, 60)
     failed = [attempt(k, top=new) for k in range(460, 463)]
-    found = diagnose(
-        failed, ask_policy=lambda made: ask(made, Eye(), None, usual.patches), cameras=usual
-    )
+    found = diagnose(failed, ask_policy=lambda made: ask(made, Eye(), usual.patches), cameras=usual)
     for one in found.takes:
         assert any(e.signal == "view_unfamiliar" for e in one.evidence)
     told = found.summary["cameras"]["cameras"]["top"]

@@ -10,18 +10,15 @@ from typing import Any
 
 import pytest
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.cohort import cohort_lines, cohort_of_takes
 from gaploop.failure_analysis.trials import (
     NOMINAL,
     OTHER,
-    Columns,
     Trials,
     attempted,
     gathered,
-    read_trials,
     trials_of,
 )
 from gaploop.scripts.cli import main
@@ -123,41 +120,6 @@ def test_no_judged_take_is_said(tmp_path: Path) -> None:
     path.write_text(json.dumps(cohort_of_takes([attempt(0, True)]).to_json(), allow_nan=False))
 
 
-CSV = """robot,light,won,n
-left,nominal,18,20
-left,dim,9,20
-right,nominal,17,20
-right,dim,8,20
-"""
-
-
-def test_a_table_of_counts_reads_with_its_own_column_names(tmp_path: Path) -> None:
-    path = tmp_path / "trials.csv"
-    path.write_text(CSV)
-    made = read_trials(path, Columns("won", "n", cluster="robot"))
-    assert sum(r.trials for r in made) == 80
-    assert set(made[0].levels) == {"robot", "light"}
-    assert made[0].cluster == "left"
-    path.write_text("light,ended\ndim,failure\nnominal,success\n")
-    assert [r.successes for r in read_trials(path, Columns("ended", ""))] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "no rows"),
-        ("light,successes,trials\ndim,3,2\n", "3 successes in 2 trials"),
-        ("light,successes,trials\ndim,some,2\n", "row 2"),
-        ("light,won,trials\ndim,1,2\n", "Unknown column 'successes'"),
-    ],
-)
-def test_a_bad_table_is_one_line(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "trials.csv"
-    path.write_text(text)
-    with pytest.raises(UnusableInputError, match=says):
-        read_trials(path)
-
-
 def factors(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     code = main(["diagnose", "--factors", *arguments, "--json"])
     said = capsys.readouterr()
@@ -166,38 +128,17 @@ def factors(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, value
 
 
-def test_the_command_says_what_costs_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "trials.csv"
-    path.write_text(CSV.replace("won,n", "successes,trials"))
-    named = [str(path)]
-    code, found = factors(capsys, *named)
-    assert code == 0
-    worst = found["effects"][0]
-    assert (worst["factor"], worst["level"], worst["verdict"]) == ("light", "dim", "costs")
-    assert worst["difference"]["value"] == pytest.approx(-0.45, abs=0.02)
-    folder = tmp_path / "trials_factors"
-    page = (folder / "factors.html").read_text()
-    assert "light: dim" in page
-    assert "http" not in page
-    assert json.loads((folder / "factors.json").read_text())["effects"][0] == worst
-    assert json.loads((folder / "run.json").read_text())["inputs"][0]["hash"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ([], "--dataset.root"),
-        (["{tmp}/trials.csv", "--sim={tmp}"], "not a table"),
-        (["{tmp}/nowhere.csv"], "nowhere.csv"),
+        (["{tmp}/nowhere"], "nowhere"),
         (["{tmp}"], "holds neither takes nor a dataset"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "trials.csv").write_text("light,successes,trials\ndim,1,2\nnominal,2,2\n")
     assert (
         main(
             [

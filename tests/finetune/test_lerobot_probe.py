@@ -1,4 +1,4 @@
-"""Asking a policy: its own features and plans, and it drives on as if never asked."""
+"""Asking a policy about its pictures: it drives on as if never asked."""
 
 from __future__ import annotations
 
@@ -19,44 +19,24 @@ def base() -> ActPolicy:
     return load_policy("base")
 
 
-def seen(k: int) -> Observation:
-    rng = np.random.default_rng(k)
-    return Observation(
-        rng.uniform(-20, 20, 6), np.array([0.2, 0.2, 0.0, -0.3, 0.2, 1.0, 0.0]) + 0.01 * k, {}
-    )
-
-
-def test_a_probe_tells_the_features_and_the_plan_that_the_policy_drives_by(base: ActPolicy) -> None:
-    asked = LeRobotProbe(base)
-    assert asked.features(seen(0)).shape == (base.bundle.policy.config.dim_model,)
-    assert not asked.needs_images
-    base.reset()
-    base.act(seen(0))
-    assert base.chunk is not None
-    np.testing.assert_allclose(asked.chunk(seen(0)), base.chunk, atol=1e-4)
-    assert not np.allclose(asked.features(seen(1)), asked.features(seen(2)))
-
-
-def test_asking_changes_nothing_about_driving(base: ActPolicy) -> None:
-    asked = LeRobotProbe(base)
-    base.reset()
-    alone = [base.act(seen(k)) for k in range(25)]
-    base.reset()
-    beside = []
-    for k in range(25):
-        asked.features(seen(k + 100))
-        if k == 7:
-            asked.reset()
-        beside.append(base.act(seen(k)))
-    np.testing.assert_array_equal(alone, beside)
-
-
-def test_an_encoder_that_is_not_there_is_named_with_those_that_are(
-    base: ActPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gaploop.finetune.lerobot_probe.ENCODERS", ("nowhere",))
-    with pytest.raises(UnusableInputError, match=r"model\.encoder"):
+def test_a_policy_without_cameras_is_not_asked(base: ActPolicy) -> None:
+    with pytest.raises(UnusableInputError, match="looks at no pictures"):
         LeRobotProbe(base)
+
+
+def test_asking_changes_nothing_about_driving(tiny_policy: Callable[..., Path]) -> None:
+    policy = load_policy(tiny_policy("act"))
+    image = np.full((64, 64, 3), 90, np.uint8)
+    seen = [Observation(np.full(3, float(k)), None, {"overhead": image + k}) for k in range(25)]
+    policy.reset()
+    alone = [policy.act(one) for one in seen]
+    asked = LeRobotProbe(policy)
+    policy.reset()
+    beside = []
+    for one in seen:
+        asked.maps(one)
+        beside.append(policy.act(one))
+    np.testing.assert_allclose(alone, beside)
 
 
 @pytest.mark.parametrize("kind", ["act", "diffusion"])
@@ -82,10 +62,9 @@ def test_what_a_cameras_cells_show_hangs_on_its_own_picture_and_place(
     np.testing.assert_array_equal(layers(grey)[1], plain[1])
 
 
-def test_takes_that_the_policy_cannot_have_driven_are_refused(base: ActPolicy) -> None:
-    without = Observation(np.zeros(6), None, {})
-    with pytest.raises(UnusableInputError, match="environment_state"):
-        LeRobotProbe(base).chunk(without)
-    other = Observation(np.zeros(7), seen(0).environment_state, {})
-    with pytest.raises(UnusableInputError, match=r"state of shape \(6,\)"):
-        LeRobotProbe(base).chunk(other)
+def test_takes_that_the_policy_cannot_have_driven_are_refused(
+    tiny_policy: Callable[..., Path],
+) -> None:
+    asked = LeRobotProbe(load_policy(tiny_policy("act")))
+    with pytest.raises(UnusableInputError, match="overhead"):
+        asked.maps(Observation(np.zeros(3), None, {}))

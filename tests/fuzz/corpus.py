@@ -9,10 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import msgspec
 import numpy as np
-import zarr
 
 import gaploop.failure_analysis
 import gaploop.finetune
@@ -40,7 +38,7 @@ def make(folder: Path) -> Path:
     """Write the corpus into a new folder and return it.
 
     `set` is a dataset of three takes with labels and telemetry, `journal` what it was published
-    from; `foreign` is what other projects write, `link` messages of other machines, `files` the rest.
+    from; `link` messages of other machines, `files` the rest.
     """
     os.environ["GAPLOOP_CONSENTS"] = str(folder / "consents.jsonl")
     journal, root = folder / "journal", folder / "set"
@@ -55,7 +53,6 @@ def make(folder: Path) -> Path:
                 event = labels.LabelEvent(uid, name, value, "ana", "operator")
                 labels.append(journal / "labels.jsonl", event)
     publish(journal, root, "local/set")
-    _foreign(folder / "foreign")
     _texts(folder / "files")
     _messages(folder / "link")
     _policies(folder)
@@ -117,28 +114,6 @@ def _take(journal: Path, frames: int, outcome: Outcome, code: int) -> str:
 
 def _picture(k: int) -> np.ndarray:
     return np.full((SIDE, SIDE, 3), (20 * k % 250, 90, 250 - 7 * k), np.uint8)
-
-
-def _foreign(folder: Path) -> None:
-    """A replay buffer and ALOHA as other projects write them."""
-    folder.mkdir()
-    draw = np.random.default_rng(0)
-    root = zarr.open_group(folder / "pusht.zarr", mode="w", zarr_format=2)
-    data = root.create_group("data")
-    for name, width in (("action", 2), ("state", 5)):
-        data.create_array(name, data=draw.normal(size=(6, width)).astype(np.float32))
-    data.create_array(
-        "img", data=np.stack([_picture(k) for k in range(6)]), chunks=(2, SIDE, SIDE, 3)
-    )
-    root.create_group("meta").create_array("episode_ends", data=np.array([2, 6]))
-
-    (folder / "aloha").mkdir()
-    for k in (0, 1):
-        with h5py.File(folder / f"aloha/episode_{k}.hdf5", "w") as file:
-            file.attrs["sim"] = False
-            for name in ("action", "observations/qpos", "observations/qvel"):
-                file[name] = draw.normal(size=(4 + k, 14))
-            file["observations/images/cam_high"] = np.stack([_picture(i) for i in range(4 + k)])
 
 
 def _policies(folder: Path) -> None:
@@ -264,7 +239,7 @@ seed: 1
 """,
     "spec.yaml": """joints: {shoulder_pan: {name: pan, sign: -1, offset: 3}, gripper: jaw}
 units: {from: deg, to: rad}
-fps: {to: 25, rule: hold}
+fps: 25
 cameras: {wrist: {name: hand, crop: [0, 0, 16, 16], resize: [8, 8]}, overhead: null}
 drop: [gap.sent]
 """,
@@ -276,11 +251,6 @@ drop: [gap.sent]
 {"event": "withdraw", "id": "c-abcdefghij", "at": "2026-02-01T00:00:00+00:00"}
 """,
     "names.json": """{"c-abcdefghij": "Ana"}""",
-    "trials.csv": """lighting,object,successes,trials
-day,cube,8,10
-lamp,cube,3,10
-day,mug,5,10
-""",
     "poses.jsonl": """{"image": "a.png", "q_rad": {"shoulder_pan": 0, "shoulder_lift": 0, "elbow_flex": 0, "wrist_flex": 0, "wrist_roll": 0}}
 {"image": "b.png", "T_base_tcp": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]}
 """,

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -326,43 +325,8 @@ def _entry(name: str, content: bytes, rng: Random) -> bytes:
 _ZARR = ("zarr.json", ".zarray", ".zattrs", ".zgroup")
 
 
-def _hdf5(path: Path, rng: Random) -> None:
-    with h5py.File(path, "a") as file:
-        found: list[str] = []
-        file.visit(found.append)
-        name = rng.choice(found)
-        group = isinstance(file[name], h5py.Group)
-        old = file[name] if not group else None
-        match rng.randrange(7):
-            case 0:
-                del file[name]
-            case 1 if old is not None and old.shape:
-                rows = old[()][: rng.randrange(old.shape[0] + 1)]
-                del file[name]
-                file[name] = rows
-            case 2:
-                del file[name]
-                file[name] = rng.choice((0, "text", b"bytes", [], [1.0], [[float("nan")] * 14] * 4))
-            case 3:
-                del file[name]
-                file[name] = h5py.SoftLink(rng.choice(("/nothing", "/", name)))
-            case 4:
-                del file[name]
-                file[name] = h5py.ExternalLink(f"../{OUTSIDE}/secret.hdf5", "/data")
-            case 5 if old is not None and old.dtype.kind == "f":
-                rows = old[()]
-                rows.flat[rng.randrange(rows.size)] = rng.choice(FLOATS)
-                old[...] = rows
-            case _:
-                holder = file[name] if file[name].attrs else file.get("data", file)
-                key = rng.choice(list(holder.attrs) or ["sim"])
-                holder.attrs[key] = rng.choice(
-                    (0, -1, "x", "{", "[" * DEEP, "null", b"\xff", [1, 2])
-                )
-
-
 _KINDS: dict[str, Callable[[Path, Random], None]] = {
     ".json": _json, ".zarray": _json, ".zattrs": _json, ".zgroup": _json, ".jsonl": _json_lines,
     ".yaml": _yaml, ".csv": _csv, ".data": _words, ".parquet": _parquet, ".arrows": _arrow,
-    ".zip": _zip, ".hdf5": _hdf5,
+    ".zip": _zip,
 }  # fmt: skip

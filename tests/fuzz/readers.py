@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +144,6 @@ def _labels(path: Path) -> object:
     from gaploop.core import labels
 
     return labels.merge(labels.read(path)), labels.current(labels.read(path)), labels.readable(path)
-
-
-def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
-    def read(path: Path) -> object:
-        from gaploop.datasets.formats.foreign import ImportSettings
-        from gaploop.datasets.formats.layouts import LAYOUTS, guess
-
-        guess(path)
-        settings = ImportSettings(**{"fps": 50.0, "units": "rad", "task": "x", **known})
-        incoming = LAYOUTS[layout][1](path, settings)
-        for episode in incoming.episodes():
-            for pictures in episode.pictures.values():
-                for _ in islice(pictures(), 3):
-                    pass
-        return incoming.count
-
-    return read
 
 
 def _register(path: Path) -> object:
@@ -306,11 +288,6 @@ FILES = (
     Reader("names", "files/names.json", _names),
     Reader("outcomes", "files/outcomes.csv", _outcomes),
     Reader(
-        "trials",
-        "files/trials.csv",
-        _loaded("gaploop.failure_analysis.trials", "read_trials"),
-    ),
-    Reader(
         "truth",
         "files/truth.jsonl",
         _loaded("benchmarks.corpus.scores", "read_truth"),
@@ -358,8 +335,6 @@ FOLDERS = (
     Reader("take-video", "journal", _journal, ("*/*.mkv",)),
     Reader("take", "journal", _journal, ("**/*.*",)),
     Reader("recover", "journal", _recover, ("*/*.*",), changes=True),
-    Reader("pusht", "foreign/pusht.zarr", _imported("diffusion_policy"), ZARR),
-    Reader("aloha-foreign", "foreign/aloha", _imported("aloha"), ("*.hdf5",)),
 )
 POLICIES = (
     Reader("policy", "policy", _policy, POLICY),

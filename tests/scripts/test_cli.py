@@ -174,7 +174,7 @@ def test_a_former_option_is_taken_once_and_a_dropped_one_says_what_does_it_now(
         (["label", "--episode=3", "--episodes=4"], "Did you mean --episodes"),
         (["plan", "--results=a"], "what came"),
         (["label", "--source=auto"], "is an engineer"),
-        (["convert", "x", "--swap_red_blue"], "colours"),
+        (["convert", "x", "--swap_red_blue"], "port others"),
     ):
         assert cli.main(argv) == 2
         assert says in capsys.readouterr().err

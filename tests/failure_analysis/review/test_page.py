@@ -102,21 +102,6 @@ def test_an_empty_search_result_and_a_bad_query_leave_the_page_usable(
     assert open_labelled(dataset).events == []
 
 
-def test_the_agreement_dialog_tells_what_it_does_while_it_computes(
-    store: LabelStore, tmp_path: Path
-) -> None:
-    """Incident: with many takes the dialog was an empty white box for seconds."""
-    with site_of(store.root, tmp_path) as site:
-
-        def work(page: ReviewPage) -> None:
-            page.press("y")
-            box = page._agreement.box
-            texts = [getattr(e, "text", "") for e in box.descendants()]
-            assert any(text.startswith("Comparing") for text in texts)
-
-        visit(site, work)
-
-
 def test_what_an_episode_shows_by_itself_stands_beside_it(dataset: Path, tmp_path: Path) -> None:
     with site_of(dataset, tmp_path) as site:
         assert site.shows(0) == []
