@@ -261,14 +261,14 @@ def _trained(world: Foreign, folder: Path, n: int) -> str:
     return f"{_rate(shown)} shown; a tiny ACT of 10 steps {_rate(result)}"
 
 
-def _gated(world: Foreign, folder: Path, n: int) -> str:
+def _gated(world: Foreign, folder: Path, _n: int) -> str:
     """Its own policy against one that does nothing: promoted only where it can succeed."""
     suite = folder / "suite.yaml"
     task = {
         "task": "its own", "env": {"gym": world.gym, "kwargs": dict(world.kwargs)},
         "success_check": "script", "min_pass_rate": 0.1,
     }  # fmt: skip
-    rules = {"gain": 0.5, "max_pairs": 4 * n, "baseline_rate": 0.2, "sim_pairs": 4}
+    rules = {"gain": 0.5, "max_pairs": 12, "baseline_rate": 0.2, "sim_pairs": 4}
     suite.write_text(yaml.safe_dump({"name": "foreign", "tasks": [task], "rules": rules}))
     answer = _said(
         "gate", f"--baseline={__name__}:nothing", f"--candidate={_driver(world)}",

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +32,10 @@ from gaploop.finetune.lerobot_demonstrations import Demonstrations
 from gaploop.finetune.lerobot_formats import REFERENCE, format_named
 from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
+from gaploop.sim.roles import find_model, numbers_in
 from gaploop.sim.scene_file import Demonstrator, SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
 from gaploop.sim.world import WorldSpec
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 DEMONSTRATOR: Final = "demonstrator"
 """Names a scene file's own as a policy."""
+WORTHWHILE: Final = 4
+"""Attempts for which another process isn't too much: it takes seconds to begin."""
 EXTRAS: Final = {"gym_pusht": "pusht", "gym_aloha": "aloha", "libero": "libero"}
 """Package of an environment to the extra of LeRobot that installs it."""
 
@@ -58,6 +62,7 @@ def evaluate_gym(
     spec: WorldSpec = NOMINAL_WORLD,
     conditions: Sequence[Mapping[str, Any]] = ({},),
     demonstrations: Demonstrations | None = None,
+    ray: str = "",
     loading: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
@@ -66,8 +71,9 @@ def evaluate_gym(
         policy_path: a LeRobot policy or adapter, a folder or its name on the Hub; or a script's
             module:name, a function from observation to action, or a class of such with get_action.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
-        batch: environments that step side by side, each in a process of its own from 2 on; one
-            alone where anything is injected or a script drives.
+        batch: processes, or environments that step side by side; one alone where an environment
+            doesn't keep to its seeds.
+        ray: address of a Ray cluster that does the work of a world; "" for processes here.
         folder: keeps every rollout as it comes, as for `evaluate`.
         spec: what is injected.
         conditions: settings to try one at a time; what the environment can't have is left out with
@@ -125,9 +131,12 @@ def evaluate_gym(
                 on_rollouts(known)
                 done_seeds = {r.seed for r in known}
                 lacking = [s for s in wanted if s not in done_seeds]
-                for start in range(0, len(lacking), vector.num_envs):
-                    seeds = lacking[start : start + vector.num_envs]
-                    found = driver.attempts(env, vector, seeds, max(lacking) + 1)
+                job = Job(str(policy_path), env, here, task, tuple(lacking), how)
+                if alone and not kept and (batch > 1 or ray) and job.can_be_spread():
+                    parts = run_jobs(_do, job.parts(2 * batch), batch, ray)
+                else:
+                    parts = _here(driver, env, vector, lacking)
+                for seeds, found in parts:
                     done = [
                         Rollout(scene, condition, won, lasted_s, reason)
                         for scene, (won, lasted_s, reason) in zip(seeds, found, strict=True)
@@ -153,6 +162,67 @@ def evaluate_gym(
         base=rollouts[0].condition,
         where=where,
     )
+
+
+type Attempted = tuple[Sequence[int], list[tuple[bool, float, str]]]
+"""Scenes, and of each what `Driver.attempts` returns."""
+
+
+def _here(
+    driver: Driver, env: EnvConfig, vector: Any, lacking: Sequence[int]
+) -> Iterator[Attempted]:
+    """Yield attempts in this process, as many at once as there are environments."""
+    for start in range(0, len(lacking), vector.num_envs):
+        seeds = lacking[start : start + vector.num_envs]
+        yield seeds, driver.attempts(env, vector, seeds, max(lacking) + 1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Scenes of one world, as plain data that can go to another process."""
+
+    policy: str
+    env: EnvConfig
+    spec: WorldSpec
+    task: str
+    seeds: tuple[int, ...]
+    loading: Mapping[str, Any] = field(default_factory=dict)
+
+    def parts(self, count: int) -> list[Job]:
+        """Return the work in so many parts, or fewer."""
+        size = max(WORTHWHILE, -(-len(self.seeds) // count))
+        starts = range(0, len(self.seeds), size)
+        return [replace(self, seeds=self.seeds[i : i + size]) for i in starts]
+
+    def can_be_spread(self) -> bool:
+        """Say whether processes are worth it, and a scene depends on its seed alone.
+
+        Where a new environment begins with the same scene whatever its seed, several would show
+        the same scenes again.
+        """
+        if len(self.seeds) < 2 * WORTHWHILE:
+            return False
+        seen = []
+        for seed in self.seeds[:2]:
+            made = vectors(self.env, NOMINAL_WORLD, raw=True)
+            try:
+                one = made[self.task].envs[0]
+                observation, _ = one.reset(seed=seed)
+                seen.append([value.tobytes() for _, value in numbers_in(observation)])
+                if (data := find_model(one)[1]) is not None:
+                    seen[-1].append(data.qpos.tobytes())
+            finally:
+                for vector in made.values():
+                    vector.close()
+        return seen[0] != seen[1]
+
+
+def _do(job: Job) -> Attempted:
+    """Do a job, in any process."""
+    driver = Driver(job.policy, job.loading)
+    with driver.worlds(job.env, job.spec) as made:
+        parts = list(_here(driver, job.env, made[job.task], job.seeds))
+    return job.seeds, [attempt for _, found in parts for attempt in found]
 
 
 class Driver:

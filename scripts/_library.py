@@ -33,9 +33,10 @@ def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., R
         module = sys.modules[work.__module__]
         nested = {option.rstrip("_"): _plain(value) for option, value in options.items()}
         types = [
-            f"--{group}.type={value['type']}"
+            f"--{group}.{key}={value[key]}"
             for group, value in nested.items()
-            if isinstance(value, dict) and "type" in value
+            for key in (("type", "gym", "scene") if group == "env" else ("type",))
+            if isinstance(value, dict) and key in value
         ]
         config_class = cli.config_class_of(module, name, types)
         positional = cli.positional(module)

@@ -158,8 +158,6 @@ class GymEvaluateConfig(RolloutsOptions):
     dataset: Demonstrated = field(default_factory=Demonstrated)
     n: int = 50
     """Rollouts of each task, under each setting."""
-    workers: int = 2
-    """Environments side by side, each in a process of its own from 2 on."""
 
 
 def run(config: Any) -> int:
@@ -264,7 +262,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                 keep = Demonstrations(config.dataset.root, config.dataset.single_task)
             with _running(config.n * len(varied), folder) as seen, keep as demonstrations:
                 result = evaluate_gym(
-                    policy, config.env, config.n, seed=config.seed, batch=config.workers,
+                    policy, config.env, config.n, seed=config.seed, **_workers(config),
                     folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
                     demonstrations=demonstrations, loading=config.policy.loading(),
                 )  # fmt: skip
@@ -282,6 +280,13 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         tried = {"root": config.policy.path, "id": result.policy}
         write_run(folder, "evaluate", options.jsonable(config), [tried], summary)
     return result, notes
+
+
+def _workers(config: RolloutsOptions) -> dict[str, Any]:
+    """Return processes here, or the address of a Ray cluster."""
+    ray = config.workers if isinstance(config.workers, str) else ""
+    known = {"ray": "auto", "ray:local": "local"}
+    return {"batch": 1 if ray else config.workers, "ray": known.get(ray, ray)}
 
 
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
@@ -302,7 +307,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     # What the cell is made like, in words.
     twin = f"twin {config.env.twin}" if config.env.twin else ""
     drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
-    ray = config.workers if isinstance(config.workers, str) else ""
+    workers = _workers(config)
     device = device_named(config.policy.device)
     log.info("The policy runs on %s, %s.", device, config.policy.format or "fp32")
     with _running(config.n * count, folder) as seen:
@@ -312,12 +317,12 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             **config.env.cell(),
             conditions=varied,
             seed=config.seed,
-            workers=1 if ray else config.workers,
+            workers=workers["batch"],
             max_s=config.max_s,
             base=base,
             folder=folder,
             on_rollouts=seen,
-            ray={"ray": "auto", "ray:local": "local"}.get(ray, ray),
+            ray=workers["ray"],
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
             policy_format=config.policy.format,

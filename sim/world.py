@@ -193,16 +193,17 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         is_preset = all(part in PRESETS for part in ranges.name.split("+"))
         self.drawn = {}
         for key, values in draw(ranges, [self._spec.gap_seed, seed]).items():
-            here = known[key].relative(values, nominal) if is_preset else values
-            if key not in self._left_out:
-                try:
-                    self._appliers((), {}, {key: here})
-                except UnavailableError as error:
-                    if not is_preset:
-                        raise
-                    self._left_out[key] = str(error.__cause__ or error)
-                    logger.info("Not randomised: %s (%s)", key, self._left_out[key])
-            if key not in self._left_out:
+            if key in self._left_out:
+                continue
+            try:
+                here = known[key].relative(values, nominal) if is_preset else dict(values)
+                self._appliers((), {}, {key: here})
+            except UnavailableError as error:
+                if not is_preset:
+                    raise
+                self._left_out[key] = str(error.__cause__ or error)
+                logger.info("Not randomised: %s (%s)", key, self._left_out[key])
+            else:
                 self.drawn[key] = here
 
     def _change(self, on: WorldModel) -> None:
@@ -282,7 +283,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if self._spec.randomise is not None:
             self._draw(seed or 0)
             self._put_in()
-        observation, info = self.env.reset(seed=seed, options=options)
+        edits = self._on.model.edits if self._on else []
+        with edited_models(edits) if edits else nullcontext():  # some make it anew
+            observation, info = self.env.reset(seed=seed, options=options)
         self._won = False
         on, known = self._on, self._survey
         if on is None:

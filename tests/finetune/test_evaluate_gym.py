@@ -20,9 +20,9 @@ from gaploop.finetune.gate.attempts import cell_attempts, check_tasks
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.gate.run import Gate
 from gaploop.finetune.lerobot_demonstrations import Demonstrations
-from gaploop.finetune.lerobot_gym import evaluate_gym
-from gaploop.sim.lerobot_worlds import GymEnvConfig
-from gaploop.sim.world import WorldSpec
+from gaploop.finetune.lerobot_gym import Job, evaluate_gym
+from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
+from gaploop.sim.world import NOMINAL, WorldSpec
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10
 
@@ -169,6 +169,28 @@ def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
     assert frame["action"].shape == frame["observation.state"].shape == (JOINTS,)
     with pytest.raises(UnusableInputError, match="isn't empty"):
         Demonstrations(root)
+
+
+def test_where_scenes_do_not_depend_on_their_seeds_one_process_makes_all_attempts() -> None:
+    """metaworld begins with the same scene whatever the seed: two would count it twice."""
+    even = Job(SCRIPT, GymEnvConfig(gym="gym_even/Even-v0"), NOMINAL, "", tuple(range(20)))
+    assert not even.can_be_spread()
+    scene = Path(__file__).parents[2] / "examples/scene/scene.yaml"
+    some = Job("demonstrator", SceneEnvConfig(scene=scene), NOMINAL, "", tuple(range(20)))
+    assert some.can_be_spread()
+    assert [j.seeds for j in some.parts(3)] == [
+        tuple(range(7)), tuple(range(7, 14)), tuple(range(14, 20)),
+    ]  # fmt: skip
+    assert not replace(some, seeds=(0, 1, 2)).can_be_spread()
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_give_what_one_gives() -> None:
+    scene = Path(__file__).parents[2] / "examples/scene/scene.yaml"
+    env = SceneEnvConfig(scene=scene, episode_length=150)
+    gaps = WorldSpec(gaps={"actuator_response.latency": 0.5})
+    one, two = (evaluate_gym("demonstrator", env, 8, spec=gaps, batch=k) for k in (1, 2))
+    assert sorted(two.outcomes, key=lambda r: r.seed) == list(one.outcomes)
 
 
 def test_a_gate_compares_policies_in_anybodys_simulation() -> None:

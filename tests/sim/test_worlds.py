@@ -103,6 +103,15 @@ class Bench(gym.Env[dict[str, Any], NDArray[Any]]):
         return self._get_obs()["pixels"]
 
 
+class AnewBench(Bench):
+    """As robosuite does: each episode has a model of its own."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.model = mujoco.MjModel.from_xml_string(MJCF)
+        self.data = mujoco.MjData(self.model)
+        return super().reset(seed=seed, options=options)
+
+
 class TorqueBench(Bench):
     motors = False
 
@@ -245,6 +254,12 @@ def test_each_episode_is_drawn_anew_by_its_seed_and_from_what_the_scene_can_have
     assert world.drawn != drawn
     assert (episode(world, 3), world.drawn) == (first, drawn)
     assert episode(Bench()) == plain
+
+
+def test_bodies_are_added_to_a_model_that_is_made_anew() -> None:
+    world = GymWorld(AnewBench, WorldSpec(conditions={"distractors": 2}))
+    assert episode(world) == episode(world)
+    assert world.data.body("gaploop_box1").xpos[2] > 0.0
 
 
 def test_a_larger_object_stands_on_the_table_and_is_touched() -> None:
