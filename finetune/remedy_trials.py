@@ -79,12 +79,12 @@ def try_remedies(
                 say(f"Trying to {offer.remedy} in the twin …")
                 after = _carried_out(folder, typed, type_command)
             except UnusableInputError as error:
-                say(f"{name} couldn't be tried: {error}")
-                continue
-            found[name] = RemedyTrial(
-                (before.successes, before.trials), (after.successes, after.trials)
-            )
-            write_json(folder / "trial.json", asdict(found[name]))
+                found[name] = RemedyTrial((0, 0), (0, 0), str(error))
+            else:
+                found[name] = RemedyTrial(
+                    (before.successes, before.trials), (after.successes, after.trials)
+                )
+                write_json(folder / "trial.json", asdict(found[name]))
             say(f"{name}: {found[name].message}")
     return found
 

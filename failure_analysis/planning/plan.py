@@ -518,7 +518,7 @@ def _notes(
     if ask.about is None:
         return tuple(notes)
     for name, trial in ask.about.tried.items():
-        notes.append(f"To {words(name)} was {trial.message}.")
+        notes.append(f"To {words(name)} was {trial.message.rstrip('.')}.")
     untried = {o.remedy: o for i in items for o in offers(i.dimension, ask.about, ask.image_policy)}
     if untried and not ask.about.tried:
         minutes = 60 * sum(o.machine_hours for o in untried.values())

@@ -289,10 +289,12 @@ class RemedyTrial:
     Attributes:
         before: rollouts that went well, and all of them, with the policy as it was.
         after: the same with what the remedy made of it.
+        failed: why it can't be carried out in the twin; it isn't offered then.
     """
 
     before: tuple[int, int]
     after: tuple[int, int]
+    failed: str = ""
 
     def fixed(self) -> FloatArray:
         """Return draws of the share of the twin's failures that it fixes, (DRAWS,), from -1 to 1.
@@ -308,6 +310,8 @@ class RemedyTrial:
     @property
     def message(self) -> str:
         """What came of it, in words."""
+        if self.failed:
+            return f"tried in the twin, and couldn't be carried out ({self.failed})"
         (won, n), (won_after, n_after) = self.before, self.after
         return f"tried in the twin: {won} of {n} rollouts before, {won_after} of {n_after} after"
 
@@ -423,6 +427,8 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     for remedy in possible:
         machine_h = machine_hours(about, images, recorded.get(remedy))
         trial = about.tried.get(trial_name(remedy, dimension))
+        if trial is not None and trial.failed:
+            continue
         if trial is not None:
             fixed, basis = trial.fixed(), trial.message
         elif (known := fixed_by(remedy, dimension, images)) is not None:

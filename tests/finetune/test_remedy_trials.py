@@ -63,8 +63,9 @@ def test_each_remedy_is_carried_out_and_meets_the_same_scenes(tmp_path: Path) ->
 
 def test_one_that_fails_says_why_and_the_others_are_tried(tmp_path: Path) -> None:
     found, said = trials(Typist({"base": 3, "recalibrated": 17, "finetune": -1}), tmp_path)
-    assert set(found) == {"recalibrate"}
-    assert "resimulate couldn't be tried: gaploop finetune failed: no room left" in said
+    assert not found["recalibrate"].failed
+    assert found["resimulate"].failed == "gaploop finetune failed: no room left"
+    assert any("couldn't be carried out" in line for line in said)
 
 
 def test_after_ctrl_c_only_what_is_missing_is_carried_out(tmp_path: Path) -> None:
