@@ -17,7 +17,8 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo bench test test-all tests-alone test-ros2 fuzz lint types format clean distclean
+.PHONY: help setup machine demo bench test test-all tests-alone test-ros2 test-worlds test-lerobot wheels fuzz lint types \
+    format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (4 to 6 minutes, 7 GB)"
@@ -26,6 +27,9 @@ help:
 	@echo "make test      lint, types and tests"
 	@echo "make test-all  the slow tests too"
 	@echo "make test-ros2 the tests that need ROS 2, in .venv-ros2 over .venv (1 minute, 180 MB)"
+	@echo "make test-lerobot LEROBOT=FOLDER   the tests that use LeRobot, with its source in that folder"
+	@echo "make wheels    gaploop and its plug-ins for LeRobot's own commands, in dist"
+	@echo "make test-worlds  simulations of others, in .venv-worlds over .venv (1 minute, 600 MB)"
 	@echo "make fuzz      10,000 mutated files for each reader (hours); goes on where it stopped"
 	@echo "make lint | types | format | clean | distclean"
 
@@ -71,6 +75,30 @@ test-ros2: setup
 	    ros-kilted-sensor-msgs ros-kilted-trajectory-msgs ros-kilted-rmw-fastrtps-cpp
 	$(ROS2) -m pytest -q tests/teleop/lerobot_ros2
 
+# Another version of LeRobot over the installed one, which keeps what both depend on.
+LEROBOT ?=
+test-lerobot: setup
+	@test -d '$(LEROBOT)/src/lerobot' || { \
+	    echo "Name a checkout of LeRobot: make test-lerobot LEROBOT=../lerobot"; exit 2; }
+	PYTHONPATH='$(abspath $(LEROBOT))/src' $(PYTEST) $(SIDE_BY_SIDE) $(WHICH) \
+	    $$(grep -rlE '^ *(import|from) lerobot' tests --include='test_*.py')
+
+wheels: setup
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
+	    . plugins/lerobot_robot_gaploop plugins/lerobot_teleoperator_gaploop
+	@ls dist/*.whl
+
+# They need a MuJoCo that is older than .venv's, and ask for versions that they do without.
+WORLDS := .venv-worlds/bin/python
+test-worlds: setup
+	@test -x $(WORLDS) || $(BIN)/python -m venv .venv-worlds
+	@echo "import site; site.addsitedir('$(CURDIR)/$$(ls -d .venv/lib/python3*/site-packages)')" > \
+	    $$(ls -d .venv-worlds/lib/python3*/site-packages)/over.pth
+	@$(WORLDS) -m pip install --quiet --disable-pip-version-check --no-deps mujoco==3.8.1 \
+	    metaworld==3.1.1 gymnasium-robotics==1.4.2 pettingzoo gym-hil==0.1.14 robosuite==1.5.2 \
+	    numba llvmlite gym-pusht==0.1.8 pymunk==6.11.1 shapely imageio
+	$(WORLDS) -m pytest -q -n0 tests/benchmarks/test_worlds.py tests/sim/test_worlds.py
+
 # MUTATIONS=100 for fewer; what it found is replayed with the words it prints.
 MUTATIONS ?= 10000
 fuzz: setup
@@ -80,7 +108,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# A package that became a module leaves a folder with its old bytecode, which hides the module.
+PACKAGES := core sim teleop datasets collect failure_analysis finetune scripts benchmarks
 types: setup
+	@find $(PACKAGES) -depth -type d ! -name __pycache__ -exec sh -c \
+	    '[ "$$(ls -A "$$1")" != __pycache__ ] || rm -r "$$1"' sh {} \;
 	$(BIN)/mypy
 
 format: setup

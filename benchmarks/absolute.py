@@ -230,6 +230,17 @@ def _is_new(
     return bool(now - was > 0.5 * size), beside
 
 
+def _kept(file: Path, model: str, seed: int, **faults: Any) -> MotionRecording:
+    """Record on an emulated arm, unless a run before did; see `record`."""
+    if not file.exists():
+        names, made = record(
+            model, seed + 1000, episodes=EPISODES, seconds=SECONDS, fps=FPS, **faults
+        )
+        np.savez_compressed(file, made=np.array(made), names=names)
+    kept = np.load(file)
+    return recording_of(kept["names"].tolist(), [(u, y) for u, y in kept["made"]], FPS)
+
+
 def _on_the_bus(
     of: MotionRecording, model: str, kind: str, size: float, seed: int, folder: Path
 ) -> tuple[bool, list[str]] | None:
@@ -255,15 +266,8 @@ def _on_the_bus(
             top = max(float(e.command[:, joint].max()) for e in of.episodes)
             fault.servo(joints[name], size, top)
 
-    kept = folder / f"{model} {kind} {size:g} {seed}.npz"
-    if not kept.exists():
-        _, made = record(
-            model, seed + 1000, episodes=EPISODES, seconds=SECONDS, fps=FPS, sent=sent,
-            prepare=prepare,
-        )  # fmt: skip
-        np.savez_compressed(kept, made=np.array(made))
-    made = [(u, y) for u, y in np.load(kept)["made"]]
-    after = report(recording_of([j.name for j in of.joints], made, FPS))
+    file = folder / f"{model} {kind} {size:g} {seed}.npz"
+    after = report(_kept(file, model, seed, sent=sent, prepare=prepare))
     return _is_new(_before(_ById(of), tuple(range(len(of.episodes)))), after, fault, size, name)
 
 
@@ -300,12 +304,8 @@ def _planted(
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Put faults of every kind and size into emulated arms and real logs; count what is named."""
     sets = config.n or SETS
-    logs: dict[str, list[MotionRecording]] = {}
-    for model in ARMS:
-        logs[model] = []
-        for seed in range(config.seed + 1000, config.seed + 1000 + sets):
-            made = record(model, seed, episodes=EPISODES, seconds=SECONDS, fps=FPS)
-            logs[model].append(recording_of(*made, FPS))
+    seeds = range(config.seed, config.seed + sets)
+    logs = {m: [_kept(folder / f"{m} {n}.npz", m, n) for n in seeds] for m in ARMS}
     logs |= {name: [log] for name, log in _real_logs(config.data, folder).items()}
     clean = {
         name: [sorted({f.kind for f in report(log).findings}) for log in some]

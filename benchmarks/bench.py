@@ -34,6 +34,8 @@ python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
 python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks detection --n=60 --output_dir=outputs/detection
+python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
 python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
@@ -53,6 +55,7 @@ python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
 python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
     --output_dir=outputs/libero
+python -m benchmarks worlds --n=3
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_pictures --data=FOLDER_WITH_DATASETS --n=3
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
@@ -85,6 +88,8 @@ BENCHES: Final = {
     "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
     "finetune": "what ten takes bring: LoRA or all weights; shares; forgetting; step time",
+    "detection": "failures of three policy classes told at equal elapsed time, live",
+    "signals": "what watching a rollout costs a turn; writes the page of signals",
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
@@ -96,6 +101,7 @@ BENCHES: Final = {
     "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
+    "worlds": "what ends in a figure, by command, in six simulations of others",
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from benchmarks.oracle_facts import Record
 from benchmarks.oracle_verdict import Happened, verdict
 from gaploop.core.messages import FloatArray, SafetyReason, Tick
-from gaploop.sim.cell import HELD_FORCE_N, SimCell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.kinematics import TCP_SITE
+from gaploop.sim.predicates import HELD_N
 
 ARM_ROOT: Final = "base"
 
@@ -132,7 +133,7 @@ class Oracle:
             force_n = abs(float(self._force[0]))
             if other == self._object and one in self._jaws:
                 on_jaws[one] = on_jaws.get(one, 0.0) + force_n
-                if force_n > HELD_FORCE_N:
+                if force_n > HELD_N:
                     jaws.add(one)
             else:
                 thing = one if other == self._object and not self._is_arm[one] else other

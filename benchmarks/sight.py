@@ -6,10 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import SceneSight, SceneView, ScriptedLeader, gripper_moves, nominal_arm
+from gaploop.sim.expert import (
+    GOAL_TOLERANCE_M,
+    SceneSight,
+    SceneView,
+    ScriptedLeader,
+    gripper_moves,
+    nominal_arm,
+)
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
-from gaploop.sim.tasks import GOAL_TOLERANCE_M
 from gaploop.sim.tracker import Tracker
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gaploop.failure_analysis.live_signals import STREAMED
 from gaploop.failure_analysis.signals.registry import SOURCES, Signal, registry
 
 CHANNELS: Final = {
@@ -20,9 +21,10 @@ HEAD: Final = """\
 
 Named numbers that each say one thing about one take. Units are SI; angles are radians and shown to
 people in degrees. A signal is empty where its channel is missing, and the diagnosis then says so.
-"Floor" is the spread below which differences from usual mean nothing.
+"Floor" is the spread below which differences from usual mean nothing. "live" marks those that are
+also kept up to date while a rollout runs, with the same value at its end.
 
-`python -m benchmarks.signals_page` prints this page.
+`python -m benchmarks signals` measures what they cost and writes this page.
 """
 
 
@@ -32,16 +34,13 @@ def page() -> str:
     for source in SOURCES:
         chosen = [s for s in registry().values() if s.source == source]
         lines = [f"## {source}: {CHANNELS[source]}\n"]
-        lines += ["| signal | unit | floor | what and how |", "|---|---|---|---|"]
+        lines += ["| signal | unit | floor | | what and how |", "|---|---|---|---|---|"]
         lines += [_row(s) for s in sorted(chosen, key=lambda s: s.name)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 def _row(spec: Signal) -> str:
+    live = "live" if spec.name in STREAMED else ""
     doc = spec.doc.replace("|", "\\|")
-    return f"| `{spec.name}` | {spec.unit or '1'} | {spec.floor:g} | {doc} |"
-
-
-if __name__ == "__main__":
-    print(page(), end="")
+    return f"| `{spec.name}` | {spec.unit or '1'} | {spec.floor:g} | {live} | {doc} |"

@@ -378,6 +378,7 @@ OWN_PACKAGES: Final = (
 KINDS: Final = ("RobotConfig", "TeleoperatorConfig", "CameraConfig")
 _REGISTERED: Final = re.compile(rf"@({'|'.join(KINDS)})\.register_subclass\(\s*\"(\w+)\"")
 _PLUGINS: Final = ("lerobot_robot_*", "lerobot_teleoperator_*", "lerobot_camera_*")
+"""How LeRobot tells its plug-ins, by the names of distributions."""
 DISCOVERED: Final = "GAPLOOP_DISCOVERED_PACKAGES"
 """Environment variable: packages that the command line named, for the processes it starts."""
 
@@ -424,11 +425,10 @@ def registries(names_only: bool = False) -> tuple[Any, Any, Any]:
 
     Args:
         names_only: only the types' names are needed, for help. Importing LeRobot takes seconds, so
-            they are read from its files; not where a plugin, or LeRobot itself, is there anyway.
+            they are read from its files and those of its plug-ins; not where it is there anyway.
     """
-    plugins = (hit for folder in sys.path for name in _PLUGINS for hit in Path(folder).glob(name))
-    if names_only and "lerobot" not in sys.modules and not any(plugins):
-        return named_registries()
+    if names_only and "lerobot" not in sys.modules and (named := named_registries()) is not None:
+        return named
     import lerobot.cameras
     import lerobot.robots
     import lerobot.teleoperators
@@ -453,8 +453,11 @@ def registries(names_only: bool = False) -> tuple[Any, Any, Any]:
     )
 
 
-def named_registries() -> tuple[Any, Any, Any]:
-    """Return stand-ins for `registries` that know the types' names and none of their options."""
+def named_registries() -> tuple[Any, Any, Any] | None:
+    """Return stand-ins for `registries` that know the types' names and none of their options.
+
+    None where a plug-in's files don't tell which types it registers.
+    """
     made: dict[str, Any] = {kind: type(kind, (draccus.ChoiceRegistry,), {}) for kind in KINDS}
     spec = importlib.util.find_spec("lerobot")
     places = [
@@ -468,10 +471,26 @@ def named_registries() -> tuple[Any, Any, Any]:
         place = own.joinpath(*name.split(".")[1:])
         module = place.with_suffix(".py")  # a folder of that name may be an update's leftover
         sources += [module] if module.is_file() else place.glob("*.py")
-    for path in sources:
-        for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
-            made[kind].register_subclass(name, make_dataclass(name, ()))
+    found = [named for path in sources for named in _registered(path)]
+    hits = {hit for folder in sys.path for like in _PLUGINS for hit in Path(folder).glob(like)}
+    for plugin in {re.split(r"[-.]", hit.name)[0] for hit in hits}:
+        spec = importlib.util.find_spec(plugin)
+        if spec is None or spec.origin is None:
+            continue  # LeRobot can't import it either
+        package = spec.submodule_search_locations
+        paths = [path for home in package for path in Path(home).rglob("*.py")] if package else []
+        theirs = [named for path in paths or [Path(spec.origin)] for named in _registered(path)]
+        if not theirs:
+            return None
+        found += theirs
+    for kind, name in dict.fromkeys(found):
+        made[kind].register_subclass(name, make_dataclass(name, ()))
     return made[KINDS[0]], made[KINDS[1]], made[KINDS[2]]
+
+
+def _registered(path: Path) -> list[tuple[str, str]]:
+    """Return kind and name of each type of device that a source file registers."""
+    return _REGISTERED.findall(path.read_text(errors="replace"))
 
 
 def discover(arguments: Sequence[str]) -> list[str]:

@@ -95,7 +95,9 @@ class PolicyLeader:
     is needed.
 
     A policy that knows of a delay (`delay_s`) plans for when its commands arrive: it is told where
-    the joints will be then, the readings plus what was commanded meanwhile (Smith 1957).
+    the joints will be then, the readings plus what was commanded meanwhile (Smith 1957). One that
+    knows of late pictures (`camera_delay_s`) is told where the joints were as they were taken; its
+    plans leave out the steps that are over, for both delays.
 
     Args:
         policy: answers in the follower's LeRobot units.
@@ -124,7 +126,17 @@ class PolicyLeader:
         self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
-        late = round(float(getattr(policy, "delay_s", 0.0)) * fps)
+        late = float(getattr(policy, "delay_s", 0.0)) * fps
+        pictures = float(getattr(policy, "camera_delay_s", 0.0)) * fps
+        self._old = pictures + late if round(pictures) else 0.0
+        """Frames by which what a plan is made from is old when a command arrives."""
+        self._states: deque[FloatArray] = deque(maxlen=round(pictures) + 1)
+        """Readings of this frame and of those since its picture was taken."""
+        self._ahead: deque[FloatArray] = deque()
+        """Of a plan from old pictures, what is still to be executed."""
+        self._frames = 0
+        """Since the arm was last at rest."""
+        late = 0 if self._old else round(late)
         self._commanded: deque[FloatArray] = deque(maxlen=late + 1)
         """Targets of this frame and of those before that haven't arrived yet."""
         self.pace = Pace()
@@ -146,6 +158,9 @@ class PolicyLeader:
         """Get ready for a new take."""
         self._policy.reset()
         self._commanded.clear()
+        self._states.clear()
+        self._frames = 0
+        self._ahead.clear()
         self._path: list[FloatArray] = []
         self._turn = 0
         self._at = 0.0  # where on the path the frame begins, in policy steps
@@ -168,13 +183,34 @@ class PolicyLeader:
         observation = self._on_arrival(observation)
         while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
             start_s = time.perf_counter()
-            asked = np.asarray(self._policy.act(observation), dtype=np.float64)
+            asked = np.asarray(self._next(observation), dtype=np.float64)
             self.pace.took(time.perf_counter() - start_s)
             target = self._follower.from_units(asked)
             self._path.append(lagged(self._path[-1], target, self._share))
 
+    def _next(self, observation: Observation) -> FloatArray:
+        policy = self._policy
+        if not self._old or not isinstance(policy, Planner):
+            return policy.act(observation)
+        if not self._ahead:
+            plan = policy.plan(observation)
+            self._ahead.extend(plan[min(self._over, len(plan) - 1) :][: policy.execute])
+        return self._ahead.popleft()
+
+    @property
+    def _over(self) -> int:
+        """Steps of a plan that are over when it is made, as what it is made from is old."""
+        return round(min(self._old, self._frames - 1) * self._speed_scale)
+
     def _on_arrival(self, observation: Observation) -> Observation:
-        """Return an observation with the joints where they will be when a command arrives."""
+        """Return an observation with the joints where they will be when a command arrives.
+
+        Where pictures are late: where they were when its picture was taken.
+        """
+        self._frames += 1
+        self._states.append(observation.state)
+        if len(self._states) > 1:
+            return replace(observation, state=self._states[0])
         if self._commanded.maxlen == 1:
             return observation
         start, target = self._path[0], self._path[min(1, len(self._path) - 1)]
@@ -253,6 +289,7 @@ class InferenceRequest:
         first: the step that the plan's first target is for.
         passed: steps since the first one of the plan before; None where there is none.
         delay: steps that it is expected to take.
+        over: steps of it that are over when it is begun, as pictures are late.
     """
 
     about: Observation | None
@@ -260,6 +297,7 @@ class InferenceRequest:
     first: int = 0
     passed: int | None = None
     delay: int = 0
+    over: int = 0
 
 
 @dataclass(frozen=True)
@@ -369,6 +407,8 @@ class AsyncPolicyDriver(PolicyLeader):
         self._error = None
         self._worker.request(InferenceRequest(None, self._number), self._now_s)
         self._commanded.clear()
+        self._states.clear()
+        self._frames = 0
         self._path = []
         self._at = 0.0
         self._step, self._first = 0, None
@@ -393,7 +433,9 @@ class AsyncPolicyDriver(PolicyLeader):
             self._is_asked = True
             first = round(now)
             passed = None if self._first is None else first - self._first
-            request = InferenceRequest(observation, self._number, first, passed, self._delay)
+            request = InferenceRequest(
+                observation, self._number, first, passed, self._delay + self._over, self._over
+            )
             self._worker.request(request, self._now_s)
             self._poll()
 
@@ -459,7 +501,10 @@ class AsyncPolicyDriver(PolicyLeader):
 
     def _follow(self, result: InferenceResult) -> None:
         """Go over to a plan from the step after the one that the arm is on."""
-        plan = [self._follower.from_units(target) for target in result.plan]
+        plan = [
+            self._follower.from_units(target)
+            for target in result.plan[min(result.request.over, len(result.plan) - 1) :]
+        ]
         self._long, self._first = len(plan), result.request.first
         self._require_in_time()
         is_on_its_way = len(self._path) > 1

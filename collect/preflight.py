@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.operator.keys import Keys, keys
-from gaploop.collect.rollout import SUCCESSES, SpeedRamp
+from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError
 from gaploop.core.files import read_json, writable_folder, write_json
@@ -29,10 +29,15 @@ OLD_H: Final = 24.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Which policy, by its id, a preflight was for, and which robot: its type and id, in words."""
+    """Which policy, by its id, a preflight was for, and which robot: its type and id, in words.
+
+    Attributes:
+        runs: where and how the policy computes, in words.
+    """
 
     policy: str
     robot: str
+    runs: str = ""
 
 
 def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
@@ -42,6 +47,7 @@ def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
     if domain is not Domain.SIM:
         found = f"begins at {ramp.scale:.0%} of its speed, {ramp.successes} of {SUCCESSES} "
         found += "successes until full speed"
+        found += f"; {SOFT}" if (ramp.successes or 0) < SOFT_UNTIL else ""
     return CheckResult("speed", Level.OK, found, data=data)
 
 
@@ -66,6 +72,8 @@ def missing(journal: Path, checked: Checked) -> str:
         return f"{file} can't be read"
     if kept.get("policy") != checked.policy or kept.get("robot") != checked.robot:
         return "the last check was of another policy or another arm"
+    if kept.get("runs", "") != checked.runs:
+        return f"the last check was with the policy on {kept.get('runs') or 'another machine'}"
     if not kept.get("ok"):
         return "the last check found something that has to be fixed"
     return f"the last check is {age_h:.0f} hours old" if age_h > OLD_H else ""

@@ -27,7 +27,7 @@ from gaploop.core.protocols import Policy
 from gaploop.teleop import link
 from gaploop.teleop.stopping import one_line
 
-KIND: Final = "gaploop.policy.1"
+KIND: Final = "gaploop.policy.2"
 SCHEME: Final = "remote://"
 MOST_BYTES: Final = 64 << 20
 """Four raw pictures of 2560 x 1440 and what else an observation holds."""
@@ -41,7 +41,11 @@ type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class PolicyCard(link.Message, frozen=True):
-    """What a policy says of itself, first; names as in `Policy` and `Planner`."""
+    """What a policy says of itself, first; names as in `Policy` and `Planner`.
+
+    Attributes:
+        runs: where and how it computes, in words.
+    """
 
     id: link.Word
     fps: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)]
@@ -49,6 +53,8 @@ class PolicyCard(link.Message, frozen=True):
     robot_type: link.Word
     needs_scene: bool
     delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
+    runs: link.Word = ""
+    camera_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.0
 
 
 class Picture(link.Message, frozen=True):
@@ -72,12 +78,17 @@ class PolicyQuestion(link.Message, frozen=True):
 
 
 class PolicyAnswer(link.Message, frozen=True):
-    """The plan, a row for each step, and how long it took to make [s]; or why there is none."""
+    """The plan, a row for each step, and how long it took to make [s]; or why there is none.
+
+    Attributes:
+        gpu_left_mb: memory that the policy's GPU has left [MB]; None without one.
+    """
 
     number: link.Count
     took_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
     plan: Annotated[list[link.Numbers], msgspec.Meta(max_length=1000)]
     failed: Annotated[str, msgspec.Meta(max_length=1000)]
+    gpu_left_mb: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] | None = None
 
 
 def packed(image: Image, quality: int | None) -> Picture:
@@ -119,6 +130,8 @@ def card_of(policy: Policy, id_: str) -> PolicyCard:
         str(getattr(policy, "robot_type", "")),
         bool(getattr(policy, "needs_scene", False)),
         float(getattr(policy, "delay_s", 0.0)),
+        str(getattr(policy, "runs", "")),
+        float(getattr(policy, "camera_delay_s", 0.0)),
     )
 
 
@@ -164,7 +177,8 @@ def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
             failed = "The policy's plan is empty, or a value in it isn't a number."
     except (GaploopError, *DAMAGE) as error:
         failed = one_line(error)[:1000]
-    return PolicyAnswer(question.number, time.perf_counter() - start_s, plan, failed)
+    left_mb = getattr(policy, "gpu_left_mb", None)
+    return PolicyAnswer(question.number, time.perf_counter() - start_s, plan, failed, left_mb)
 
 
 class AskedPolicy:
@@ -180,6 +194,8 @@ class AskedPolicy:
         self.chunk: FloatArray | None = None
         self.fps, self.execute, self.delay_s = card.fps, card.execute, card.delay_s
         self.robot_type, self.needs_scene = card.robot_type, card.needs_scene
+        self.runs, self.camera_delay_s = card.runs, card.camera_delay_s
+        self.gpu_left_mb: float | None = None
 
     def ask(self, question: PolicyQuestion) -> PolicyAnswer:
         """Return the answer to a question; DeviceError where none comes."""
@@ -214,7 +230,7 @@ class AskedPolicy:
         answer = self.ask(question)
         if answer.failed:
             raise DeviceError(f"{self.where}: {answer.failed}")
-        self._is_first = False
+        self._is_first, self.gpu_left_mb = False, answer.gpu_left_mb
         self.chunk = np.array(answer.plan, dtype=np.float64)
         return self.chunk
 
@@ -259,6 +275,7 @@ class RemotePolicy(AskedPolicy):
         """For each plan, how long it took without what the policy itself took [s]."""
         where = f"The policy at {self._host}:{self._port}"
         super().__init__(self._connect(), where, task, quality)
+        self.runs = f"{self._host}:{self._port} ({self.card.runs})"
 
     def ask(self, question: PolicyQuestion) -> PolicyAnswer:
         """Return the answer to a question; connects anew where the link was lost."""

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.intervention import Driver, OnStall, SharedLeader
+from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import FAULTS_IN_A_ROW, TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import FloatArray, Tick
-from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker
+from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.teleop.loop import Rates
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 WAITED_S: Final = 0.2
 """A policy that let the arm wait this long in an attempt is told of [s]."""
+
+type Watched = Callable[[Rig, JournalWriter], Sequence[TakeSink]]
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Attempts:
     Args:
         speed: how fast the policy may drive.
         on_note: called after every take.
+        watched: returns what watches an attempt that begins, given its rig and writer; asked only
+            where the policy drives at full speed.
         blocker: why the policy can't drive now, such as a link that is lost; "" where it can.
     """
 
@@ -89,9 +94,10 @@ class Attempts:
         self,
         speed: SpeedRamp,
         on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None,
+        watched: Watched = lambda _rig, _writer: (),
         blocker: Callable[[], str] = lambda: "",
     ) -> None:
-        self.speed, self.on_note = speed, on_note
+        self.speed, self.on_note, self.watched = speed, on_note, watched
         self.blocker = blocker
         self.notes: dict[str, RolloutNote] = {}
         """Take to what it was like."""
@@ -119,6 +125,7 @@ class Attempts:
         watch = self._watch = _Watch()
         given["writer"].event(0.0, "speed", scale=scale)
         given["max_s"] /= scale
+        watchers = self.watched(rig, given["writer"]) if scale == 1.0 else ()
         self.running = True
         shared.begin(scale)
         try:
@@ -126,7 +133,7 @@ class Attempts:
                 rig,
                 shared,
                 on_frame=(shared.observe,),
-                sinks=(watch, *given.pop("sinks", ())),
+                sinks=(watch, *watchers, *given.pop("sinks", ())),
                 until_success=True,
                 ended=ended,
                 cut_off=lambda: shared.fault if shared.is_lost else "",
@@ -163,6 +170,9 @@ FIRST: Final = 0.1
 """Share of its speed at which a policy begins."""
 SUCCESSES: Final = 20
 """Successes after which it drives at full speed."""
+SOFT_UNTIL: Final = 3
+"""Successes until which objects are better soft: what a new policy presses on then gives way."""
+SOFT: Final = "begin with a soft object, such as foam"
 FILE: Final = "speeds.json"
 """In the journal's folder: policy id to successes that it has had by itself."""
 _SCHEMA: Final = "gaploop.speeds.v1"
@@ -276,6 +286,8 @@ class RolloutDriver:
     ) -> SharedLeader:
         """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
+        if self._leader is None and (runs := getattr(self.policy, "runs", "")):
+            log.info("The policy runs on %s.", runs)
         stall = self._stall(follower, rates.fps)
         self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, stall)
         return self._leader

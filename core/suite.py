@@ -36,7 +36,10 @@ class SuiteTask:
 
     Attributes:
         task: name of the task; for the embedded cell pick_place, pick_lift or stack_cube.
-        gaps: gap dimension to severity in [0, 1], injected into the embedded cell.
+        env: the simulation of your own that it is tried in, as of `gaploop evaluate`: {gym: ID,
+            kwargs: …}, {scene: FILE} or {type: NAME}, and roles: FILE; the embedded cell where it
+            is empty.
+        gaps: gap dimension to severity in [0, 1], injected into the simulation.
         gap_seed: draws mechanism and direction of each gap.
         dimension: gap dimension that this task stands for; tasks of one dimension are judged
             together for non-inferiority. The only dimension of `gaps` unless given; else the
@@ -56,6 +59,7 @@ class SuiteTask:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
     gap_seed: int = ranged(0, 0, 2**31)
+    env: Mapping[str, Any] = field(default_factory=dict)
     dimension: str = read_with(one_of(GapDimension, "dimension"), "")
     reset: str = ""
     success_check: str = read_with(one_of(SUCCESS_CHECKS, "success check"), "operator")

@@ -27,6 +27,7 @@ from gaploop.core.vocabulary import (
     Phase,
     dimension,
 )
+from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
 from gaploop.failure_analysis.attribution import (
     LEAST_LABELS,
     Attribution,
@@ -206,6 +207,26 @@ class Diagnosis:
             "takes": [take.to_json() for take in self.takes],
             "summary": dict(self.summary),
         }
+
+
+def deployment(report: AbsoluteReport, found: Diagnosis) -> list[dict[str, Any]]:
+    """Return how policy, arm and cameras were put together wrongly, and what failed so.
+
+    Each entry has the failures that the fault is in, their modes, what is wrong, and its fix.
+    """
+    made = []
+    for finding in report.findings:
+        if finding.kind not in MISTAKES:
+            continue
+        whole = len(finding.episodes) >= finding.of
+        hit = [t for t in found.takes if whole or t.episode in (None, *finding.episodes)]
+        modes = Counter(f"{t.mode}{f' in {t.phase}' if t.phase else ''}" for t in hit)
+        if hit:
+            made.append({
+                "kind": finding.kind, "failures": len(hit), "modes": dict(modes.most_common()),
+                "what": finding.line(), "fix": finding.command,
+            })  # fmt: skip
+    return made
 
 
 def needs_diagnosis(take: Take) -> bool:

@@ -43,8 +43,18 @@ MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
 EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
-LATER: Final = ("speed_scale", "robot", "parameters", "randomise", "sees", "policy_fps")
+LATER: Final = (
+    "speed_scale",
+    "robot",
+    "parameters",
+    "randomise",
+    "sees",
+    "policy_fps",
+    "policy_format",
+)
 """Of `CellSpec`, what settings.json holds only where it isn't as usual."""
+NOT_KEPT: Final = ("device", "threads")
+"""What decides how long rollouts take, not what comes of them."""
 TAKEN_OVER: Final = "a person took over"
 CHUNK: Final = 4
 """Rollouts that a worker does between two reports; keeps both workers busy until the end."""
@@ -133,6 +143,8 @@ class CellSpec(TargetCell):
         sees: by which evidence failure modes are told; as of `category`.
         policy_fps: frames a second that the policy was trained at [Hz]; None for what it says
             itself.
+        policy_format: how it computes, one of `FORMATS`; "" for fp32.
+        device, threads: as of `load_policy`.
     """
 
     max_s: float = MAX_S
@@ -140,6 +152,16 @@ class CellSpec(TargetCell):
     speed_scale: float = 1.0
     sees: str = "scene"
     policy_fps: float | None = None
+    policy_format: str = ""
+    device: str = "cpu"
+    threads: int = 0
+
+    def load(self, path: str) -> ActPolicy:
+        """Load the policy that is tried."""
+        return load_policy(
+            path, fps=self.policy_fps, format=self.policy_format, device=self.device,
+            threads=self.threads,
+        )  # fmt: skip
 
 
 def evaluate(
@@ -243,7 +265,9 @@ def evaluate(
 def _plain(spec: CellSpec) -> dict[str, Any]:
     known, usual = {"gaps": dict(spec.gaps), **vars(spec)}, vars(CellSpec())
     # Folders from before there were these are gone on with.
-    value = {n: v for n, v in known.items() if n not in LATER or v != usual[n]}
+    value = {
+        n: v for n, v in known.items() if n not in NOT_KEPT and (n not in LATER or v != usual[n])
+    }
     if spec.randomise is not None:
         value["randomise"] = as_yaml(spec.randomise)
     return value
@@ -377,17 +401,19 @@ class _Station:
 
     policy: ActPolicy | None = None
     policy_id: str = ""
+    loaded: tuple[str, str, int] = "", "", 0
     rig: EmbeddedRig | None = None
     cell: tuple[CellSpec, Mapping[str, Any], float] | None = None
 
     def policy_for(self, job: _Job) -> ActPolicy:
-        if self.policy is None or self.policy_id != job.policy:
+        loaded = (job.spec.policy_format, job.spec.device, job.spec.threads)
+        if self.policy is None or (self.policy_id, self.loaded) != (job.policy, loaded):
             if (found := policy_id(job.path)) != job.policy:
                 raise UnusableInputError(
                     f"{job.path} on {socket.gethostname()} is policy {found}, not {job.policy}. "
                     "Give every machine the same files, or name the policy on the Hub."
                 )
-            self.policy, self.policy_id = load_policy(job.path, fps=job.spec.policy_fps), job.policy
+            self.policy, self.policy_id, self.loaded = job.spec.load(job.path), job.policy, loaded
         return self.policy
 
     def rig_for(self, job: _Job, fps: float) -> EmbeddedRig:

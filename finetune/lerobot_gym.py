@@ -28,7 +28,9 @@ from gaploop.core.vocabulary import Domain
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
-from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_demonstrations import Demonstrations
+from gaploop.finetune.lerobot_formats import REFERENCE, format_named
+from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.sim.gaps.mechanism import UnavailableError
 from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
@@ -55,6 +57,8 @@ def evaluate_gym(
     on_rollouts: Callable[[Sequence[Rollout]], None] = lambda _rollouts: None,
     spec: WorldSpec = NOMINAL_WORLD,
     conditions: Sequence[Mapping[str, Any]] = ({},),
+    demonstrations: Demonstrations | None = None,
+    loading: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes of each task of an environment, under each condition.
 
@@ -68,32 +72,40 @@ def evaluate_gym(
         spec: what is injected.
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
+        demonstrations: gets the attempts that succeed.
+        loading: device, threads and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
             gap that it can't have.
         GaploopError: policy and environment don't fit.
     """
+    if demonstrations is not None and not isinstance(env, GymEnvConfig):
+        raise UnusableInputError("--dataset.root keeps what happens in --env.gym or --env.scene.")
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
-    script = script_of(str(policy_path))
-    path = None if script else resolve(policy_path)
-    identity = policy_id(path) if path else str(policy_path)
+    how = dict(loading or {})
+    driver = Driver(policy_path, how)
+    identity = driver.id
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
     if not spec.is_nominal:
         said |= {"gaps": dict(spec.gaps), "gap_seed": spec.gap_seed, "roles": spec.roles}
+        like = {"parameters": spec.parameters, "randomise": spec.randomise and str(spec.randomise)}
+        said |= {name: value for name, value in like.items() if value}
     plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
     settings = {"policy": identity, "env": env.type, **plain}
+    if how.get("format"):
+        settings["policy_format"] = how["format"]
     log = RolloutLog(folder, settings) if folder else None
     held = log.held if log else {}
     rollouts = list[Rollout]()
-    side: Mapping[str, Any] | None = None
     left_out = dict[tuple[str, str], list[Mapping[str, Any]]]()
     for setting in conditions:
         here = replace(spec, conditions={**spec.conditions, **setting})
-        alone = script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
-        made = _worlds(env, here, raw=script is not None) if alone else _environments(env, batch, n)
+        alone = driver.script is not None or not here.is_nominal or isinstance(env, GymEnvConfig)
+        kept = demonstrations is not None
+        made = driver.worlds(env, here, kept=kept) if alone else _environments(env, batch, n)
         with contextlib.ExitStack() as stack:
             try:
                 tasks = stack.enter_context(made)
@@ -113,30 +125,18 @@ def evaluate_gym(
                 on_rollouts(known)
                 done_seeds = {r.seed for r in known}
                 lacking = [s for s in wanted if s not in done_seeds]
-                if path and side is None and lacking:
-                    side = _loaded(path, _with_features(env, vector))
                 for start in range(0, len(lacking), vector.num_envs):
                     seeds = lacking[start : start + vector.num_envs]
-                    try:
-                        found = (
-                            [_attempt(vector.envs[0], script, seeds[0])]
-                            if script
-                            else _rolled_out(vector, seeds, max(lacking) + 1, side or {})
-                        )
-                    except UnusableInputError:
-                        raise
-                    except Exception as error:
-                        raise GaploopError(
-                            f"The rollout broke off ({_one_line(error)}). Does the policy take "
-                            "what this environment shows?"
-                        ) from error
+                    found = driver.attempts(env, vector, seeds, max(lacking) + 1)
                     done = [
-                        Rollout(scene, condition, won, steps / _rate_hz(env, vector), reason)
-                        for scene, (won, steps, reason) in zip(seeds, found, strict=True)
+                        Rollout(scene, condition, won, lasted_s, reason)
+                        for scene, (won, lasted_s, reason) in zip(seeds, found, strict=True)
                     ]
                     rollouts += done
                     if log:
                         log.add(done)
+                    if demonstrations is not None and done[0].success:
+                        demonstrations.add(vector.envs[0])
                     on_rollouts(done)
     for (factor, why), left in left_out.items():
         logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)
@@ -153,6 +153,65 @@ def evaluate_gym(
         base=rollouts[0].condition,
         where=where,
     )
+
+
+class Driver:
+    """A policy, or a script, that drives environments.
+
+    Attributes:
+        id: the policy's hash, or the script's name.
+        script: what `script_of` returns.
+    """
+
+    def __init__(self, policy: str | Path, loading: Mapping[str, Any] | None = None) -> None:
+        """Find it; UnusableInputError where there is none. `loading` is as of `load_policy`."""
+        self._loading = loading or {}
+        self.script = script_of(str(policy))
+        self._path = None if self.script else resolve(policy)
+        self.id = policy_id(self._path) if self._path else str(policy)
+        self._side: Mapping[str, Any] | None = None
+
+    @contextlib.contextmanager
+    def worlds(
+        self, env: EnvConfig, spec: WorldSpec, *, kept: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Yield an environment of every task, with what is injected, by the task's name."""
+        made = vectors(env, spec, raw=self.script is not None, kept=kept)
+        try:
+            yield made
+        finally:
+            for vector in made.values():
+                vector.close()
+
+    def attempts(
+        self, env: EnvConfig, vector: Any, seeds: Sequence[int], beyond: int
+    ) -> list[tuple[bool, float, str]]:
+        """Return of each scene whether it succeeded, how long it took [s], and why it ended.
+
+        Args:
+            beyond: the first scene that nobody asks for; those from there on fill a last batch.
+
+        Raises:
+            GaploopError: policy and environment don't fit.
+        """
+        rate_hz = float(env.fps)
+        if isinstance(env, GymEnvConfig):
+            rate_hz = 1.0 / float(vector.envs[0].world.period_s)
+        if self._path and self._side is None:
+            self._side = _loaded(self._path, _with_features(env, vector), self._loading)
+        try:
+            if self.script:
+                found = [_attempt(vector.envs[0], self.script, seed) for seed in seeds]
+            else:
+                found = _rolled_out(vector, seeds, beyond, self._side or {})
+        except UnusableInputError:
+            raise
+        except Exception as error:
+            raise GaploopError(
+                f"The rollout broke off ({_one_line(error)}). Does the policy take what this "
+                "environment shows?"
+            ) from error
+        return [(won, steps / rate_hz, reason) for won, steps, reason in found]
 
 
 def _rolled_out(
@@ -214,23 +273,6 @@ def _with_features(env: EnvConfig, vector: Any) -> EnvConfig:
     return env
 
 
-def _rate_hz(env: EnvConfig, vector: Any) -> float:
-    if isinstance(env, GymEnvConfig):
-        return 1.0 / float(vector.envs[0].world.period_s)
-    return float(env.fps)
-
-
-@contextlib.contextmanager
-def _worlds(env: EnvConfig, spec: WorldSpec, *, raw: bool) -> Iterator[dict[str, Any]]:
-    """Yield an environment of every task, with what is injected, by the task's name."""
-    made = vectors(env, spec, raw=raw)
-    try:
-        yield made
-    finally:
-        for vector in made.values():
-            vector.close()
-
-
 @contextlib.contextmanager
 def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]]:
     """Yield the vector environment of every task, by the task's name, "" where there is one."""
@@ -259,14 +301,21 @@ def _environments(env: EnvConfig, batch: int, n: int) -> Iterator[dict[str, Any]
         close_envs(made)
 
 
-def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
+def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return policy and processors as `lerobot_eval.rollout` takes them."""
     refuse_foreign_code(path)
+    change = format_named(how.get("format") or REFERENCE).torch
+    if change is None:
+        raise UnusableInputError(
+            f"--policy.format={how['format']} drives arms and the embedded cell; LeRobot's "
+            "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
+        )
+    device_ = device_named(how.get("device", "cpu"))
+    torch.set_num_threads(how.get("threads") or 1)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
-        if not torch.cuda.is_available() and str(config.device).startswith("cuda"):
-            config.device = "cpu"
+        config.device = device_
         is_adapter = adapter.is_adapter(path)
         if is_adapter:  # LeRobot would look for its base from the working directory
             config.pretrained_path, config.use_peft = adapter.base_folder(path), False
@@ -274,7 +323,8 @@ def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:
         if is_adapter:
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(path)))
         policy.eval()
-        device = {"device_processor": {"device": str(policy.config.device)}}
+        change(policy)
+        device = {"device_processor": {"device": device_}}
         pre, post = make_pre_post_processors(
             policy_cfg=config, pretrained_path=str(path), preprocessor_overrides=device
         )

@@ -23,6 +23,7 @@ from lerobot.configs import FeatureType, RTCAttentionSchedule
 from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
 from lerobot.processor import RelativeActionsProcessorStep
+from lerobot.utils.device_utils import is_torch_device_available
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
@@ -32,6 +33,13 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
+from gaploop.finetune.lerobot_formats import (
+    FORMATS,
+    REFERENCE,
+    format_named,
+    possible_views,
+    put_in_format,
+)
 from gaploop.finetune.lerobot_trust import refuse_odd_files
 from gaploop.finetune.runs import withdrawn_from
 from gaploop.sim.arms import SO101
@@ -60,6 +68,8 @@ TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
 DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
+CAMERA_DELAY_S: Final = "camera_delay_s"
+"""In the sidecar: how much later pictures come than readings [s]."""
 IMAGES: Final = "observation.images."
 
 
@@ -69,7 +79,12 @@ class ActPolicy:
     Args:
         execute: actions executed before the next prediction; by default the policy's own.
         delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
+
+    Attributes:
+        camera_delay_s: how much later pictures come than readings [s], likewise.
     """
+
+    camera_delay_s = 0.0
 
     def __init__(
         self, bundle: act.ActBundle, execute: int | None = None, delay_s: float = 0.0
@@ -77,6 +92,8 @@ class ActPolicy:
         self.bundle = bundle
         self.execute = execute or bundle.execute
         self.delay_s = delay_s
+        self.runs = ""
+        """Where and how it computes, in words; as `load_policy` was asked."""
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
@@ -106,6 +123,12 @@ class ActPolicy:
     def needs_scene(self) -> bool:
         """Say whether the policy was trained on the camera tracker's view of the scene."""
         return self.bundle.signature.environment_names == SCENE_NAMES
+
+    @property
+    def gpu_left_mb(self) -> float | None:
+        """Memory that its GPU has left now [MB]; None without an NVIDIA GPU."""
+        device = torch.device(str(self.bundle.policy.config.device))
+        return torch.cuda.mem_get_info(device)[0] / 1e6 if device.type == "cuda" else None
 
     def reset(self) -> None:
         """Forget the episode before."""
@@ -146,6 +169,8 @@ def load_policy(
     path: str | Path,
     *,
     device: str = "cpu",
+    threads: int = 0,
+    format: str = REFERENCE,
     task: str = "",
     fps: float | None = None,
 ) -> ActPolicy:
@@ -153,18 +178,23 @@ def load_policy(
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
+        device: of torch, such as `cuda:0`; `auto` for the best there is.
+        threads: processor threads of this whole process; 0 for OMP_NUM_THREADS, or else 1.
+        format: how it computes, one of `FORMATS`; "" for fp32.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
 
     Raises:
-        UnusableInputError: nothing loadable there, or `fps` isn't above 0 or isn't what the
-            policy's folder says.
+        UnusableInputError: nothing loadable there, no such device, a format that can't be computed
+            here, or `fps` isn't above 0 or isn't what the policy's folder says.
     """
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device, chosen = device_named(device), format_named(format or REFERENCE)
+    if threads < 0:
+        raise UnusableInputError(f"--policy.threads={threads} must be at least 1.")
+    torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
     bundle = (adapter.load if adapter.is_adapter(folder) else act.load)(folder, device)
-    delay_s = _delay_s(folder)
+    delay_s, camera_delay_s = (_said_s(folder, name) for name in (DELAY_S, CAMERA_DELAY_S))
     policy = ActPolicy(bundle, None, delay_s)
     if _is_for_driver(bundle.policy.config):
         can_go_on = hasattr(bundle.policy, "init_rtc_processor") and bundle.policy.supports_rtc()
@@ -172,21 +202,46 @@ def load_policy(
             isinstance(s, RelativeActionsProcessorStep) and s.enabled
             for s in bundle.preprocessor.steps
         )
-        kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
+        is_own = can_go_on and chosen.has_gradients and not is_relative
+        kind = RealTimeDriver if is_own else LerobotDriver
         policy = kind(bundle, None, task, delay_s)
+    policy.camera_delay_s = camera_delay_s
     signature = policy.bundle.signature
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
             known = f"policy was trained at {signature.fps:g}" if signature.fps else "not above 0"
             raise UnusableInputError(f"--policy.fps={fps:g} can't be right: {known}. Leave it out.")
         policy.bundle.signature = replace(signature, fps=fps)
+    if chosen is not FORMATS[REFERENCE]:
+        put_in_format(policy, format, possible_views(folder, 1)[0])
+    number = torch.get_num_threads()
+    policy.runs = f"{device}, {format or REFERENCE}, {number} thread{'s' * (number > 1)}"
     return policy
 
 
-def _delay_s(folder: Path) -> float:
+def device_named(device: str) -> str:
+    """Return a device of torch; for `auto` the best that this machine has.
+
+    Raises:
+        UnusableInputError: it can't be used here.
+    """
+    if device == "auto":
+        return next(d for d in ("cuda", "mps", "xpu", "cpu") if is_torch_device_available(d))
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise UnusableInputError(
+            f"--policy.device={device}: PyTorch can't use it here ({reason}). Leave it out for "
+            "the best there is, or give cpu."
+        ) from None
+    return device
+
+
+def _said_s(folder: Path, name: str) -> float:
     file = folder / act.SIDECAR
     said = read_json(file) if file.exists() else {}
-    return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
+    return number(said.get(name, 0.0), f"{file}: {name}", 0.0, 2.0)
 
 
 def resolve(path: str | Path) -> Path:

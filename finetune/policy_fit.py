@@ -12,17 +12,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.collect.policy_leader import Planner
 from gaploop.core.messages import FloatArray, Image, Observation, feature_of
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint, CheckpointTests, read_checkpoint
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.columns import ACTION, IMAGES, STATE
+from gaploop.datasets.columns import ACTION, ENVIRONMENT, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
-from gaploop.finetune.lerobot_latency import check_latency, time_plans, warm_up
-from gaploop.finetune.lerobot_policy import ActPolicy
+from gaploop.finetune.lerobot_latency import check_timing
 from gaploop.sim.arms import arm_of
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.checks.result import CheckResult, Level
@@ -30,8 +30,6 @@ from gaploop.teleop.checks.result import CheckResult, Level
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
 VIEWS: Final = "views"
-PLANS: Final = 200
-"""Plans that are timed: p99 of fewer says little."""
 MOVED_PX: Final = 4.0
 """A camera whose picture lies further from its place, of 192 px, is worth a warning."""
 FAR: Final = 4.0
@@ -183,15 +181,18 @@ def check_statistics(known: Checkpoint, seen: ArmInputs) -> list[CheckResult]:
 
 
 def check_policy(
-    policy: ActPolicy,
-    folder: Path,
+    policy: Planner,
+    folder: Path | None,
     follower: Follower,
     cameras: Sequence[CameraSource],
     domain: Domain,
     fps: float,
 ) -> Iterator[CheckResult]:
-    """Yield whether a policy, loaded from `folder`, fits an arm and its cameras at `fps` [Hz]."""
-    known = replace(read_checkpoint(folder), fps=policy.fps)
+    """Yield whether a policy fits an arm and its cameras at `fps` [Hz], and plans in time.
+
+    Args:
+        folder: what it was loaded from; None where it is on another machine.
+    """
     # What the policy would see now; a scene of zeros where nothing tracks it.
     images = {camera.name: camera.frame().image for camera in cameras}
     sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
@@ -201,17 +202,24 @@ def check_policy(
         follower.to_units(follower.read().position_rad),
         np.sort(np.stack(ends, axis=1), axis=1), sizes,
     )  # fmt: skip
-    yield from check_features(known, seen, policy.needs_scene)
-    yield from check_statistics(known, seen)
-    if (file := folder / FILE).exists() and known.cameras:
-        yield from check_views(CameraReference.load(file), images)
-    names = policy.bundle.signature.environment_names
-    scene: FloatArray | None = np.zeros(len(names)) if names else None
-    if policy.needs_scene and images:
+    needs_scene = bool(getattr(policy, "needs_scene", False))
+    scene: FloatArray | None = None
+    if folder is None:
+        yield CheckResult(
+            FEATURES, Level.WARN, "the policy's files are on another machine: not compared with "
+            "joints, units and cameras here",
+            "Copy the policy here and run gaploop doctor --policy.path=DIR with this robot, once.",
+        )  # fmt: skip
+    else:
+        known = replace(read_checkpoint(folder), fps=policy.fps)
+        yield from check_features(known, seen, needs_scene)
+        yield from check_statistics(known, seen)
+        if (file := folder / FILE).exists() and known.cameras:
+            yield from check_views(CameraReference.load(file), images)
+        size = known.inputs.get(ENVIRONMENT, (0,))[0]
+        scene = np.zeros(size) if size else None
+    if needs_scene and images:
         image = next(iter(images.values()))
-        arm = arm_of(policy.bundle.signature.robot_type)
+        arm = arm_of(str(getattr(policy, "robot_type", "")))
         scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
-    observation = Observation(seen.state, scene, images)
-    warm_up(policy, observation)
-    timing = time_plans(lambda: policy.plan(observation), PLANS)
-    yield check_latency(timing, fps, 1 if policy.chunk is None else len(policy.chunk))
+    yield from check_timing(policy, Observation(seen.state, scene, images), fps)

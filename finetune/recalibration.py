@@ -19,6 +19,8 @@ from gaploop.sim.recalibration import LIGHT, READ, ZEROS
 POSTPROCESSOR: Final = "policy_postprocessor.json"
 POLICY: Final = "policy"
 DELAY: Final = "actuator_response.latency"
+PICTURES_LATE: Final = "sensor_noise.camera_delay"
+DELAYS: Final = (DELAY, PICTURES_LATE)
 CLEARS: Final = "gaploop.sim.lerobot_recalibration_steps.LightStep"
 SEES: Final = "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep"
 SAYS: Final = "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep"
@@ -44,7 +46,7 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
     and commands, exposure and colour cast out of the overhead camera's pictures; of a delayed arm
-    it is told where the joints will be once its commands arrive.
+    it is told where the joints will be once its commands arrive, of a late camera where they were.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:
@@ -57,7 +59,7 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     station, folder = load_twin(twin), policies.resolve(policy)
     cell = policies.cell_of(folder)
     known, light = station.values(READ if cell else (ZEROS,)), station.values(LIGHT)
-    taken_out = {**known, **light, **station.values((DELAY,))}
+    taken_out = {**known, **light, **station.values(DELAYS)}
     if not taken_out and station.values(READ):
         raise UnusableInputError(
             f"{policy} sees pictures, not a tracked scene: a moved camera can't be taken out of "
@@ -66,9 +68,9 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     if not taken_out:
         raise UnusableInputError(
             f"{twin}: camera, light, table, zeros and delay are nominal or weren't measured; there "
-            f"is nothing to recalibrate. It would be one of {', '.join((*READ, *LIGHT, DELAY))}."
+            f"is nothing to recalibrate. It would be one of {', '.join((*READ, *LIGHT, *DELAYS))}."
         )
-    if DELAY in taken_out and not (folder / SIDECAR).exists():
+    if taken_out.keys() & set(DELAYS) and not (folder / SIDECAR).exists():
         raise UnusableInputError(
             f"{policy} states no rate ({SIDECAR}), so a delay can't be turned into steps. Give a "
             "policy that gaploop trained."
@@ -88,8 +90,11 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     _insert(target / policies.PREPROCESSOR, CLEARS, {"known": light})
     _insert(target / POSTPROCESSOR, SAYS, where)
     if (sidecar := target / SIDECAR).exists():
-        delay_s = taken_out.get(DELAY, {}).get("latency_s", 0.0)
-        write_json(sidecar, {**read_json(sidecar), policies.DELAY_S: delay_s})
+        delays = {
+            policies.DELAY_S: taken_out.get(DELAY, {}).get("latency_s", 0.0),
+            policies.CAMERA_DELAY_S: taken_out.get(PICTURES_LATE, {}).get("delay_s", 0.0),
+        }
+        write_json(sidecar, {**read_json(sidecar), **delays})
     left = tuple(m for m in station.values(READ) if m not in taken_out)
     made = Recalibrated(target, policies.policy_id(target), taken_out, left)
     write_run(

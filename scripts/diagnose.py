@@ -120,7 +120,7 @@ def run(config: DiagnoseConfig) -> int:
         text += "themselves. To set failures against successes, label them: "
         options.emit(config.json, first, f"{text}gaploop review {root}")
         return 0
-    found = diagnose(config)
+    found = _diagnosed(config, report)
     from gaploop.failure_analysis.report.report import diagnosis_lines
 
     lines = [*diagnosis_lines(found), str(_folder(config) / "report.html")]
@@ -139,13 +139,29 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
     if config.policy.path:
+        from gaploop.datasets.absolute.checkpoint import read_checkpoint
+        from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
         from gaploop.finetune.lerobot_open_loop import examine_policy
+        from gaploop.finetune.lerobot_policy import resolve
 
         trained = config.trained_on if config.trained_on and is_dataset(config.trained_on) else None
         with options.progress("Asking the policy about these rows"):
             examine_policy(
                 config.policy.path, root, report, demonstrations=False, trained_on=trained
             )
+        # Rollouts hold what the policy commanded: its own mistakes show against its training set.
+        trained = trained or read_checkpoint(resolve(config.policy.path)).trained_on
+        if trained is not None and trained.resolve() != root.resolve():
+            own = AbsoluteReport(trained)
+            with options.progress("Asking the policy about its training set"):
+                examine_policy(config.policy.path, trained, own, demonstrations=True)
+            known = {f.kind for f in report.findings}
+            report.findings += [
+                replace(f, sentence=f"Against its training set: {f.sentence}")
+                for f in own.findings
+                if f.kind in MISTAKES and f.kind not in known
+            ]
+            report.rank()
     return report
 
 
@@ -158,6 +174,9 @@ def _no_outcome(config: DiagnoseConfig) -> bool:
 def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """Diagnose takes and write diagnosis, report and run.json to the output folder.
 
+    What the takes show by themselves, which the command says first, isn't looked at; see
+    `gaploop.check`.
+
     Returns:
         The diagnosis, with `cohort`: what the takes say together.
 
@@ -165,8 +184,13 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         UnusableInputError: takes, reference, labels or policy can't be read, or
             `save_reference` is given: with that, nothing is diagnosed.
     """
+    return _diagnosed(config, None)
+
+
+def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
+    from gaploop.failure_analysis.diagnosis import deployment
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
     from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
@@ -202,6 +226,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
+    if report is not None and (mistakes := deployment(report, found)):
+        found = replace(found, summary={**found.summary, "deployment": mistakes})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 

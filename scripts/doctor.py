@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from gaploop.core.clock import Clock
-from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import options
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 
 if TYPE_CHECKING:
+    from gaploop.collect.policy_leader import Planner
     from gaploop.collect.preflight import Checked
-    from gaploop.finetune.lerobot_policy import ActPolicy
 
 EXAMPLE: Final = """\
 gaploop doctor
@@ -27,12 +27,14 @@ gaploop doctor ./follower ./leader --json | jq '.findings[] | select(.level == "
 gaploop doctor --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
     --robot.id=white --station=station.yaml --journal=runs_journal
 gaploop doctor --env.scene=scene.yaml --env.pictures=looked_at
-gaploop doctor --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
+gaploop doctor --policy.path=me/smolvla --policy.device=cuda --policy.format=bf16
 """
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = ("device", "policy.fps", "measure_damping", "formats", "env.*", "roles")
+RARE: Final = (
+    *("policy.fps", "policy.threads", "policy.token", "measure_damping", "env.*", "roles"),
+)
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -79,17 +81,13 @@ class DoctorConfig:
     env: WorldOptions = field(default_factory=WorldOptions)
     roles: Path | None = None
     """roles.yaml, with --env.gym: what in its model is arm, gripper, object, table, cameras."""
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    policy: options.DrivingPolicy = field(default_factory=options.DrivingPolicy)
     move: bool = True
     """With --robot: move the joints and press the program's emergency stop. Without it neither is
     checked, and the answer is no."""
     measure_damping: bool = False
     """With --robot: let one joint fall twice, a few degrees each, with motors that brake and
     without: does Torque_Enable=2 slow a falling arm? Asks first; hold nothing under the arm."""
-    formats: list[str] = field(default_factory=list)
-    """Number formats and runtimes that --policy.path is timed in besides fp32; all unless given."""
-    device: str = "cpu"
-    """Torch device of the policy that is timed, such as cuda."""
     station: Path | None = None
     """station.yaml with the cell's limits; its calibration file lies beside it."""
     journal: Path | None = None
@@ -102,8 +100,11 @@ class DoctorConfig:
 
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
-    if config.formats and not (config.policy.path and config.robot is None):
-        raise UnusableInputError("--formats times a policy: give --policy.path, no --robot.")
+    if config.policy.is_remote and config.robot is None:
+        raise UnusableInputError(
+            "A policy on another machine is timed with the robot that it drives: give --robot.type "
+            "and the rest; or run gaploop doctor --policy.path=DIR where the policy is."
+        )
     if config.measure_damping and config.robot is None:
         raise UnusableInputError(
             "--measure_damping moves an arm inside of its limits: say which, as --robot.type=… "
@@ -161,7 +162,7 @@ def _print(result: CheckResult, area: str) -> None:
         console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)
 
 
-def _policy(config: DoctorConfig) -> tuple[ActPolicy | None, Checked]:
+def _policy(config: DoctorConfig) -> tuple[Planner | None, Checked]:
     """Return the policy that is to drive the robot, and what of both is noted."""
     from gaploop.collect.preflight import Checked
 
@@ -171,15 +172,11 @@ def _policy(config: DoctorConfig) -> tuple[ActPolicy | None, Checked]:
 
     if not config.policy.path:
         return None, Checked("", robot_words(config.robot))
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
-    policy = load_policy(config.policy.path, fps=config.policy.fps)
-    return policy, Checked(policy_id(config.policy.path), robot_words(config.robot))
+    policy, id_ = config.policy.load()
+    return policy, Checked(id_, robot_words(config.robot), policy.runs)
 
 
-def _look(
-    config: DoctorConfig, policy: ActPolicy | None, checked: Checked
-) -> Iterator[CheckResult]:
+def _look(config: DoctorConfig, policy: Planner | None, checked: Checked) -> Iterator[CheckResult]:
     from gaploop.collect.encoder_process import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks import calibrations, cameras, machine, servos
@@ -216,7 +213,7 @@ def _look(
 
 
 def _on_robot(
-    config: DoctorConfig, policy: ActPolicy | None, checked: Checked
+    config: DoctorConfig, policy: Planner | None, checked: Checked
 ) -> Iterator[CheckResult]:
     """Yield what must hold before that robot is driven, and before the policy drives it."""
     from gaploop.collect import lerobot_factory
@@ -230,7 +227,8 @@ def _on_robot(
         from gaploop.finetune.lerobot_policy import resolve
         from gaploop.finetune.runs import withdrawn_from
 
-        if reason := withdrawn_from(resolve(config.policy.path), checked.policy):
+        known = None if config.policy.is_remote else resolve(config.policy.path)
+        if known and (reason := withdrawn_from(known, checked.policy)):
             found = f"the policy {reason}"
             yield CheckResult("consent", Level.WARN, found, "Train it again without them.")
         journal = config.journal or Path("rollouts_journal")
@@ -264,7 +262,7 @@ def _on_robot(
 
 def _on_the_arm(
     config: DoctorConfig,
-    policy: ActPolicy | None,
+    policy: Planner | None,
     follower: Follower,
     seen: Sequence[CameraSource],
     clock: Clock,
@@ -291,10 +289,10 @@ def _on_the_arm(
         from gaploop.finetune.policy_fit import check_policy
 
         rates = Rates.near(policy.fps)
-        folder = resolve(config.policy.path)
+        folder = None if config.policy.is_remote else resolve(config.policy.path)
         yield from check_policy(policy, folder, follower, seen, station.domain, rates.fps)
-        sees = [k.rpartition(".")[2] for k in read_checkpoint(folder).cameras]
-        used = sees or (used[:1] if policy.needs_scene else [])
+        sees = [k.rpartition(".")[2] for k in read_checkpoint(folder).cameras] if folder else used
+        used = sees or (used[:1] if getattr(policy, "needs_scene", False) else [])
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station)
         yield from check_station(path, follower, used, person)
@@ -317,13 +315,9 @@ def _on_the_arm(
 
 def _times(config: DoctorConfig) -> tuple[dict[str, Any], str]:
     """Return how long the policy's plans take in each format, and the same as a table."""
-    from gaploop.finetune.lerobot_formats import BLOCKS, FORMATS, measure, table
+    from gaploop.finetune.lerobot_latency import BLOCKS, measure, table
 
-    for name in config.formats:
-        if name not in FORMATS:
-            raise unknown_choice("format", name, FORMATS, "--formats")
-    policy = config.policy
     with options.progress("Timing", BLOCKS) as advance:
-        timing = measure(policy.path, policy.fps, config.formats, config.device, advance)
+        timing = measure(config.policy.path, config.policy.loading(), advance)
     timing = {**options.machine(), **timing}
     return timing, table(timing)

@@ -31,7 +31,15 @@ from gaploop.scripts._library import command
 log = logging.getLogger(__name__)
 
 RARE: Final = (
-    *("policy.fps", "env.gaps_module", "env.gap_seed", "env.robot"),
+    *(
+        "policy.fps",
+        "policy.threads",
+        "policy.device",
+        "policy.format",
+        "env.gaps_module",
+        "env.gap_seed",
+        "env.robot",
+    ),
     *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
 )
 EXAMPLE: Final = """\
@@ -109,6 +117,16 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 
 @dataclass
+class Demonstrated(options.DatasetFolder):
+    """Where successes go as demonstrations."""
+
+    root: Path | None = None
+    """A new LeRobot dataset of the attempts that succeed, to fine-tune or train on."""
+    single_task: str = ""
+    """Its instruction; the environment's own unless given."""
+
+
+@dataclass
 class GymEvaluateConfig(RolloutsOptions):
     """Roll a policy out in any gymnasium environment, with gaps injected where asked for.
 
@@ -126,12 +144,18 @@ class GymEvaluateConfig(RolloutsOptions):
     scene's object, camera and period."""
     gap_seed: int = 0
     """Draws mechanism and direction of each gap."""
+    twin: Path | None = None
+    """A file of measured parameters, as of gaploop identify: the environment is made so."""
+    randomise: str = ""
+    """What each attempt's scene is drawn from: visual, dynamics, all, …, or a file of ranges; a
+    preset is relative to the scene, and what the environment can't have is left out."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
     human; or all that the environment can have."""
     roles: Path | None = None
     """roles.yaml: what in the model is arm, gripper, object, table, cameras, where that is in
     doubt (docs/start/my_simulation.md)."""
+    dataset: Demonstrated = field(default_factory=Demonstrated)
     n: int = 50
     """Rollouts of each task, under each setting."""
     workers: int = 2
@@ -216,21 +240,33 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."
     else:
         policy = config.policy.required()
-        if not _is_script(policy):
+        if not options.is_script(policy):
             warn_withdrawn(policy)
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
+            from gaploop.finetune.lerobot_demonstrations import Demonstrations
             from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
             varied = settings(config.factors)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
-            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles)
-            with _running(config.n * len(varied), folder) as seen:
+            made_like = known_and_drawn(config.twin, config.randomise)
+            spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)
+            keep: Any = contextlib.nullcontext()
+            if config.dataset.root is not None:
+                if folder is not None:
+                    raise UnusableInputError(
+                        "--output_dir goes on with rollouts that are there, --dataset.root begins "
+                        "a new dataset: give one of them."
+                    )
+                keep = Demonstrations(config.dataset.root, config.dataset.single_task)
+            with _running(config.n * len(varied), folder) as seen, keep as demonstrations:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, batch=config.workers,
                     folder=folder, on_rollouts=seen, spec=spec, conditions=varied,
+                    demonstrations=demonstrations, loading=config.policy.loading(),
                 )  # fmt: skip
     if folder is not None:
         from gaploop.finetune.evaluation_figure import positions_png, success_png
@@ -248,15 +284,10 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
     return result, notes
 
 
-def _is_script(policy: str) -> bool:
-    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
-    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
-
-
 def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.lerobot_policy import cell_of
+    from gaploop.finetune.lerobot_policy import cell_of, device_named
 
     trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
     if trained not in (None, here):
@@ -272,6 +303,8 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     twin = f"twin {config.env.twin}" if config.env.twin else ""
     drawn = f"drawn anew each time ({config.env.randomise})" if config.env.randomise else ""
     ray = config.workers if isinstance(config.workers, str) else ""
+    device = device_named(config.policy.device)
+    log.info("The policy runs on %s, %s.", device, config.policy.format or "fp32")
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
@@ -287,6 +320,9 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             ray={"ray": "auto", "ray:local": "local"}.get(ray, ray),
             where=", ".join(filter(None, (twin, drawn))),
             policy_fps=config.policy.fps,
+            policy_format=config.policy.format,
+            device=device,
+            threads=config.policy.threads,
         )
 
 

@@ -29,6 +29,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
 """Former command → the words that run it now, before the arguments that were given."""
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "diagnose": {"--images": "--pictures"},
+    "doctor": {"--device": "--policy.device"},
     "edit": {"--by": "--splits"},
     "emulate": {"--factory_new": "--servos=factory_new"},
     "export": {"--format": "--to", "--output": "--output_dir"},
@@ -48,6 +49,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "record": {"--seed": "--robot.seed"},
     "rollout": {"--seed": "--robot.seed", "--smoothing.exponential_s": "--smoothing_s"},
+    "serve": {"--device": "--policy.device"},
     "reinforce": {"--rounds": "--steps", "--workers": "--num_workers"},
     "probe": {"--journal": "--roots"},
     "repair": {"--yes": "--dry_run=false"},
@@ -60,6 +62,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
     "doctor n": "Actions in each format are compared with those as trained.",
+    "doctor formats": "All are timed, or fp32 and one: --policy.format=int8.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
     "edit margin_s": "0.2 s of idle time stay at each end.",
@@ -90,7 +93,6 @@ DROPPED: Final[Mapping[str, str]] = {
     "cache.mode": "Pictures are kept as fits; --cache.size=off keeps none.",
     "dataset.tags": "Name them when you push: gaploop push DIR --tags='[…]'.",
     "robot.fps": "Give --dataset.fps.",
-    "rollout watch": "Afterwards: gaploop diagnose names modes and phases of each rollout.",
     "teleop.sees": "The script sees the scene.",
     "teleop.retries": "The script tries up to five times.",
     **dict.fromkeys(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
-RARE: Final = ("outcomes", "reports", "seed", "verify", "station")
+RARE: Final = ("outcomes", "reports", "seed", "verify", "station", "policy.format")
 EXAMPLE: Final = """\
 gaploop gate --baseline=base --candidate=adapted/adapter
 gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml --stage=sim --json
@@ -40,6 +40,15 @@ FOLDER: Final = Path("outputs") / "gate"
 
 
 @dataclass
+class GatePolicies:
+    """How both policies compute."""
+
+    format: str = ""
+    """In the embedded cell: both compute in this number format, as of gaploop rollout; on a station
+    --command says it."""
+
+
+@dataclass
 class GateConfig:
     """Decide whether a candidate policy may replace the baseline: promote, reject, inconclusive.
 
@@ -51,9 +60,11 @@ class GateConfig:
     """
 
     baseline: str = ""
-    """The policy in use: a folder, a name on the Hub, or base."""
+    """The policy in use: a folder, a name on the Hub, or base; in a simulation of your own a
+    script, module:name, too."""
     candidate: str = ""
     """The one that may replace it."""
+    policy: GatePolicies = field(default_factory=GatePolicies)
     suite: Path | None = None
     """Tasks and rules; help prints one to start from. The embedded cell's unless given."""
     station: Path | None = None
@@ -158,7 +169,8 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
         names = config.baseline or "baseline", config.candidate or "candidate"
         write_report(result, folder.path, names)
         if result.verdict is Answer.PROMOTE:
-            write_promotion(folder.path, what.policies, config.suite, config.outcomes)
+            kept = {s: p for s, p in what.policies.items() if p.exists()}  # no script's name
+            write_promotion(folder.path, kept, config.suite, config.outcomes)
         elif withdrawn := withdraw(folder.path):
             tell(f"An earlier stage had promoted it: that record is {withdrawn.name} now.")
     return result
@@ -187,26 +199,41 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     suite = suite or suite_of(recorded.tasks if recorded else (), str(config.outcomes))
     written = options.jsonable(suite) | {"where": ""}
+    if config.policy.format:
+        from gaploop.finetune.lerobot_formats import format_named
+
+        if config.command or suite.needs_person or recorded is not None:
+            raise UnusableInputError(
+                "--policy.format is of the embedded cell: on a station write it into --command."
+            )
+        format_named(config.policy.format)
+        written["policy_format"] = config.policy.format
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    policies: dict[str, Path] = {}
+    policies, folders = dict[str, Path](), dict[str, Path]()
     if config.outcomes is not None:
         ids = (sha256(config.outcomes),) * 2
     else:
         from gaploop.finetune.lerobot_policy import policy_id, resolve, warn_withdrawn
 
-        policies = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
-        for place in policies.values():
+        named = {side: getattr(config, side) for side in ("baseline", "candidate")}
+        learned = {side: said for side, said in named.items() if not options.is_script(said)}
+        folders = {side: resolve(said) for side, said in learned.items()}
+        for place in folders.values():
             warn_withdrawn(place)
-        ids = policy_id(policies["baseline"]), policy_id(policies["candidate"])
+        policies = {side: folders.get(side, Path(said)) for side, said in named.items()}
+        one, other = (policy_id(folders[s]) if s in folders else named[s] for s in named)
+        ids = one, other
     contest = Contest(*ids, digest)
     short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]
     path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    same = same_policies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
-    gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
+    same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
+    gate = Gate(
+        suite, policies, config.stage, None, recorded, config.reports, same, config.policy.format
+    )
     if recorded is None and (
         suite.needs_person or config.command
     ):  # a person or a command tries them

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +17,11 @@ from gaploop.collect.lerobot_factory import EMBEDDED, evidence_of, kind, session
 from gaploop.core.arm import SIX_JOINTS, CellArm
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
+from gaploop.core.messages import FloatArray
 from gaploop.core.run_record import takes_input, write_run
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
-from gaploop.core.twin import Twin, save_twin
+from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 
 LATE: Final = 1.1
 """A probe that took so many times what was planned came late."""
+MOST_LOOKED_AT: Final = 20
+"""Takes by whose pictures a camera's delay is told,"""
+LOOKED_AT_S: Final = 12.0
+"""and the seconds of each."""
 POSITIONAL: Final = "roots"
 RARE: Final = ("arm", "units", "pictures", "resume", "dry_run")
 DEVICES: Final = {"robot": "so101_sim"}
@@ -279,6 +286,8 @@ def identify(config: IdentifyConfig) -> Twin:
             takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance
         )
     shows = _shows(takes)
+    if config.pictures:
+        twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
     twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows})
     save_twin(twin, folder / "station_twin.yaml")
     is_real = all(take.info.domain is Domain.REAL for take in takes)
@@ -309,6 +318,39 @@ def _shows(takes: Sequence[Take]) -> list[str]:
         ArmTests(recording_of(first.joint_names, made, first.fps), report).run()
         report.rank()
     return [finding.line() for finding in report.findings[:SHOWN]]
+
+
+def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
+    """Return how much later the first camera's pictures come than the takes say, as they show it.
+
+    What is seen is told to half a row at best: the interval is that much wider.
+    """
+    import cv2
+
+    from gaploop.datasets.absolute.cameras import THUMB, picture_age
+    from gaploop.failure_analysis.views.joints import angles_rad
+
+    runs, told_s, fps = list[tuple[FloatArray, FloatArray]](), list[float](), takes[0].info.fps
+    for take in takes:
+        angles, name = angles_rad(take.frames.state, take.info), next(iter(take.cameras), "")
+        if angles is None or not name or take.info.fps != fps or len(runs) == MOST_LOOKED_AT:
+            continue
+        small = (
+            cv2.cvtColor(cv2.resize(p, THUMB, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
+            for p in itertools.islice(take.cameras[name](), round(LOOKED_AT_S * fps))
+        )
+        grey = np.array(list(small), dtype=np.float64)
+        age_s = take.frames.camera_age_s.get(name, np.zeros(len(grey)))[: len(grey)]
+        runs.append((np.degrees(angles[: len(grey)]), grey))
+        told_s.append(float(np.nanmean(age_s)) if np.isfinite(age_s).any() else 0.0)
+    name = "sensor_noise.camera_delay.delay_s"
+    age, why = picture_age(runs, fps)
+    if age is None:
+        return TwinParameter(name, "s", 0.0, 0.0, (-math.inf, math.inf), False, f"pictures: {why}")
+    known_s, half_s = float(np.mean(told_s)), 0.5 / fps
+    low, high = age.low - known_s - half_s, age.high - known_s + half_s
+    delay_s = max(age.value - known_s, 0.0) if low > 0.0 else 0.0
+    return TwinParameter(name, "s", 0.0, delay_s, (low, high), True, f"pictures: {len(runs)} takes")
 
 
 def _late(takes: Sequence[Take], arm: CellArm) -> str:

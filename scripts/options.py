@@ -6,9 +6,11 @@ the same as in `lerobot-record` and `lerobot-train`. Nothing heavy is imported h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.progress import console as console
@@ -25,6 +27,10 @@ from gaploop.scripts._output import jsonable as jsonable
 from gaploop.scripts._output import keep as keep
 from gaploop.scripts._output import machine as machine
 from gaploop.scripts._output import print_error as print_error
+
+if TYPE_CHECKING:
+    from gaploop.collect.remote_policy import RemotePolicy
+    from gaploop.finetune.lerobot_policy import ActPolicy
 
 
 def required[T](given: T | None, ask: str) -> T:
@@ -104,13 +110,65 @@ class PolicyFolder:
         return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
 
 
+def is_script(policy: str) -> bool:
+    """Say whether a policy is a script or a scene's demonstrator, rather than a folder."""
+    return policy == "demonstrator" or (":" in policy and not Path(policy).exists())
+
+
 @dataclass
 class PolicyOptions(PolicyFolder):
-    """Which policy, and how fast it is meant to run."""
+    """Which policy, how fast it is meant to run, and on what."""
 
     fps: float | None = None
     """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
     that its train_config.json names states it."""
+    device: str = "auto"
+    """Where it computes, such as cuda or cpu; auto: the best there is."""
+    threads: int = 1
+    """Processor threads that it computes with."""
+    format: str = ""
+    """Number format or runtime: bf16, fp16, int8, int8_ao, int4, compile, onnx, openvino or
+    tensorrt; fp32 unless given. gaploop doctor --policy.path times them."""
+
+    def loading(self) -> dict[str, Any]:
+        """Return what `load_policy` takes beside the path."""
+        if self.threads < 1:
+            raise UnusableInputError(f"--policy.threads={self.threads} must be at least 1.")
+        return {k: getattr(self, k) for k in ("fps", "device", "threads", "format")}
+
+
+@dataclass
+class DrivingPolicy(PolicyOptions):
+    """Which policy, here or on another machine."""
+
+    path: str = ""
+    """Folder of a policy or an adapter; base names the one that ships with gaploop;
+    remote://host:port one that gaploop serve policy lends there."""
+    token: str = ""
+    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
+    environment."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is on another machine."""
+        return self.path.startswith("remote://")
+
+    def load(self, task: str = "") -> tuple[ActPolicy | RemotePolicy, str]:
+        """Load the policy, or connect to where it is served; return it and its id."""
+        loaded: ActPolicy | RemotePolicy
+        if self.is_remote:
+            from gaploop.collect.remote_policy import RemotePolicy
+            from gaploop.teleop.link import TOKEN_VARIABLE
+
+            token = self.token or os.environ.get(TOKEN_VARIABLE, "")
+            loaded = served = RemotePolicy(self.path, token, task)
+            id_ = served.card.id
+        else:
+            from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+            path = self.required()
+            loaded, id_ = load_policy(path, task=task, **self.loading()), policy_id(path)
+        return loaded, id_
 
 
 def journal_beside(root: Path, journal: Path | None) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +22,15 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.planning.plan import PlanRequest
+    from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.failure_analysis.planning.plan import PlanRequest, PlanResult
 
 RARE: Final = ("task", "record_with")
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
 gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --station=station.yaml
 gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --output_dir=./plan
+gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --try --output_dir=./plan
 """
 POSITIONAL = "diagnosis"
 
@@ -53,6 +55,9 @@ class PlanConfig:
     station: Path | None = None
     """station.yaml with costs and currency, grid and what can be set up."""
     policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
+    try_: bool = False
+    """Carry the leading causes' command remedies out in the twin first, small, and choose by what
+    they bring there: minutes of the machine for each. Ctrl-C loses the one that runs."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     task: str = "pick_place"
@@ -88,7 +93,10 @@ def plan(config: PlanConfig) -> Plan:
     path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
     station = load_station(config.station) if config.station else SIM_STATION
-    planned = plan_for(diagnosis, _ask(config, station))
+    ask = _ask(config, station)
+    planned = plan_for(diagnosis, ask)
+    if config.try_:
+        planned = _tried(planned, diagnosis, ask)
     made, folder = planned.plan, writable_folder(_folder(config))
     save_plan(made, folder / "plan.yaml")
     sections = [plan_section(made)]
@@ -109,6 +117,28 @@ def plan(config: PlanConfig) -> Plan:
     result = {"id": made.id, "takes": made.takes}
     write_run(folder, "plan", options.jsonable(config), inputs, result)
     return made
+
+
+def _tried(planned: PlanResult, diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
+    """Try a plan's remedies in the twin, and plan by what came of them."""
+    from gaploop.failure_analysis.planning.plan import plan_for
+    from gaploop.finetune.remedy_trials import in_a_process, try_remedies
+
+    if ask.about is None or ask.about.twin is None:
+        raise UnusableInputError(
+            "--try carries remedies out in the station's twin. Name it with "
+            "--twin=station_twin.yaml; gaploop identify makes it."
+        )
+    stderr = options.console(stderr=True)
+    leading = list(dict.fromkeys(item.dimension for item in planned.plan.items))
+    tried = try_remedies(
+        ask.about,
+        leading,
+        ask.image_policy,
+        say=lambda line: stderr.print(line, highlight=False, markup=False, soft_wrap=True),
+        type_command=in_a_process,
+    )
+    return plan_for(diagnosis, replace(ask, about=replace(ask.about, tried=tried)))
 
 
 def _diagnosis_file(config: PlanConfig) -> Path:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from gaploop.collect.lerobot_factory import (
     station_for,
 )
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
-from gaploop.core.protocols import Follower, Policy
+from gaploop.core.protocols import Follower
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts.push import push_after
@@ -29,6 +28,7 @@ from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
+    from gaploop.failure_analysis.live import SessionWatch
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "policy.fps", "dataset.episode_time_s",
+    "factors", "watch", "policy.fps", "policy.threads", "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -50,18 +50,6 @@ gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim 
 
 POSITIONAL: Final = ()
 DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
-
-
-@dataclass
-class RolloutPolicyOptions(options.PolicyOptions):
-    """Which policy, here or on another machine."""
-
-    path: str = ""
-    """Folder of a policy or an adapter; base names the one that ships with gaploop;
-    remote://host:port one that gaploop serve policy lends there."""
-    token: str = ""
-    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
-    environment."""
 
 
 @dataclass
@@ -93,7 +81,7 @@ class RolloutConfig(SessionOptions):
     with --take_over=never, rolls out by itself on simulated time.
     """
 
-    policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
+    policy: options.DrivingPolicy = field(default_factory=options.DrivingPolicy)
     dataset: RolloutDataset = field(default_factory=RolloutDataset)
     take_over: Literal["key", "auto", "never"] = "key"
     """key: t takes over and hands back. auto: also when the arm has stood still for 1.5 s
@@ -101,6 +89,11 @@ class RolloutConfig(SessionOptions):
     watches. never: no leader is used."""
     hand_back_s: float | None = None
     """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
+    watch: str = "auto"
+    """Takes that went well, as the reference: an attempt that looks like failing is reported
+    while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
+    this station, auto (what ships, for the packaged base in the embedded cell; else nothing), or
+    never."""
     speed_scale: float | None = None
     """Share of its speed at which the policy drives, above 0 and up to 1: its targets are
     passed through in the same order, more slowly. Unless given: 1 in the embedded cell; on an
@@ -124,6 +117,7 @@ def run(config: Any) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
+    from gaploop.failure_analysis.live import session_watch
     from gaploop.finetune.factors import settings
 
     config.policy.required()
@@ -132,11 +126,16 @@ def run(config: Any) -> int:
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
     go_on_with(config, root, journal)
-    policy, id_ = _policy(config)
+    if not config.policy.is_remote:
+        from gaploop.finetune.lerobot_policy import warn_withdrawn
+
+        warn_withdrawn(config.policy.path)
+    policy, id_ = config.policy.load(config.dataset.single_task)
     is_embedded = config.robot.type == EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     leads = "" if config.take_over == "never" else kind(config.teleop)
     by_itself = runs_by_itself(config, leads)
+    watched = session_watch(config.watch, id_, is_embedded)
     drives = PolicyLeader if by_itself else AsyncPolicyDriver  # simulated time waits for a policy
     blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
 
@@ -148,7 +147,7 @@ def run(config: Any) -> int:
     driver = RolloutDriver(
         policy,
         functools.partial(drives, lag_s=config.smoothing_s),
-        Attempts(SpeedRamp(journal, id_, fixed), blocker=blocker),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         stall,
         has_person=bool(leads),
         drives_between=not is_embedded,
@@ -164,7 +163,7 @@ def run(config: Any) -> int:
     if station.domain is Domain.REAL:  # were policy and arm checked together?
         from gaploop.collect.preflight import Checked, missing
 
-        if why := missing(journal, Checked(id_, robot_words(config.robot))):
+        if why := missing(journal, Checked(id_, robot_words(config.robot), policy.runs)):
             log.warning(
                 "%s. Run gaploop doctor with the same --policy and --robot, and --journal=%s",
                 f"{why[0].upper()}{why[1:]}",
@@ -194,30 +193,13 @@ def run(config: Any) -> int:
         campaign=None,
         push=push_after(config.dataset, root, end.signals),
     )
-    return _tell(config, driver, result)
-
-
-def _policy(config: Any) -> tuple[Policy, str]:
-    """Load the policy, or connect to where it is served; return it and its id."""
-    from gaploop.collect.remote_policy import SCHEME, RemotePolicy
-    from gaploop.teleop.link import TOKEN_VARIABLE
-
-    path = config.policy.path
-    if path.startswith(SCHEME):
-        token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
-        policy = RemotePolicy(path, token, config.dataset.single_task)
-        return policy, policy.card.id
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
-
-    warn_withdrawn(path)
-    loaded = load_policy(path, task=config.dataset.single_task, fps=config.policy.fps)
-    return loaded, policy_id(path)
+    return _tell(config, driver, watched, result)
 
 
 # -- what is said at the end --------------------------------------------------------------------
 
 
-def _tell(config: Any, driver: RolloutDriver, result: RecordResult) -> int:
+def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: RecordResult) -> int:
     from gaploop.collect.remote_policy import RemotePolicy
 
     notes, end = driver.attempts.notes, result.end
@@ -241,6 +223,7 @@ def _tell(config: Any, driver: RolloutDriver, result: RecordResult) -> int:
             **link,
         },
         "speed_scale": [note.speed_scale for note in sealed],
+        "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "interrupted": bool(end.signals),
     }

@@ -19,7 +19,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
-RARE: Final = ("host", "policy.fps", "device")
+RARE: Final = ("host", "policy.fps", "policy.threads")
 EXAMPLE: Final = """\
 gaploop serve leader --teleop.type=so101_leader --teleop.port=/dev/ttyACM0 --teleop.id=blue
 gaploop serve policy --policy.path=base --port=8441
@@ -47,8 +47,6 @@ class ServeConfig:
     teleop: Any = None
     """leader: which arm leads."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-    device: str = "cpu"
-    """policy: where it runs, such as cuda."""
     host: str = ""
     """Address to listen on, such as 127.0.0.1 for an SSH tunnel; all of this machine's unless
     given."""
@@ -120,16 +118,16 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
 
 def _policy(config: ServeConfig, _stack: contextlib.ExitStack) -> Served:
     from gaploop.collect import remote_policy
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id, warn_withdrawn
+    from gaploop.finetune.lerobot_policy import warn_withdrawn
 
     path = config.policy.required()
     warn_withdrawn(path)
-    policy = load_policy(path, device=config.device, fps=config.policy.fps)
-    card = remote_policy.card_of(policy, policy_id(path))
+    policy, id_ = options.DrivingPolicy(**vars(config.policy)).load()
+    card = remote_policy.card_of(policy, id_)
 
     def words(where: str, token: str) -> str:
         rollout = f"gaploop rollout --policy.path=remote://{where}{token} --robot.type=…"
-        return f"{path} is served. At the robot: {rollout}"
+        return f"{path} is served, on {policy.runs}. At the robot: {rollout}"
 
     talk = remote_policy.serve_policy(policy, card)
     return remote_policy.KIND, remote_policy.MOST_BYTES, talk, words

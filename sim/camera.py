@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -177,12 +178,15 @@ class OverheadCamera:
         *,
         size_px: int,
         rate_hz: float,
+        delay_s: float = 0.0,
     ) -> None:
         """Take note of a cell's settings.
 
         Args:
             cameras: the one that looks down, and the one for people, by their names in the model.
             size_px: width and height.
+            delay_s: from a capture until its picture is there [s]. As with a real camera, what is
+                told as its time is when it came.
         """
         self._model, self._names = model, cameras
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
@@ -190,6 +194,7 @@ class OverheadCamera:
         self._size_px = size_px
         self._steps_per_capture = 1.0 / (rate_hz * float(model.opt.timestep))
         self._drawers = dict[str, LayeredCamera]()
+        self._delay_s = delay_s
 
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
         """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
@@ -198,25 +203,34 @@ class OverheadCamera:
         self._frame: tuple[int, CameraFrame] | None = None
         for drawer in self._drawers.values():
             drawer.forget()
-        self._snapshot = _snapshot(0, 0.0, data)
+        self._snapshot, self._captures = _snapshot(0, -self._delay_s, data), 0
+        self._coming = deque[_Snapshot]()
 
     def next_capture_step(self) -> int:
         """Physics step, counted from reset, after which the next capture is due."""
-        return round((self._snapshot.index + 1) * self._steps_per_capture)
+        return round((self._captures + 1) * self._steps_per_capture)
 
     def capture(self, now_s: float, data: mujoco.MjData) -> None:
         """Take a snapshot of `data` at `now_s` [s]."""
-        self._snapshot = _snapshot(self._snapshot.index + 1, now_s, data)
+        self._captures += 1
+        self._coming.append(_snapshot(self._captures, now_s, data))
+        self._deliver(now_s)
 
-    def frame(self) -> CameraFrame:
-        """The newest picture; drawn when first asked for."""
+    def _deliver(self, now_s: float) -> None:
+        while self._coming and self._coming[0].t_s <= now_s - self._delay_s + 1e-9:
+            self._snapshot = self._coming.popleft()
+
+    def frame(self, now_s: float) -> CameraFrame:
+        """The newest picture that is there at `now_s` [s]; drawn when first asked for."""
+        self._deliver(now_s)
         snapshot = self._snapshot
         if self._frame is None or self._frame[0] != snapshot.index:
             picture = self._drawn(self._names[0], (self._size_px,) * 2, snapshot)
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
                 picture = self._images.picture(picture, rng, snapshot.t_s)
-            self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
+            came_s = snapshot.t_s + self._delay_s
+            self._frame = (snapshot.index, CameraFrame(picture, came_s))
         return self._frame[1]
 
     def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:

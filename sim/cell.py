@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Self
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arm import CellArm
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCommand
@@ -27,10 +26,11 @@ from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import Values
-from gaploop.sim.kinematics import TCP_SITE, fold_square
+from gaploop.sim.kinematics import TCP_SITE
+from gaploop.sim.predicates import SceneState, held, parse
 from gaploop.sim.randomise import draw, over
 from gaploop.sim.scene import CAMERA_NAME
-from gaploop.sim.tasks import INSTRUCTIONS, TASKS, TaskState, is_success
+from gaploop.sim.tasks import INSTRUCTIONS, TASKS
 from gaploop.sim.world import set_up
 
 # What bus servos would report.
@@ -39,73 +39,6 @@ SUPPLY_VOLTAGE_V = 12.0
 SUPPLY_RESISTANCE_OHM = 0.15  # assumed: lead and supply of a six-servo chain
 AMBIENT_TEMPERATURE_C = 32.0  # assumed: housing of an idle, powered servo
 WINDING_RISE_C_PER_A2_S = 0.02  # assumed: some degrees per minute of hard work
-
-HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
-
-
-class Watch:
-    """Reads the object's and the target's state out of MuJoCo's."""
-
-    def __init__(
-        self, model: mujoco.MjModel, data: mujoco.MjData, half_height_m: float, arm: CellArm
-    ) -> None:
-        self._model = model
-        self._data = data
-        self._half_height_m = half_height_m
-        self._object = model.body("object").id
-        self._target = model.body("target").id
-        self._qpos = int(model.joint("object").qposadr[0])
-        self._dof = int(model.joint("object").dofadr[0])
-        self._tools = [model.site(side.prefix + TCP_SITE).id for side in arm.arms]
-        self._hands = [
-            {model.body(side.prefix + name).id for name in side.arm.finger_bodies}
-            for side in arm.arms
-        ]
-        self._fingers = set[int]().union(*self._hands)
-        self._force = np.zeros(6)
-
-    def state(self, table_z_m: float) -> TaskState:
-        """The state now, with the table top at `table_z_m` [m]."""
-        data = self._data
-        velocity = data.qvel[self._dof : self._dof + 6]
-        position = data.qpos[self._qpos : self._qpos + 3].copy()
-        pressing = set[int]()
-        bodies = self._model.geom_bodyid[data.contact.geom[: data.ncon]]
-        for row in np.flatnonzero((bodies == self._object).any(axis=1)):
-            first, second = int(bodies[row, 0]), int(bodies[row, 1])
-            other = first if second == self._object else second
-            if other in self._fingers:
-                mujoco.mj_contactForce(self._model, data, int(row), self._force)
-                if abs(self._force[0]) > HELD_FORCE_N:
-                    pressing.add(other)
-        return TaskState(
-            object_pos_m=position,
-            object_yaw_rad=fold_square(self.object_yaw_rad()),
-            object_rest_z_m=table_z_m + self._half_height_m,
-            object_half_height_m=self._half_height_m,
-            speed_m_s=float(np.linalg.norm(velocity[:3])),
-            turn_rad_s=float(np.linalg.norm(velocity[3:])),
-            target_pos_m=data.xpos[self._target].copy(),
-            held=any(hand <= pressing for hand in self._hands),
-            t_s=float(data.time),
-            tool_distance_m=float(np.linalg.norm(position - self.tool_pos_m())),
-        )
-
-    def tool_pos_m(self) -> NDArray[np.float64]:
-        """Tool centre [m], shape (3,): of a pair, of the hand that is nearer to the object."""
-        tools = self._data.site_xpos[self._tools]
-        away_m = np.linalg.norm(tools - self._data.qpos[self._qpos : self._qpos + 3], axis=1)
-        return np.array(tools[int(np.argmin(away_m))])
-
-    def object_yaw_rad(self) -> float:
-        """Direction of the object's x axis [rad], or of another that lies flatter."""
-        rotation = np.zeros(9)
-        mujoco.mju_quat2Mat(rotation, self._data.qpos[self._qpos + 3 : self._qpos + 7])
-        matrix = rotation.reshape(3, 3)
-        flattest = int(np.argmin(np.abs(matrix[2])))
-        # The x axis counts while it lies flat: it tells the longer side of a box.
-        axis = matrix[:2, 0 if abs(matrix[2, 0]) < 0.5 else flattest]
-        return float(np.arctan2(axis[1], axis[0]))
 
 
 class SimCell:
@@ -184,7 +117,6 @@ class SimCell:
         set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))
         self._commands, self._sensors = on.commands, on.sensors
-        self._criterion = on.model.criterion
         self.model: mujoco.MjModel = on.model.compile()
         self._thing = on.model.options.thing
         self.data = mujoco.MjData(self.model)
@@ -196,6 +128,7 @@ class SimCell:
             (scene.CAMERA_NAME, scene.REPORT_CAMERA_NAME),
             size_px=self.image_size,
             rate_hz=self.camera_hz,
+            delay_s=on.model.camera_delay_s,
         )
         model = self.model
         joints = [model.joint(name) for name in self.joint_names]
@@ -203,7 +136,15 @@ class SimCell:
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
+        sides = self.arm.arms
+        fingers = [[side.prefix + name for name in side.arm.finger_bodies] for side in sides]
+        self._state = SceneState(
+            model, self.data, criterion=on.model.criterion,
+            hands=[frozenset(model.body(name).id for name in names) for names in fingers],
+            tools=[model.site(side.prefix + TCP_SITE).id for side in sides],
+        )  # fmt: skip
+        file = scene.task_scene(self.task)
+        self._holds = parse(file.success, model, f"Scene {file.path}, success")
 
     @property
     def period_s(self) -> float:
@@ -263,6 +204,7 @@ class SimCell:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
         mujoco.mj_forward(self.model, self.data)
+        self._state = replace(self._state, start_m={"object": self._state.place_m("object")})
         self._camera.reset([self._gap_seed, seed, 23], self.data)
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
@@ -323,7 +265,7 @@ class SimCell:
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
-        return self._camera.frame()
+        return self._camera.frame(self.now_s)
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""
@@ -331,25 +273,26 @@ class SimCell:
 
     def success(self) -> bool:
         """Judge the present state by the station's criterion."""
-        return is_success(self._criterion, self._watch.state(self._table_z))
+        return self._state.satisfies(self._holds)
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""
-        state = self._watch.state(self._table_z)
-        goal = state.target_pos_m[:2] + np.asarray(self._criterion.goal_offset_m)
+        state, criterion = self._state, self._state.criterion
+        target_m = self.data.body("target").xpos
+        goal = target_m[:2] + criterion.goal_offset_m
         return {
-            "object_pos_m": state.object_pos_m.tolist(),
-            "object_yaw_rad": self._watch.object_yaw_rad(),
+            "object_pos_m": state.place_m("object").tolist(),
+            "object_yaw_rad": state.yaw_rad("object"),
             "object_half_size_m": list(self._thing.half_size_m),
             "object_shape": self._thing.shape,
-            "target_pos_m": state.target_pos_m.tolist(),
+            "target_pos_m": target_m.tolist(),
             "goal_xy_m": goal.tolist(),
-            "tool_pos_m": self._watch.tool_pos_m().tolist(),
+            "tool_pos_m": state.tool_m("object").tolist(),
             "table_z_m": self._table_z,
-            "held": state.held,
-            "success": is_success(self._criterion, state),
-            "tolerance_m": self._criterion.tolerance_m,
-            "yaw_tolerance_rad": self._criterion.yaw_tolerance_rad,
+            "held": held("object")(state),
+            "success": self.success(),
+            "tolerance_factor": criterion.tolerance_factor,
+            "yaw_tolerance_rad": criterion.yaw_tolerance_rad,
             "hand_pos_m": None if self._hand is None or self._hand.away
             else self._hand.position(self.data).tolist(),
             "joint_offset_rad": self._sensors.offset(

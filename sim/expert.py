@@ -21,8 +21,8 @@ from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.kinematics import TCP_SITE, ArmIk, fold_square, from_polar, polar
+from gaploop.sim.predicates import FULL_SQUARE_RAD
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
-from gaploop.sim.tasks import FULL_SQUARE_RAD, GOAL_TOLERANCE_M, REST_SLACK_M
 
 SPEED_M_S = 0.42
 ACCELERATION_M_S2 = 4.0
@@ -34,6 +34,8 @@ APPROACH_RATE_HZ = 11.0  # speed per distance left: slows down before the goal
 AZIMUTH_ARM_M = 0.20  # turns azimuth into a length, so that one speed limit serves all
 TREMOR_M = 0.0006  # standard deviation of a person's hand on a leader arm; assumed
 TREMOR_TIME_S = 0.25
+GOAL_TOLERANCE_M = 0.015  # by which a person sees that a take is done, as of pick_place.yaml
+REST_SLACK_M = 0.010
 
 _SPEEDS = np.array([SPEED_M_S, SPEED_M_S, SPEED_M_S, TURN_RAD_S, GRIPPER_RAD_S])
 _ACCELERATIONS = np.array([ACCELERATION_M_S2] * 3 + [TURN_RAD_S2, TURN_RAD_S2])

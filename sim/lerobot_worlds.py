@@ -18,7 +18,7 @@ from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.sim.roles import numbers_in
 from gaploop.sim.scene_file import SceneWorld, load_scene
 from gaploop.sim.world import GymWorld, WorldSpec
@@ -109,23 +109,49 @@ class SceneEnvConfig(GymEnvConfig):
         return SceneWorld(load_scene(self.scene))
 
 
+def config_of(said: Mapping[str, Any], where: str) -> EnvConfig:
+    """Return what a mapping says of an environment: {gym: ID}, {scene: FILE} or {type: NAME}.
+
+    Raises:
+        UnusableInputError: none of them, or an option that such an environment hasn't.
+    """
+    given = dict(said)
+    kind = given.pop("type", None) or next((k for k in ("gym", "scene") if k in given), "")
+    known = EnvConfig.get_known_choices()
+    if kind not in known:
+        raise unknown_choice("environment", kind, known, where)
+    if given.get("scene"):
+        given["scene"] = Path(given["scene"])
+    try:
+        return cast(EnvConfig, known[kind](**given))
+    except TypeError as error:
+        raise UnusableInputError(f"{where}: {error}.") from None
+
+
 class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
     """A world as LeRobot's rollouts ask for it: episodes that end with success, named pictures.
 
     Args:
         raw: observations stay as they are, for a script that was written for the environment.
+        kept: what a policy would have seen, and the action after it, is kept.
+
+    Attributes:
+        finished: of the last attempt that ended, where it is kept.
     """
 
-    def __init__(self, world: GymWorld, max_steps: int | None, *, raw: bool = False) -> None:
+    def __init__(
+        self, world: GymWorld, max_steps: int | None, *, raw: bool = False, kept: bool = False
+    ) -> None:
         super().__init__(world)
-        self.world, self._raw = world, raw
+        self.world, self._raw, self._kept = world, raw, kept
+        self.finished = list[tuple[dict[str, Any], NDArray[Any]]]()
         own = (world.unwrapped, "max_steps"), (world.env.spec, "max_episode_steps")
         known = (getattr(holder, name, None) for holder, name in own)
         self._max_episode_steps: int = max_steps or next(filter(None, known), USUAL_STEPS)
         self.task = self.task_description = world.instruction
         self.metadata = {**world.metadata, "render_fps": round(1.0 / world.period_s)}
         if raw and isinstance(world.unwrapped, SceneWorld):
-            world.unwrapped.draws = False
+            world.unwrapped.draws = kept
         if not raw:
             self.observation_space = _space(self.seen(world.reset(seed=0)[0]))
 
@@ -133,6 +159,8 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         """Start an attempt."""
         observation, info = self.world.reset(seed=seed, options=options)
         self._steps = self._won_for = 0
+        self._frames = list[tuple[dict[str, Any], NDArray[Any]]]()
+        self._last = self.named(observation) if self._kept else {}
         return self.seen(observation), {**info, "is_success": False}
 
     def step(self, action: Any) -> Any:
@@ -145,17 +173,26 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         late = truncated or self._steps >= self._max_episode_steps
         over = bool(terminated or held)
         won = held or (bool(terminated or late) and self._won_for > 0)
+        if self._kept:
+            self._frames.append((self._last, np.asarray(shaped, dtype=np.float32)))
+            self._last = self.named(observation)
+            if over or late:
+                self.finished = self._frames
         return self.seen(observation), reward, over, late and not over, {**info, "is_success": won}
 
     def seen(self, observation: Any) -> Any:
+        """Return an observation as whoever drives reads it."""
+        return observation if self._raw else self.named(observation)
+
+    def named(self, observation: Any) -> Any:
         """Return an observation as LeRobot reads it: `agent_pos` and `pixels`."""
         keys = set(observation) if isinstance(observation, Mapping) else set()
-        if self._raw or keys & {"pixels", "agent_pos"}:
+        if keys & {"pixels", "agent_pos"}:
             return observation
         vectors = [value for _, value in numbers_in(observation)]
         state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
         pictures = pictures_in(observation)
-        if not pictures:
+        if not pictures and self.render_mode is not None:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
@@ -195,7 +232,7 @@ def features_of(attempts: GymAttempts) -> tuple[dict[str, PolicyFeature], dict[s
 
 
 def vectors(
-    config: EnvConfig, spec: WorldSpec, *, raw: bool = False
+    config: EnvConfig, spec: WorldSpec, *, raw: bool = False, kept: bool = False
 ) -> dict[str, gym.vector.SyncVectorEnv]:
     """Return an environment for each task of a configuration, with a station's gaps."""
 
@@ -204,7 +241,7 @@ def vectors(
 
     if isinstance(config, GymEnvConfig):
         made, length = config.make, config.episode_length
-        return {"": one(lambda: GymAttempts(GymWorld(made, spec), length, raw=raw))}
+        return {"": one(lambda: GymAttempts(GymWorld(made, spec), length, raw=raw, kept=kept))}
 
     def inner(suite: str, task: int) -> gym.Env[Any, Any]:
         vector: Any = make_env(config, n_envs=1)[suite][task]

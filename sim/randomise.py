@@ -69,6 +69,7 @@ DYNAMICS: Final = (
 )
 NOISE: Final = (
     Range("sensor_noise.torn_frames.pixel_noise", 0.0, 12.0, "1"),
+    Range("sensor_noise.camera_delay.delay_s", 0.0, 0.1, "s"),
     Range("sensor_noise.encoder_drift.noise_rad", 0.0, 0.3 * _DEG, "rad"),
 )
 PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
@@ -78,7 +79,7 @@ PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
     "CP": CAMERA,
     "TH": TABLE,
     "visual": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, NOISE[0]),
-    "dynamics": (*OBJECT, *DYNAMICS, NOISE[1]),
+    "dynamics": (*OBJECT, *DYNAMICS, *NOISE[1:]),
     "all": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, *TABLE, *OBJECT, *DYNAMICS, *NOISE),
 }
 """Background, light, texture and distractors, camera pose, table height; and unions of them."""

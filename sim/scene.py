@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import mujoco
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm, Rgba
+from gaploop.core.errors import UnusableInputError
 from gaploop.sim import conditions
 from gaploop.sim.arms import SO101
 from gaploop.sim.camera import look_at_quat
@@ -25,10 +27,14 @@ from gaploop.sim.gaps.mechanism import (
     SpecEdit,
 )
 from gaploop.sim.kinematics import from_polar
-from gaploop.sim.tasks import Criterion
+from gaploop.sim.predicates import Criterion
+from gaploop.sim.scene_file import Scene, load_scene, without_warnings
+from gaploop.sim.tasks import TASK_FILES
 
 HOME_Q_RAD = SO101.home_q_rad
 
+OLDEST = 336
+"""MuJoCo that can leave out what the SO-101's model has for the eye."""
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
 CUBE_HALF_SIZE_M = 0.0125  # so101-nexus PickAndPlace-v1
 CUBE_MASS_KG = 0.01  # so101-nexus PickAndPlace-v1
@@ -41,9 +47,11 @@ DISTRACTOR_PREFIX = "distractor"
 # Turned by -90 degrees about the vertical: +x (away from the base) is up in the image.
 CAMERA_QUAT = (0.7071067811865476, 0.0, 0.0, -0.7071067811865476)
 
-KEY_LIGHT_DIFFUSE = 0.42
-FILL_LIGHT_DIFFUSE = 0.42
-AMBIENT = 0.26
+
+@cache
+def task_scene(task: str) -> Scene:
+    """Return the scene file of a task."""
+    return load_scene(TASK_FILES[task])
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class SceneOptions:
     """What the compiled model contains beyond the arm.
 
     Attributes:
-        task: "pick_place", "pick_lift" or "stack_cube".
+        task: of `scene_file.TASKS`.
         background: name in conditions.BACKGROUNDS.
         thing: the carried object.
     """
@@ -62,86 +70,38 @@ class SceneOptions:
     thing: ObjectKind = OBJECTS["red_cube"]
 
 
+@without_warnings()
 def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
     """Compile the cell with further bodies; the caller may change the model freely."""
-    arm = options.arm
+    if mujoco.mj_version() < OLDEST:
+        raise UnusableInputError(
+            f"The embedded cell needs MuJoCo 3.3.6 or newer; here is {mujoco.__version__}, with "
+            "which only simulations of others run. Run: pip install -U mujoco"
+        )
+    arm, thing = options.arm, options.thing
     spec = arm.spec(conditions.PAINT)
     world = spec.worldbody
-    # noslip and the elliptic cone as in so101-nexus: without them a held cube creeps.
-    spec.option.timestep = TIMESTEP_S
-    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
-    spec.option.impratio = 10.0
-    spec.option.iterations = 10
-    spec.option.ls_iterations = 20
-    spec.option.noslip_iterations = 3
+    bench = mujoco.MjSpec.from_file(str(task_scene(options.task).mjcf))
+    spec.option = bench.option
+    spec.attach(bench, prefix="", frame=world.add_frame())  # behind the arm's joints
+    spec.visual.headlight, spec.visual.quality = bench.visual.headlight, bench.visual.quality
 
-    # Table, room and lights.
-    texture = conditions.table_texture(conditions.BACKGROUNDS[options.background])
-    image = spec.add_texture(
-        name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, width=texture.shape[1],
-        height=texture.shape[0], nchannel=3,
-    )  # fmt: skip
-    image.data = texture.tobytes()
-    spec.add_texture(
-        name="room", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, width=64, height=64,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT, rgb1=[0.86, 0.88, 0.90],
-        rgb2=[0.62, 0.65, 0.69],
-    )  # fmt: skip
-    material = spec.add_material(name="table", specular=0.05, shininess=0.1)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
-    table = world.add_body(name="table")
-    table.add_geom(
-        name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0.6, 0.6, 0.01], material="table"
-    )
-    world.add_light(
-        name="key", type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[1.0, 1.0, 3.5],
-        dir=[-0.227, -0.268, -0.936], diffuse=[KEY_LIGHT_DIFFUSE] * 3,
-        specular=[0.0] * 3, castshadow=False,
-    )  # fmt: skip
-    world.add_light(
-        name="fill", type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[0.0, 0.0, 3.5],
-        dir=[0.0, 0.0, -1.0], diffuse=[FILL_LIGHT_DIFFUSE] * 3,
-        specular=[0.0] * 3, castshadow=False,
-    )  # fmt: skip
-    spec.visual.headlight.ambient = [AMBIENT] * 3
-    spec.visual.headlight.diffuse = [0.0] * 3
-    spec.visual.headlight.specular = [0.0] * 3
-    spec.visual.quality.shadowsize = 0
-
-    # The object.
-    thing = options.thing
-    half = np.asarray(thing.half_size_m)
-    body = world.add_body(name="object", pos=[0.2, 0.0, half[2]])
-    body.add_freejoint(name="object")
-    cylinder = thing.shape == "cylinder"
-    body.add_geom(
-        name="object",
-        type=mujoco.mjtGeom.mjGEOM_CYLINDER if cylinder else mujoco.mjtGeom.mjGEOM_BOX,
-        size=[half[0], half[2], 0.0] if cylinder else half,
-        rgba=conditions.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
-    )  # fmt: skip
+    top, image = conditions.BACKGROUNDS[options.background], spec.texture("table")
+    image.builtin = mujoco.mjtBuiltin.mjBUILTIN_NONE
+    image.data = conditions.table_texture(top).tobytes()
+    body, half = spec.body("object"), np.asarray(thing.half_size_m)
+    body.pos = [0.2, 0.0, half[2]]
+    if thing.shape == "cylinder":
+        body.first_geom().type = mujoco.mjtGeom.mjGEOM_CYLINDER
+        body.first_geom().size = [half[0], half[2], 0.0]
+    else:
+        body.first_geom().size = half
     body.mass = thing.mass_kg
     body.ipos = np.asarray(thing.com_m)
     sides = 2.0 * half
     squares = sides @ sides - sides**2
     body.inertia = thing.mass_kg / 12.0 * squares  # of a solid box
     body.explicitinertial = True
-
-    # The target: a disc, or the cube to put it on.
-    target = world.add_body(name="target", pos=[0.2, 0.1, DISC_HALF_HEIGHT_M])
-    if options.task == "stack_cube":
-        target.add_freejoint(name="target")
-        target.add_geom(
-            name="target", type=mujoco.mjtGeom.mjGEOM_BOX, size=[CUBE_HALF_SIZE_M] * 3,
-            rgba=conditions.TARGET_RGBA, mass=10 * CUBE_MASS_KG, condim=4,
-        )  # fmt: skip
-    else:
-        target.add_geom(
-            name="target", type=mujoco.mjtGeom.mjGEOM_CYLINDER,
-            size=[DISC_RADIUS_M, DISC_HALF_HEIGHT_M, 0.0], rgba=conditions.TARGET_RGBA,
-            contype=0, conaffinity=0, mass=0.0,
-        )  # fmt: skip
 
     # The cameras.
     world.add_camera(
@@ -164,13 +124,15 @@ class CellModel(ModelApplier):
     Attributes:
         options: what is compiled.
         criterion: what counts as success.
+        camera_delay_s: from a capture until its picture is there [s].
     """
 
     def __init__(self, options: SceneOptions, gap_seed: int = 0) -> None:
         super().__init__(gap_seed)
         self.arm: CellArm = options.arm
         self.options = options
-        self.criterion = Criterion(options.task)
+        self.criterion = Criterion()
+        self.camera_delay_s = 0.0
         self._boxes = 0
 
     def add_box(self, half_m: tuple[float, float, float], rgba: Rgba | None = None) -> None:
@@ -234,9 +196,9 @@ class CellModel(ModelApplier):
 
         @self.change
         def change(model: mujoco.MjModel) -> None:
-            model.light("key").diffuse[:] = KEY_LIGHT_DIFFUSE * np.asarray(lighting.key_rgb)
             fill = np.asarray(lighting.fill_rgb)
-            model.light("fill").diffuse[:] = FILL_LIGHT_DIFFUSE * fill
+            model.light("key").diffuse[:] *= lighting.key_rgb
+            model.light("fill").diffuse[:] *= fill
             model.vis.headlight.ambient[:] *= fill
 
     def cameras(self, model: mujoco.MjModel) -> list[int]:

@@ -7,8 +7,9 @@ arm's position servos, [°] of hinges and [m] of slides, as its `agent_pos`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.kinematics import ArmIk, fold_square
-from gaploop.sim.predicates import Holds, SceneState, parse
-from gaploop.sim.roles import AFFINE, motors_of
+from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
+from gaploop.sim.roles import AFFINE, find_roles, motors_of
 
 SIZE_PX: Final = (128, 128)
 FAR_M: Final = 100.0
@@ -176,14 +177,26 @@ def _model_file(said: Any, scene: Path) -> Path:
     return path
 
 
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep to itself what MuJoCo says of options that a bench overrules, and of equal names."""
+    ours = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _words: None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        mujoco.set_mju_user_warning(ours)
+
+
+@without_warnings()
 def compile_scene(scene: Scene) -> mujoco.MjModel:
     """Return the compiled model of bench and arm; the bench's options count.
 
     Raises:
         UnusableInputError: MuJoCo can't read or compile it.
     """
-    ours = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda _words: None)
     try:
         spec = mujoco.MjSpec.from_file(str(scene.mjcf))
         if scene.arm is not None:
@@ -198,14 +211,10 @@ def compile_scene(scene: Scene) -> mujoco.MjModel:
                 spec.worldbody.add_camera(
                     name=camera.name, pos=camera.eye_m, quat=quat, fovy=camera.fovy_deg
                 )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of options that the bench overrules
-            return spec.compile()
+        return spec.compile()
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UnusableInputError(f"Scene {scene.path}: MuJoCo can't build it ({reason}).") from None
-    finally:
-        mujoco.set_mju_user_warning(ours)
 
 
 class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
@@ -215,6 +224,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     Attributes:
         draws: observations have pictures.
+        state: what its success looks at.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
@@ -264,9 +274,20 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             names = [model.camera(c).name for c in range(model.ncam)]
             if camera.name not in names:
                 raise unknown_choice("camera", camera.name, names, f"{where}, cameras")
+        sites = [model.site(s).name for s in range(model.nsite)]
         self._holds: Holds = parse(scene.success, model, f"{where}, success")
         root = int(model.body_rootid[model.jnt_bodyid[model.joint(self.joint_names[0]).id]])
-        self._arm = frozenset(int(b) for b in np.flatnonzero(model.body_rootid == root))
+        mujoco.mj_forward(model, self.data)
+        fingers = frozenset(int(model.geom_bodyid[g]) for g in find_roles(model, self.data).fingers)
+        if uses(scene.success, "held") and not fingers:
+            raise UnusableInputError(f"{where}, held: no gripper was found. Say released instead.")
+        self.state = SceneState(
+            model,
+            self.data,
+            arm=frozenset(int(b) for b in np.flatnonzero(model.body_rootid == root)),
+            hands=[fingers] if fingers else (),
+            tools=[model.site(scene.tool).id] if scene.tool in sites else (),
+        )
         self._drawers = dict[str, LayeredCamera]()
         self.draws = True
         if scene.cameras:
@@ -299,7 +320,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         for placed in self.scene.reset:
             self._place(placed)
         mujoco.mj_forward(model, data)
-        self._start_m = {model.body(b).name: data.xpos[b].copy() for b in range(model.nbody)}
+        start_m = {model.body(b).name: data.xpos[b].copy() for b in range(model.nbody)}
+        self.state = replace(self.state, start_m=start_m)
         for drawer in self._drawers.values():
             drawer.forget()
         return self._seen(), {"is_success": False}
@@ -329,7 +351,16 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     def success(self) -> bool:
         """Judge the present state by the file's predicates."""
-        return self._holds(SceneState(self.model, self.data, self._arm, self._start_m))
+        return self.state.satisfies(self._holds)
+
+    @property
+    def criterion(self) -> Criterion | None:
+        """How strictly `near` is taken, which a gap may change; None where nothing asks for it."""
+        return self.state.criterion if uses(self.scene.success, "near") else None
+
+    @criterion.setter
+    def criterion(self, criterion: Criterion) -> None:
+        self.state = replace(self.state, criterion=criterion)
 
     def angles(self) -> NDArray[np.float64]:
         """Return the joints [rad, m], shape (n_joints,)."""
@@ -449,7 +480,6 @@ class Demonstrator:
         if "to" not in point:
             return
         world = self._world
-        state = SceneState(world.model, world.data, frozenset(), {})
         bodies = [world.model.body(b).name for b in range(1, world.model.nbody)]
         sites = [world.model.site(s).name for s in range(world.model.nsite)]
         if point["to"] not in (*bodies, *sites):
@@ -457,9 +487,7 @@ class Demonstrator:
         offset = [
             number(v, f"{where}, offset_m", -10.0, 10.0) for v in point.get("offset_m", [0] * 3)
         ]
-        self._target = state.place_m(point["to"]) + offset
+        self._target = world.state.place_m(point["to"]) + offset
         if point["to"] in bodies:
-            matrix = world.data.body(point["to"]).xmat.reshape(3, 3)
-            turned = float(np.arctan2(matrix[1, 0], matrix[0, 0]))
-            self._jaw_rad += fold_square(turned - self._jaw_rad)
+            self._jaw_rad += fold_square(world.state.yaw_rad(point["to"]) - self._jaw_rad)
         self._jaw_rad += np.radians(number(point.get("jaw_deg", 0.0), where, -360.0, 360.0))

@@ -7,18 +7,21 @@ gymnasium environment, which `GymWorld` puts gaps into.
 from __future__ import annotations
 
 import copy
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.twin import Randomisation
 from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
@@ -28,9 +31,11 @@ from gaploop.sim.gaps.mechanism import (
     ImagePath,
     SensorPath,
     UnavailableError,
+    Values,
     Vector,
 )
 from gaploop.sim.gaps.world_model import NoModel, WorldModel
+from gaploop.sim.randomise import PRESETS, draw, over
 from gaploop.sim.roles import (
     ZERO_KEYS,
     Survey,
@@ -40,6 +45,8 @@ from gaploop.sim.roles import (
     period_of,
     survey,
 )
+
+logger = logging.getLogger(__name__)
 
 SUCCESS_KEYS: Final = ("is_success", "success", "succeed")
 OBSERVERS: Final = ("_get_obs", "_compute_observation")
@@ -91,17 +98,24 @@ class WorldSpec:
         gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
         conditions: what is set up, as in vocabulary.CONDITIONS.
         roles: roles.yaml, or None.
+        parameters: "dimension.mechanism" to values of its parameters, where they are known, as a
+            twin's are.
+        randomise: ranges that each episode draws from, over `parameters`; those of a preset are in
+            proportion to the scene, like a severity, and where it can't have one it is left out.
     """
 
     gaps: Mapping[str, float] = field(default_factory=dict)
     gap_seed: int = 0
     conditions: Mapping[str, Any] = field(default_factory=dict)
     roles: Path | None = None
+    parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
 
     @property
     def is_nominal(self) -> bool:
         """Whether the world is left as it is."""
-        return not self.conditions and not any(self.gaps.values())
+        changed = self.conditions or self.parameters or self.randomise or any(self.gaps.values())
+        return not changed
 
 
 NOMINAL: Final = WorldSpec()
@@ -121,6 +135,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
 
     Attributes:
         injected: the gaps as drawn; privileged.
+        drawn: what this episode was randomised to, as `parameters`.
     """
 
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
@@ -133,8 +148,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             UnusableInputError: unknown gaps, or ones that the environment can't have.
         """
         super().__init__(make())
-        self._spec, self._looked = spec, False
+        self._make, self._spec, self._looked = make, spec, False
         self._survey: Survey | None = None
+        self._left_out = dict[str, str]()
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
@@ -142,16 +158,18 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.model: Any
         self.data: Any
         self.model, self.data = find_model(self.env)
+        self._drawn_gaps, self.drawn = self.injected, dict[str, dict[str, float]]()
         if not spec.is_nominal:
-            self._put_in(make)
+            self._put_in()
 
-    def _put_in(self, make: Make) -> None:
-        self._on = on = self._appliers(self.injected, self._spec.conditions)
+    def _put_in(self) -> None:
+        given = over(self._spec.parameters, self.drawn)
+        self._on = on = self._appliers(self._drawn_gaps, self._spec.conditions, given)
         # Another one: this one was looked at, and may draw its next scene from where it stands.
         self.env.close()
         edits = on.model.edits
         with edited_models(edits) if edits else nullcontext([None]) as made:
-            self.env = make()
+            self.env = self._make()
         if not made:
             raise UnavailableError(
                 "This environment doesn't make its model from MJCF, so that no bodies can be added "
@@ -159,11 +177,33 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             )
         if isinstance(on.model, WorldModel):
             self._change(on.model)
+            if "criterion" in vars(on.model):
+                cast(Any, self.unwrapped).criterion = on.model.criterion
         known = all_mechanisms()
         self.injected = tuple(  # as it acts in this scene
             replace(gap, parameters=known[gap.key].relative(gap.parameters, on))
-            for gap in self.injected
+            for gap in self._drawn_gaps
         )
+
+    def _draw(self, seed: int) -> None:
+        """Draw what this episode is like, as far as the scene can be so."""
+        ranges = self._spec.randomise
+        assert ranges is not None
+        known, nominal = all_mechanisms(), self._appliers((), {})
+        is_preset = all(part in PRESETS for part in ranges.name.split("+"))
+        self.drawn = {}
+        for key, values in draw(ranges, [self._spec.gap_seed, seed]).items():
+            here = known[key].relative(values, nominal) if is_preset else values
+            if key not in self._left_out:
+                try:
+                    self._appliers((), {}, {key: here})
+                except UnavailableError as error:
+                    if not is_preset:
+                        raise
+                    self._left_out[key] = str(error.__cause__ or error)
+                    logger.info("Not randomised: %s (%s)", key, self._left_out[key])
+            if key not in self._left_out:
+                self.drawn[key] = here
 
     def _change(self, on: WorldModel) -> None:
         """Change the model that the environment holds now."""
@@ -203,13 +243,18 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
                 found[key] = ""
         return found
 
-    def _appliers(self, gaps: Sequence[InjectedGap], conditions: Mapping[str, Any]) -> Appliers:
+    def _appliers(
+        self, gaps: Sequence[InjectedGap], conditions: Mapping[str, Any],
+        given: Mapping[str, Values] = MappingProxyType({}),
+    ) -> Appliers:  # fmt: skip
         """Return what gaps and conditions act through; UnavailableError where something lacks."""
         known, seed = self.surveyed(), self._spec.gap_seed
         if known is None:
             model, timestep_s = NoModel(self.period_s, seed), self.period_s
         else:
             model = WorldModel(known.model, known.data, known.roles, seed, self.period_s)
+            if (criterion := getattr(self.unwrapped, "criterion", None)) is not None:
+                model.criterion = criterion
             timestep_s = float(known.model.opt.timestep)
         sensors = SensorPath(known.zero_keys if known else ZERO_KEYS)
         on = Appliers(model, ImagePath(), CommandPath(timestep_s), sensors)
@@ -220,6 +265,11 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             except UnavailableError as error:
                 raise UnavailableError(f"{gap.key} can't be set here: {error}.") from error
         try:
+            put_into(on, (), given)
+            _check(on, known)
+        except UnavailableError as error:
+            raise UnavailableError(f"{', '.join(given)} can't be set here: {error}.") from error
+        try:
             set_up(on, conditions)
             _check(on, known)
         except UnavailableError as error:
@@ -229,6 +279,9 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
     # What it does.
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
+        if self._spec.randomise is not None:
+            self._draw(seed or 0)
+            self._put_in()
         observation, info = self.env.reset(seed=seed, options=options)
         self._won = False
         on, known = self._on, self._survey

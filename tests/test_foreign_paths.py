@@ -262,7 +262,6 @@ finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:save | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:signature_of | Path(str(at.get('root') or HF_LEROBOT_HOME / str(at.get('repo_id') or ''))) | reads
-finetune/lerobot_formats.py:policy_in_format | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
@@ -282,10 +281,14 @@ failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
 failure_analysis/review/project.py:read_project | folder / name | listed
+collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
-collect/lerobot_factory.py:registries | Path(folder).glob(name) | ours
 scripts/push.py:_kind | folder / part | ours
+finetune/lerobot_demonstrations.py:Demonstrations.__enter__ | self._root.rmdir() | user
+finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours
+finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours
+sim/lerobot_worlds.py:config_of | Path(given['scene']) | user
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user
 scripts/check.py:_root | Path(config.roots[0]) | user
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
@@ -318,6 +321,7 @@ teleop/servos/calibration.py:place_today | root / kind | ours
 teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 finetune/world_check.py:_pictures | folder / f'picture_{number}.png' | ours
 sim/scene_file.py:_model_file | scene.parent / name | user
+sim/tasks.py: | Path(__file__).parent / 'scenes' / f'{task}.yaml' | ours
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

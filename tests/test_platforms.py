@@ -6,7 +6,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ import quick_imports
 import systems
 
 from gaploop.datasets import layout
+
+type Run = Callable[..., str]
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
@@ -102,19 +104,71 @@ def f():
         )
 
 
-def run(system: str, folder: Path, code: str, *arguments: object) -> str:
-    """Run code as on another system; return what it prints."""
-    program = f"{quick_imports.FIRST}__package__ = 'gaploop'\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env=systems.environment(system, folder / "site"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+LIBRARIES = f"""{quick_imports.FIRST}
+import contextlib, importlib, json, os, traceback
+for name in json.loads(sys.stdin.readline()):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(job["said"], os.O_WRONLY | os.O_CREAT, 0o600), 1)
+        os.dup2(1, 2)
+        os.environ.update(job["environment"])
+        sys.path.append({str(Path(__file__).parent)!r})
+        import systems
+        systems.install(job["system"])
+        sys.argv = ["-c", *job["arguments"]]
+        code = 1
+        try:
+            exec(job["code"], {{"__name__": "__main__", "__package__": "gaploop"}})
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A program with all libraries that gaploop imports, which runs code in copies of itself."""
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Iterator[subprocess.Popen[str]]:
+    """Return that program; importing the libraries for each system took most of the time."""
+    names = set[str]()
+    for path in modules():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module)
+    theirs = sorted(n for n in names if n.partition(".")[0] not in ("gaploop", "__future__"))
+    with subprocess.Popen(
+        [sys.executable, "-c", LIBRARIES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        print(json.dumps(theirs), file=program.stdin, flush=True)
+        yield program
+        program.kill()
+
+
+@pytest.fixture
+def run(libraries: subprocess.Popen[str], tmp_path: Path) -> Run:
+    """Return a function that runs code as on another system, and returns what it prints."""
+
+    def on(system: str, code: str, *arguments: object) -> str:
+        said = tmp_path / f"said_{len(list(tmp_path.glob('said_*')))}"
+        job = {
+            "system": system, "code": code, "said": str(said), "arguments": [*map(str, arguments)],
+            "environment": systems.environment(system, tmp_path / f"site_{system}"),
+        }  # fmt: skip
+        print(json.dumps(job), file=libraries.stdin, flush=True)
+        assert libraries.stdout is not None
+        code_of_exit = libraries.stdout.readline().strip()
+        assert code_of_exit == "0", said.read_text()[-4000:]
+        return said.read_text()
+
+    return on
 
 
 @pytest.fixture(params=sorted(systems.SYSTEMS))
@@ -122,7 +176,7 @@ def system(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_what_is_taken_away_is_gone(system: str, tmp_path: Path) -> None:
+def test_what_is_taken_away_is_gone(system: str, run: Run) -> None:
     code = """
 import os, sys
 from gaploop.core import platform_calls as p
@@ -130,7 +184,7 @@ print(sys.platform, hasattr(os, "fdatasync"), hasattr(os, "sched_setscheduler"),
       len(p.signals("SIGINT", "SIGTERM", "SIGHUP")))
 """
     assert (
-        run(system, tmp_path, code).split()
+        run(system, code).split()
         == {
             "macos": ["darwin", "False", "False", "False", "3"],
             "windows": ["win32", "False", "False", "True", "2"],
@@ -200,7 +254,7 @@ assert not failed, failed
 
 
 def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be_imported(
-    system: str, tmp_path: Path
+    system: str, run: Run, tmp_path: Path
 ) -> None:
     """On macOS both sync threads ended with the first call, and takes weren't synced any more.
 
@@ -223,17 +277,17 @@ def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be
         if path.name not in ("__init__.py", "__main__.py")
     ]
     assert len(names) > 300
-    run("macos", tmp_path, RECORD, journal, answer)
+    run("macos", RECORD, journal, answer)
     said = json.loads(answer.read_text())
     assert said["synced"] >= 5
     assert said["recovered"] == 1
-    run(system, tmp_path, f"import json\n{COMMANDS}{IMPORT_ALL}", "", "", words, *names)
+    run(system, f"import json, sys\n{COMMANDS}{IMPORT_ALL}", "", "", words, *names)
     labels = (root / layout.LABELS).read_bytes()
     assert b"failure" in labels
     assert b"\r" not in labels
 
 
-def test_arms_and_recording_are_refused_in_one_line_on_windows(tmp_path: Path) -> None:
+def test_arms_and_recording_are_refused_in_one_line_on_windows(run: Run) -> None:
     code = """
 from pathlib import Path
 from gaploop.collect.journal import JournalWriter
@@ -251,7 +305,7 @@ for refused in (
     except GaploopError as error:
         print(error)
 """
-    lines = run("windows", tmp_path, code).splitlines()
+    lines = run("windows", code).splitlines()
     assert [line.split(":")[0] for line in lines] == [
         "An arm on COM3", "Emulated arms", "Recording"
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from gaploop.collect.operator.machine import (
     SessionStage,
     SessionState,
 )
-from gaploop.collect.rollout import SUCCESSES, Driven
+from gaploop.collect.rollout import SOFT, SOFT_UNTIL, SUCCESSES, Driven
 from gaploop.core.vocabulary import Outcome
 
 
@@ -223,6 +223,8 @@ def look(seen: ScreenContent) -> Shown:
     driving = []
     if driven is not None:
         driving.append(f"policy at {driven.speed_scale:.0%} of its speed")
+        if driven.successes is not None and driven.successes < SOFT_UNTIL:
+            driving.append(SOFT)
         if state.stage in RUNS_ON:
             helped = f", {driven.person_s:.1f} s" if driven.interventions else ""
             driving.append(f"taken over {driven.interventions}x{helped}")

@@ -23,6 +23,13 @@ WITHOUT: Final = (
     "empty_grasp", "missing", "stalled_gripper",
 )  # fmt: skip
 """Kinds whose episodes are better left out; what the others show can be corrected or lived with."""
+MISTAKES: Final = (
+    "reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras", "wrong_features",
+    "no_normaliser", "wrong_statistics", "wrong_units", "wrong_rate", "joint_order", "joint_sign",
+    "action_kind", "camera_order", "colour_order", "wrong_crop", "wrong_task", "observation_steps",
+)  # fmt: skip
+"""Kinds by which policy, arm and cameras were put together wrongly: they explain all rollouts, and
+no demonstrations mend them."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
@@ -37,10 +44,7 @@ _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "human_behavior": ("idle_start", "pause", "motionless", "empty_grasp", "start_change"),
     "task_specification": ("task_wording",),
     "the deployment": (
-        "reversed_joint", "swapped_joints", "mixed_units", "swapped_cameras", "wrong_features",
-        "no_normaliser", "wrong_statistics", "wrong_units", "wrong_rate", "joint_order",
-        "joint_sign", "action_kind", "camera_order", "colour_order", "wrong_crop", "wrong_task",
-        "observation_steps", "start_outside", "grasp_outside", "scene_outside", "unfamiliar_view",
+        *MISTAKES, "start_outside", "grasp_outside", "scene_outside", "unfamiliar_view",
     ),
     "the policy": ("constant_input", "undertrained", "overfitted", "ignored_camera"),
     "the data": (

@@ -376,7 +376,8 @@ class OpenLoop:
         others = self.sample(without=known, pictures=False)
         few, all_ = (self._nearest_of(others, known, share) for share in (0.25, 1.0))
         falls = interval(by_episode(few - all_, others.episode) / float(few.mean()))
-        if falls.low > LEARNS and len(known) >= FEWEST:
+        told = all_.mean() < self.standing_still(others).mean()  # by readings, where to go
+        if falls.low > LEARNS and len(known) >= FEWEST and told:
             self.tests.say(
                 "too_few", "", f"The policy is off by {a.value:.0%} of the joints' spread where it "
                 f"learned, {b.value:.0%} elsewhere; from a quarter of the demonstrations to all, "
@@ -389,8 +390,8 @@ class OpenLoop:
             "overfitted", "", "On episodes that it learned from the policy is off by "
             f"{a.value:.0%} of the joints' spread, on the others by",
             "Train shorter, or on more episodes; keep the weights that are best on held-out "
-            "episodes: gaploop finetune --held_out=0.2", 70.0, apart="episodes that differ",
-            size=scaled(b, 100), unit="%",
+            "episodes: gaploop finetune --held_out=0.2", 70.0,
+            apart="too few episodes, or such that differ", size=scaled(b, 100), unit="%",
         )  # fmt: skip
 
     def _nearest_of(self, sample: RowSample, known: Sequence[int], share: float) -> FloatArray:

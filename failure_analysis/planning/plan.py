@@ -113,12 +113,14 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
     A dimension gets an item if it was named, and has a fair share of the failures: nothing is
     bought against what a diagnosis only leans to; what to measure is said instead. Takes go where
     the next one brings most for its price, until the budget or the gain is used up. What
-    demonstrations don't fix is done instead.
+    demonstrations don't fix is done instead. Nothing is bought while policy, arm and cameras are
+    put together wrongly.
     """
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
     ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
-    shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in failures.causes}
+    causes = () if diagnosis.summary.get("deployment") else failures.causes
+    shares = {d: share for share, d in ranked if share >= LEAST_SHARE and d in causes}
     quotas = _quotas(failures, list(shares), ask)
     outlook = GainModel(failures, ask.curves)
     priced, instead = _weigh(quotas, failures, outlook, ask)
@@ -178,6 +180,7 @@ def _weigh(
     """
     limit_h = ask.budget.hours
     offered = {d: offers(d, ask.about, ask.image_policy) if ask.about else () for d in quotas}
+    offered = _of_their_dimensions(offered, failures)
     priced: dict[GapDimension, tuple[Alternative, ...]] = {}
     instead: dict[GapDimension, RemedyOffer] = {}
     for d, quota in quotas.items():
@@ -208,6 +211,30 @@ def _weigh(
     return priced, instead
 
 
+def _of_their_dimensions(
+    offered: Mapping[GapDimension, Sequence[RemedyOffer]], failures: Failures
+) -> dict[GapDimension, tuple[RemedyOffer, ...]]:
+    """Return offers whose share is of one dimension's failures, also where they were tried.
+
+    A trial tells which share of all failures in the twin goes; those of the dimensions that the
+    remedy is offered for share in it by their failures.
+    """
+    cost = {d: failures.cost(d) for d in offered}
+    mine = Counter[str]()
+    for d, ways in offered.items():
+        mine.update({o.remedy: cost[d] for o in ways if o.tried})
+    whole = sum(cost[d] for d, ways in offered.items() if any(o.tried for o in ways))
+    return {
+        d: tuple(
+            replace(o, fixed=np.clip(o.fixed * whole / max(mine[o.remedy], 1e-9), -1.0, 1.0))
+            if o.tried
+            else o
+            for o in ways
+        )
+        for d, ways in offered.items()
+    }
+
+
 def _carried_out(
     items: Sequence[PlanItem],
     priced: Mapping[GapDimension, Sequence[Alternative]],
@@ -222,10 +249,9 @@ def _carried_out(
         why = item.why
         if (offer := instead.get(item.dimension)) is not None:
             fixed = estimate(offer.fixed, 3)
-            basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
             why += (
                 f" To {offer.remedy} is expected to fix {percent(fixed)} of these failures "
-                f"({basis})."
+                f"({offer.basis})."
             )
             item = replace(
                 item,
@@ -419,6 +445,11 @@ def _verdict_words(
 
 
 def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[str, Any]) -> str:
+    if mistakes := summary.get("deployment"):
+        return (
+            f"Don't collect yet: {words(mistakes[0]['kind'])} was found in the deployment. "
+            f"{mistakes[0]['fix']}; then roll out and diagnose again."
+        )
     may_go_on = (Decision.RECORD, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
@@ -486,6 +517,16 @@ def _notes(
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
+    for name, trial in ask.about.tried.items():
+        notes.append(f"To {words(name)} was {trial.message}.")
+    untried = {o.remedy: o for i in items for o in offers(i.dimension, ask.about, ask.image_policy)}
+    if untried and not ask.about.tried:
+        minutes = 60 * sum(o.machine_hours for o in untried.values())
+        notes.append(
+            f"What remedies bring is known from made-up stations only. To try {len(untried)} of "
+            f"them in the twin first takes about {minutes:.0f} min of the machine: the same "
+            "command with --try."
+        )
     no_twin = ask.about.twin is None and bool(failures.takes)
     if no_twin:
         notes.append(

@@ -14,7 +14,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -283,6 +283,36 @@ SHIPPED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True)
+class RemedyTrial:
+    """A remedy that was carried out in the station's twin, on the same scenes before and after.
+
+    Attributes:
+        before: rollouts that went well, and all of them, with the policy as it was.
+        after: the same with what the remedy made of it.
+    """
+
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+    def fixed(self) -> FloatArray:
+        """Return draws of the share of the twin's failures that it fixes, (DRAWS,), from -1 to 1.
+
+        Rates by Jeffreys' posterior (Brown, Cai and DasGupta 2001).
+        """
+        rng = np.random.default_rng(6)
+        left, failed = (
+            rng.beta(n - won + 0.5, won + 0.5, DRAWS) for won, n in (self.after, self.before)
+        )
+        return np.asarray(np.clip(1.0 - left / failed, -1.0, 1.0))
+
+    @property
+    def message(self) -> str:
+        """What came of it, in words."""
+        (won, n), (won_after, n_after) = self.before, self.after
+        return f"tried in the twin: {won} of {n} rollouts before, {won_after} of {n_after} after"
+
+
+@dataclass(frozen=True)
 class PlanContext:
     """What commands are filled in with.
 
@@ -290,6 +320,7 @@ class PlanContext:
         folder: where the plan is written; what its commands make goes there.
         twin: the station's; None where it wasn't measured.
         record_with: options by which takes are recorded at the station, as they are typed.
+        tried: what came of remedies in the twin, by `trial_name`.
     """
 
     folder: Path = Path("plan")
@@ -299,6 +330,7 @@ class PlanContext:
     task: str = "pick_place"
     record_with: str = ""
     takes: tuple[Path, ...] = ()
+    tried: Mapping[str, RemedyTrial] = field(default_factory=dict)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -327,14 +359,16 @@ class PlanContext:
 class RemedyOffer:
     """A remedy for one dimension, with draws of the share of its failures that it fixes, (DRAWS,).
 
-    An operator's hours and those of one core; the share rests on so many `sites`.
+    An operator's hours and those of one core; what the share rests on, in words. One that was
+    tried fixes that share of all failures in the twin, whatever their dimension.
     """
 
     remedy: str
     fixed: FloatArray
     hours: Estimate
     machine_hours: float
-    sites: int
+    basis: str
+    tried: bool = False
 
 
 @cache
@@ -387,10 +421,24 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
         possible.append("randomise")
     found = []
     for remedy in possible:
-        if (fixed := fixed_by(remedy, dimension, images)) is not None:
-            machine_h = machine_hours(about, images, recorded.get(remedy))
-            found.append(RemedyOffer(remedy, fixed[0], OPERATOR_H, machine_h, fixed[1]))
+        machine_h = machine_hours(about, images, recorded.get(remedy))
+        trial = about.tried.get(trial_name(remedy, dimension))
+        if trial is not None:
+            fixed, basis = trial.fixed(), trial.message
+        elif (known := fixed_by(remedy, dimension, images)) is not None:
+            fixed, basis = known[0], f"from {known[1]} made-up stations" if known[1] else "assumed"
+        else:
+            continue
+        tried = trial is not None
+        found.append(RemedyOffer(remedy, fixed, OPERATOR_H, machine_h, basis, tried))
     return tuple(found)
+
+
+def trial_name(remedy: str, dimension: GapDimension) -> str:
+    """Return what tells a remedy's trial from others: most are the same for every dimension."""
+    if remedy == "compensate":  # the commands that recalibrate, too
+        return "recalibrate"
+    return f"{remedy}_{dimension.value}" if remedy == "randomise" else remedy
 
 
 def measuring(about: PlanContext, source: str) -> tuple[str, ...]:

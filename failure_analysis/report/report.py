@@ -146,6 +146,7 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
         sure += f" {n} failures are few: read the intervals." if n < 20 else ""
         if "reproduction" in diagnosis.summary:
             sure += f" {diagnosis.summary['reproduction']['says'][-1]}"
+        rows += [("First", line) for line in deployment_lines(diagnosis.summary)]
         rows += [("Why", _why(diagnosis)), ("How sure", sure)]
         rows += plan_answer(plan) if plan is not None else []
     else:
@@ -329,6 +330,18 @@ MOST_EFFECTS: Final = 16
 KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
 
 
+def deployment_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each mistake of the deployment: what was seen, why, what to do."""
+    made = []
+    for fault in summary.get("deployment", ()):
+        seen = ", ".join(f"{words(mode)} {n}×" for mode, n in list(fault["modes"].items())[:3])
+        made.append(
+            f"Deployment: {fault['failures']} failures ({seen}) with {words(fault['kind'])}: "
+            f"{fault['what']} → {fault['fix']}"
+        )
+    return made
+
+
 def diagnosis_lines(found: Diagnosis) -> list[str]:
     """Return what a person reads of a diagnosis in the terminal."""
     summary = found.summary
@@ -343,6 +356,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     if silent := summary["outcomes"].get("unlabelled", 0):
         lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
     lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
+    lines += deployment_lines(summary)
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -9,10 +10,18 @@ from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
-from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, TakeView, runs
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView, runs
 
+SHAKE_HZ: Final = 2.5
+"""An arm that is told to move smoothly has little motion above this [Hz]."""
 STILL_RAD_S: Final = 0.05
 """Slower than this a joint stands."""
+TURNING_RAD_S: Final = 0.1
+"""A direction change counts between motions faster than this, so that noise doesn't."""
+TRANSIENT_S: Final = 0.04
+"""Time over which a change counts as sudden: two policy frames at 50 Hz."""
+STEP_S: Final = 0.04
+"""Path lengths are taken over steps this long, so that noise adds little to them."""
 
 
 def _joint_median(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
@@ -23,6 +32,26 @@ def _joint_median(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
 
 def _largest(values: FloatArray) -> float:
     return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else np.nan
+
+
+@lru_cache(maxsize=8)
+def high_pass_filter(rate_hz: float) -> tuple[FloatArray, FloatArray]:
+    """Return numerator and denominator of a second-order Butterworth high pass."""
+    from scipy.signal import butter
+
+    b, a = butter(2, min(SHAKE_HZ, 0.4 * rate_hz), "high", fs=rate_hz)
+    return np.asarray(b, dtype=np.float64), np.asarray(a, dtype=np.float64)
+
+
+def shaking_rad_s(values_rad: FloatArray, rate_hz: float) -> FloatArray:
+    """Return the part of the speed of `values_rad`, shape (n, k), above `SHAKE_HZ` [rad/s].
+
+    Backward differences, then a causal filter: a running rollout has the same numbers.
+    """
+    from scipy.signal import lfilter
+
+    speed = np.diff(values_rad, axis=0, prepend=values_rad[:1]) * rate_hz
+    return np.asarray(lfilter(*high_pass_filter(round(rate_hz, 6)), speed, axis=0))
 
 
 def longest_run(flags: NDArray[np.bool_]) -> int:
@@ -36,6 +65,14 @@ def lag_s(view: TakeView) -> float:
     """Delay from command to reading: peak of the cross-correlation of their speeds."""
     motion = known(view.motion)
     return motion.lag_samples / motion.rate_hz
+
+
+@signal("rad", "motion", 0.003, "joints miss their command by {value} rms")
+def tracking_rms_rad(view: TakeView) -> float:
+    """Root mean square of reading minus command over the arm's joints, lag included."""
+    motion = known(view.motion)
+    error = (motion.position_rad - motion.sent_rad)[:, motion.arm_joints]
+    return float(np.sqrt(np.mean(error**2)))
 
 
 @signal("rad", "motion", 0.002, "joint readings stand {value} off the command at rest")
@@ -144,12 +181,46 @@ def oscillation_rad(view: TakeView) -> float:
     return float(np.sqrt(max(0.0, shake[0] ** 2 - shake[1] ** 2)))
 
 
+def _turns_hz(motion: ArmMotion, velocity_rad_s: FloatArray) -> float:
+    """Direction changes per second of the arm joint that has most of them."""
+    arm = velocity_rad_s[:, motion.arm_joints].T
+    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > TURNING_RAD_S]))) for v in arm]
+    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+
+
+@signal("Hz", "motion", 0.2, "joints turn round {value} times a second")
+def reversals_hz(view: TakeView) -> float:
+    """Direction changes of the readings per second, of the joint that has most of them."""
+    motion = known(view.motion)
+    return _turns_hz(motion, motion.velocity_rad_s)
+
+
 @signal("s", "motion", 0.05, "a joint stands short of its command for {value}")
 def stall_s(view: TakeView) -> float:
     """Longest time a joint stands still over 4 degrees short of a resting command."""
     motion = known(view.motion)
     short = motion.slow & (np.abs(motion.residual_rad) > np.deg2rad(4.0))
     return longest_run(short[:, motion.arm_joints].any(axis=1)) / motion.rate_hz
+
+
+@signal("s", "motion", 0.3, "the arm stands still for the last {value}")
+def idle_end_s(view: TakeView) -> float:
+    """Time from the last motion of any joint to the end of the take."""
+    motion = known(view.motion)
+    moving = np.flatnonzero((np.abs(motion.velocity_rad_s) > 0.05).any(axis=1))
+    last = motion.t_s[moving[-1]] if len(moving) else motion.t_s[0]
+    return float(motion.t_s[-1] - last)
+
+
+@signal("", "motion", 0.05, "joints travel {value} times the commanded path")
+def path_ratio(view: TakeView) -> float:
+    """Length of the joint path read over the length of the path commanded."""
+    motion = known(view.motion)
+    lengths = [
+        np.abs(np.diff(values[::5, motion.arm_joints], axis=0)).sum()
+        for values in (motion.position_rad, motion.sent_rad)
+    ]
+    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else np.nan
 
 
 def _peak(values: FloatArray, percentile: float) -> float:
@@ -166,12 +237,57 @@ def peak_current_a(view: TakeView) -> float:
     return _peak(known(view.currents_a), 99.5)
 
 
+@signal("rad²/s²", "motion", 0.002, "the arm shakes with {value} of squared speed")
+def oscillation_energy_rad2_s2(view: TakeView) -> float:
+    """Mean squared speed above 2.5 Hz, summed over arm joints, beyond what the command has.
+
+    Twice the kinetic energy per unit of inertia; second-order Butterworth high pass.
+    """
+    motion = known(view.motion)
+    sent = shaking_rad_s(motion.sent_rad[:, motion.arm_joints], motion.rate_hz)
+    read = shaking_rad_s(motion.position_rad[:, motion.arm_joints], motion.rate_hz)
+    return max(0.0, float((read**2).sum(axis=1).mean() - (sent**2).sum(axis=1).mean()))
+
+
+@signal("Hz", "motion", 0.2, "the command turns round {value} times a second")
+def command_reversals_hz(view: TakeView) -> float:
+    """Direction changes of the command per second, of the joint that has most: dithering."""
+    motion = known(view.motion)
+    return _turns_hz(motion, motion.sent_velocity_rad_s)
+
+
 @signal("s", "motion", 0.1, "nothing moves for {value}")
 def standstill_s(view: TakeView) -> float:
     """Longest time for which neither the arm nor the gripper moves."""
     motion = known(view.motion)
     still = np.asarray((np.abs(motion.velocity_rad_s) <= STILL_RAD_S).all(axis=1))
     return longest_run(still) / motion.rate_hz
+
+
+@signal("rad", "motion", 0.2, "the joints travel {value}")
+def joint_path_rad(view: TakeView) -> float:
+    """Way of the readings, summed over the arm's joints, in steps of 40 ms."""
+    motion = known(view.motion)
+    every = max(1, round(STEP_S * motion.rate_hz))
+    return float(np.abs(np.diff(motion.position_rad[::every, motion.arm_joints], axis=0)).sum())
+
+
+def _sudden(values: FloatArray, rate_hz: float) -> float:
+    """Return the rms over time of the largest column's change within `TRANSIENT_S`."""
+    steps = max(1, round(TRANSIENT_S * rate_hz))
+    change = np.abs(values[steps:] - values[:-steps])
+    change = change[np.isfinite(change).any(axis=1)]
+    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else np.nan
+
+
+@signal("A", "currents", 0.03, "motor currents change by {value} within 40 ms")
+def current_jump_a(view: TakeView) -> float:
+    """Rms over time of the largest change of an arm motor's current within 40 ms: transients.
+
+    Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
+    """
+    motion = known(view.motion)
+    return _sudden(motion.current_a[:, motion.arm_joints], motion.rate_hz)
 
 
 @signal("A", "currents", 0.03, "the motors draw {value} together")
@@ -186,6 +302,15 @@ def effort_a(view: TakeView) -> float:
 def load_peak_pct(view: TakeView) -> float:
     """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
     return _peak(known(view.loads_pct), 95)
+
+
+@signal("%", "loads", 2.0, "drive loads change by {value} within 40 ms")
+def load_jump_pct(view: TakeView) -> float:
+    """Rms over time of the largest change of an arm drive's load within 40 ms, sign included.
+
+    A torque transient, where drives report torque and not current.
+    """
+    return _sudden(known(view.loads_pct), known(view.motion).rate_hz)
 
 
 QUIET_SAMPLES: Final = 5

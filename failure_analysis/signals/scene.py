@@ -1,18 +1,36 @@
-"""Signals of the tracked scene: what was seen, what moved, where the object ended."""
+"""Signals of the tracked scene: what was seen, what moved, where the object ended, progress."""
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
+from gaploop.failure_analysis.signals.motion import longest_run
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
+from gaploop.failure_analysis.views.task_progress import HOLD_S
 from gaploop.failure_analysis.views.view import TakeView, runs
 
-HOLD_S: Final = 0.3
-"""Jaws that stop short of their command this long hold something: closing takes less."""
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
+
+
+@signal("share", "scene", 0.03, "the object is hidden for {value} of the take")
+def hidden_share(view: TakeView) -> float:
+    """Share of frames in which the tracker doesn't see the object."""
+    return float((known(view.scene)[:, 5] < 0.5).mean())
+
+
+@signal("s", "scene", 0.1, "the object is lost for {value} at a time")
+def hidden_longest_s(view: TakeView) -> float:
+    """Longest time for which the tracker doesn't see the object."""
+    return longest_run(known(view.scene)[:, 5] < 0.5) / view.take.info.fps
+
+
+@signal("Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
+def hidden_hz(view: TakeView) -> float:
+    """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
+    hidden = known(view.scene)[:, 5] < 0.5
+    lost = np.count_nonzero(np.diff(hidden.astype(np.int8)) == 1)
+    return float(lost * view.take.info.fps / len(hidden))
 
 
 @signal("share", "scene", 0.02, "hidden for {value} with the gripper away")
@@ -70,6 +88,24 @@ def release_offset_m(view: TakeView) -> float:
         return np.nan
     index = int(np.searchsorted(seen.t_s, grasp.open_s).clip(0, len(seen.t_s) - 1))
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
+
+
+@signal("m", "scene", 0.005, "{value} of the way to the target is left")
+def way_left_m(view: TakeView) -> float:
+    """Way from tool over tracked object to tracked target at the end, on the table plane."""
+    return known(view.task_progress).remaining_path_m
+
+
+@signal("s", "scene", 0.2, "no progress is made for the last {value}")
+def headway_stall_s(view: TakeView) -> float:
+    """Time since the way left last shrank by 5 mm."""
+    return known(view.task_progress).stalled_s
+
+
+@signal("m", "scene", 0.005, "{value} of the way is lost again")
+def way_lost_m(view: TakeView) -> float:
+    """Most that the way left has risen above its least: a drop, a shove, a second attempt."""
+    return known(view.task_progress).lost_m
 
 
 @signal("s", "motion", 0.1, "the jaws hold something for {value}")

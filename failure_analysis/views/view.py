@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
+
+if TYPE_CHECKING:
+    from gaploop.failure_analysis.views.task_progress import TaskProgress
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
@@ -200,6 +204,15 @@ class TakeView:
         read = tool_places(motion.position_rad[::every], motion.joints)
         sent = tool_places(motion.sent_rad[::every], motion.joints)
         return None if read is None or sent is None else ToolPath(motion.t_s[::every], read, sent)
+
+    @cached_property
+    def task_progress(self) -> TaskProgress | None:
+        """TaskProgress at the end, or None without tracked scene or known arm."""
+        from gaploop.failure_analysis.views.task_progress import (
+            task_progress,  # it looks at views itself
+        )
+
+        return task_progress(self)
 
     @cached_property
     def scene(self) -> FloatArray | None:

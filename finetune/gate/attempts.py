@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -292,26 +292,44 @@ SAFETY_TRIP: Final = "safety trip"
 
 @contextmanager
 def cell_attempts(
-    policies: Mapping[str, Path], tasks: Sequence[SuiteTask]
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask], policy_format: str = ""
 ) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
-    """Yield what tries policies on tasks of the embedded cell, one attempt at a time.
+    """Yield what tries policies on tasks in simulation, one attempt at a time.
 
     Args:
         policies: side to the folder of its policy.
+        policy_format: how both compute, as of `load_policy`, on the best device there is.
 
     Raises:
-        UnusableInputError: no such policy, task, gap or check; said before anything is tried.
+        UnusableInputError: no such policy, format, task, gap or check; said before the first.
     """
-    checks = [check_of(task) for task in tasks]
-    loaded: dict[str, ActPolicy] = {side: load_policy(path) for side, path in policies.items()}
     with ExitStack() as stack:
-        rigs = list[EmbeddedRig]()
+        loaded, tries = dict[str, ActPolicy](), list[Try]()
+        if not all(task.env for task in tasks):
+            loaded = {
+                side: load_policy(path, device="auto", format=policy_format)
+                for side, path in policies.items()
+            }
         for task in tasks:
-            rigs.append(_built(task, loaded["baseline"].fps))
-            stack.callback(rigs[-1].close)
+            make = (
+                _world_tries(task, policies, policy_format)
+                if task.env
+                else _cell_tries(task, loaded)
+            )
+            tries.append(stack.enter_context(make))
+        yield lambda stage, attempt: replace(tries[attempt.task](attempt), stage=stage)
 
-        def attempted(stage: str, attempt: GateAttempt) -> AttemptResult:
-            task, rig, check = tasks[attempt.task], rigs[attempt.task], checks[attempt.task]
+
+type Try = Callable[[GateAttempt], AttemptResult]
+
+
+@contextmanager
+def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Try]:
+    """Yield what makes an attempt at a task of the embedded cell."""
+    check = check_of(task)
+    with contextlib.closing(_built(task, loaded["baseline"].fps)) as rig:
+
+        def attempted(attempt: GateAttempt) -> AttemptResult:
             leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
             seen = list[Observation]()
             look = (seen.append,) if check else ()
@@ -320,11 +338,51 @@ def cell_attempts(
             if check is not None:
                 won = check(StageEvidence(task.instruction, seen))
             unsafe = take.reason == SAFETY_TRIP
-            return AttemptResult(
-                stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason
-            )
+            return AttemptResult("", attempt.number, won, unsafe, _ms(take.duration_s), take.reason)
 
         yield attempted
+
+
+@contextmanager
+def _world_tries(
+    task: SuiteTask, policies: Mapping[str, Path], policy_format: str = ""
+) -> Iterator[Try]:
+    """Yield what makes an attempt at a task of anybody's simulation, which judges it itself."""
+    from gaploop.finetune.lerobot_gym import Driver
+    from gaploop.sim.lerobot_worlds import config_of
+    from gaploop.sim.world import WorldSpec
+
+    if task.check:
+        raise UnusableInputError(
+            f"Task '{task.name}': its env says what success is. Leave check out."
+        )
+    said = dict(task.env)
+    roles = said.pop("roles", None)
+    config = config_of(said, f"env of task '{task.name}'")
+    spec = WorldSpec(task.gaps, task.gap_seed, task.conditions, Path(roles) if roles else None)
+    how = {"device": "auto", "format": policy_format}
+    drivers = {side: Driver(path, how) for side, path in policies.items()}
+    with ExitStack() as stack:
+        made = dict[str, Any]()
+        for side, driver in drivers.items() or {"": Driver("demonstrator")}.items():
+            worlds = stack.enter_context(driver.worlds(config, spec))
+            if len(worlds) != 1:
+                names = ", ".join(worlds)
+                raise UnusableInputError(f"Task '{task.name}': give env one task, not {names}.")
+            (made[side],) = worlds.values()
+
+        def attempted(attempt: GateAttempt) -> AttemptResult:
+            scene, side = attempt.scene, attempt.side
+            found = drivers[side].attempts(config, made[side], [scene], scene + 1)
+            won, lasted_s, reason = found[0]
+            won = won and lasted_s <= task.timeout_s
+            return AttemptResult("", attempt.number, won, False, _ms(lasted_s), reason)
+
+        yield attempted
+
+
+def _ms(duration_s: float) -> float:
+    return round(duration_s, 3)
 
 
 def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:
@@ -334,11 +392,14 @@ def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:
 
 
 def check_tasks(tasks: Sequence[SuiteTask]) -> None:
-    """Check that the embedded cell can be set up for all tasks, before hours are spent on some.
+    """Check that the simulation can be set up for all tasks, before hours are spent on some.
 
     Raises:
         UnusableInputError: no such task, gap or check.
     """
     for task in tasks:
         check_of(task)
+        if task.env:
+            with _world_tries(task, {}):
+                continue
         _built(task).close()

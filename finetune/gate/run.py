@@ -100,6 +100,7 @@ class Gate:
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
+        format: how policies compute in the cell, as of `load_policy`.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
 
@@ -110,6 +111,7 @@ class Gate:
     recorded: Replay | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
+    format: str = ""
 
     @property
     def domain(self) -> Domain | None:
@@ -129,9 +131,20 @@ class Gate:
         return tuple(dict.fromkeys(task.task for task in self.suite.tasks))
 
     @property
+    def nominal_tasks(self) -> tuple[SuiteTask, ...]:
+        """The regression's tasks, in the simulation of the suite's task of that name."""
+        known = {task.task: task for task in reversed(self.suite.tasks)}
+        return tuple(
+            SuiteTask(name, success_check="script", timeout_s=SIM_TIMEOUT_S)
+            if name not in known or not known[name].env
+            else replace(known[name], gaps={}, conditions={}, dimension="")
+            for name in self.sim_tasks
+        )
+
+    @property
     def cell_tasks(self) -> tuple[SuiteTask, ...]:
-        """What will be tried in the embedded cell."""
-        tasks = _sim_tasks(self.sim_tasks)
+        """What will be tried in simulation here."""
+        tasks = self.nominal_tasks
         here = self.station is None and self.recorded is None and self.last != SIM
         return (*tasks, *self.suite.tasks) if here else tasks
 
@@ -194,7 +207,7 @@ def run_gate(
         if why := _why_not(name, gate, stages):
             not_run[name] = why
         elif name == SIM:
-            tasks = _sim_tasks(gate.sim_tasks)
+            tasks = gate.nominal_tasks
             judge = partial(judge_sim, suite=suite, tasks=gate.sim_tasks)
             stages.append(_contested(SIM, gate, folder, tasks, judge, say, None))
         elif name == HARDWARE and gate.recorded is not None:
@@ -248,10 +261,6 @@ def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
     return ""
 
 
-def _sim_tasks(names: Sequence[str]) -> tuple[SuiteTask, ...]:
-    return tuple(SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names)
-
-
 def _contested(
     stage: str, gate: Gate, folder: GateFolder, tasks: Sequence[SuiteTask],
     judge: Callable[[Outcomes], StageResult], say: Say, station: Try | None,
@@ -275,7 +284,7 @@ def _contested(
             if attempt is None:
                 from gaploop.finetune.gate.attempts import cell_attempts  # here: torch
 
-                attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
+                attempt = stack.enter_context(cell_attempts(gate.policies, tasks, gate.format))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))

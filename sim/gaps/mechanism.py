@@ -160,11 +160,12 @@ class ModelApplier:
     Attributes:
         hand: what a person's hand does in every take, or None.
         edits: bodies to add before the model is compiled.
-        criterion: what counts as success, a `tasks.Criterion`.
+        criterion: what counts as success, a `predicates.Criterion`.
     """
 
     lacks: ClassVar[str] = "only the embedded cell has that"
     criterion: Any
+    camera_delay_s: float
 
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
@@ -177,7 +178,7 @@ class ModelApplier:
         if name.startswith("__"):
             raise AttributeError(name)
         why = {
-            "criterion": "the environment itself says what success is",
+            "criterion": "the environment itself says what success is, not a scene file by near",
             "arm": "only arms of the embedded cell are known that well",
         }
         raise UnavailableError(why.get(name, self.lacks))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gaploop.sim.cell import SimCell as SimCell
     from gaploop.teleop.safety import SafetyFilter as SafetyFilter
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _FOLDERS = (
     "core", "sim", "teleop", "collect", "datasets", "failure_analysis", "finetune", "scripts",

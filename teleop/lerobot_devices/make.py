@@ -186,7 +186,8 @@ def connect_cameras(
 
 def _build(make: Any, config: Any, kind: str) -> Any:
     try:
-        return make(config)
+        device = make(config)
+        return getattr(device, "lerobot_device", device)  # of our types for LeRobot's commands
     except (*LEROBOT_FAULTS, DraccusException) as error:
         _check_calibration_file(config, kind)
         # LeRobot puts the whole configuration before what is wrong.

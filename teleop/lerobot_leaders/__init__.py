@@ -1,11 +1,8 @@
 """A leader on another machine as a LeRobot teleoperator.
 
-Gaploop's commands know it as `--teleop.type=remote`; LeRobot's own do with
-
-    lerobot-teleoperate --teleop.discover_packages_path=gaploop.teleop.lerobot_leaders \
-        --teleop.type=remote --teleop.address=192.168.1.20:8440 ...
-
-where no safety filter notices that a sample has grown old: `get_action` raises then.
+Gaploop's commands know it as `--teleop.type=remote`; LeRobot's own do once
+`lerobot_teleoperator_gaploop` is installed. There no safety filter of a LeRobot arm notices that a
+sample has grown old: `get_action` raises then.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -151,53 +150,6 @@ def test_rows_without_a_number_are_counted(tmp_path: Path, mapping: CsvMapping) 
     assert notes[-1].startswith(
         "2 of 400 rows hold no number in column Current (first: data row 91)"
     )
-
-
-def test_an_event_inside_the_lead_in_of_another_gives_no_take(
-    tmp_path: Path, mapping: CsvMapping
-) -> None:
-    write_log(tmp_path / "log.csv", stops=(100, 115))
-    takes, notes = read_csv_takes(tmp_path / "log.csv", mapping)
-    assert first_rows(takes, "protective_stop") == [80]
-    assert "1 onsets followed one too soon." in notes
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("column: Timestamp", "column: Time", "Did you mean 'Timestamp'"),
-        ("Current: {", "Currant: {", "Did you mean 'Current'"),
-        ("unit: iso8601", "unit: fortnights", "One of:"),
-        ("separator", "seperator", "Did you mean 'separator'"),
-        ('decimal: ","', 'decimal: "."', "is not a number"),
-        ("gaploop.csv.v1", "v0", "schema must be"),
-        ("before_s: 20", "before_s: 5000", "from 0 to 3600"),
-        ("before_s: 20", "before_s: 900", "no take of"),
-    ],
-)
-def test_a_wrong_mapping_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
-    write_log(tmp_path / "log.csv")
-    path = tmp_path / "m.yaml"
-    path.write_text(MAPPING.replace(old, new, 1))
-    with pytest.raises(UnusableInputError, match=said):
-        read_csv_takes(tmp_path / "log.csv", load_mapping(path))
-
-
-@pytest.mark.parametrize("kind", ["missing", "cut", "words", "nan", "binary"])
-def test_a_damaged_uci_file_is_one_line(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "lp1.data"
-    if kind != "missing":
-        write_uci(path, ("normal", "collision"))
-    if kind == "cut":
-        path.write_text(path.read_text()[:-100])
-    elif kind == "words":
-        path.write_text(path.read_text().replace("\t", "\tx", 3))
-    elif kind == "nan":
-        path.write_text(re.sub(r"\t-?\d+", "\tnan", path.read_text(), count=1))
-    elif kind == "binary":
-        path.write_bytes(bytes(range(128, 256)))
-    with pytest.raises(UnusableInputError, match=r"lp1\.data"):
-        read_uci_failures(path)
 
 
 def test_unusable_takes_raise_our_error(tmp_path: Path, mapping: CsvMapping) -> None:

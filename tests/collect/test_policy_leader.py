@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -251,3 +252,40 @@ def test_a_policy_that_knows_of_a_delay_is_told_where_the_joints_will_be(late: i
         ways.append(policy.told)
     assert ways[1] == pytest.approx(ways[0])
     assert ways[0][-1] > 10.0
+
+
+class Seer:
+    """Plans one step further each frame, from where the joint was as its picture was taken."""
+
+    fps, execute = FPS, 3
+
+    def __init__(self, delay_s: float) -> None:
+        self.camera_delay_s = delay_s
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def plan(self, observation: Observation) -> np.ndarray:
+        shown = observation.images["top"][0, 0, 0]
+        assert observation.state[0] == pytest.approx(shown)  # of one time, as in training
+        return shown + 1.0 + np.arange(12.0)[:, None]
+
+    def act(self, _observation: Observation) -> np.ndarray:
+        raise AssertionError("a plan's first steps are over")
+
+
+@pytest.mark.parametrize("make", [PolicyLeader, partial(AsyncPolicyDriver, takes_s=0.0)])
+@pytest.mark.parametrize("late", [0, 2, 4])
+def test_late_pictures_are_shown_with_the_joints_of_their_time(make: Any, late: int) -> None:
+    """Told where the joints are now, a policy saw a hand that wasn't where it read it was."""
+    arm: Any = Arm()
+    policy: Any = Seer(late / FPS)
+    leader = make(policy, arm, FPS, FPS * TURNS)
+    if late == 0:
+        policy.act = lambda seen: policy.plan(seen)[0]
+    ways = [np.zeros(1)]
+    for _ in range(12):
+        picture = np.full((2, 2, 3), ways[max(len(ways) - 1 - late, 0)][0])
+        leader.observe(Observation(ways[-1], None, {"top": picture}))
+        ways.append([leader.read(0.0).q_rad for _ in range(TURNS)][-1])
+    assert np.diff(np.ravel(ways))[1:] == pytest.approx(1.0)  # steadily, no step twice or left out

@@ -19,6 +19,8 @@ def test_what_was_checked_counts_for_that_policy_on_that_arm(tmp_path: Path) -> 
     assert missing(tmp_path / "journal", NOW) == ""
     other = Checked("sha256:q", NOW.robot)
     assert "another policy" in missing(tmp_path / "journal", other)
+    faster = Checked(NOW.policy, NOW.robot, "cuda, int4, 1 thread")
+    assert "another machine" in missing(tmp_path / "journal", faster)
     write_record(tmp_path / "journal", NOW, False, {"items": []})
     assert "has to be fixed" in missing(tmp_path / "journal", NOW)
 
@@ -36,3 +38,4 @@ def test_an_old_or_damaged_record_doesnt_count(tmp_path: Path) -> None:
 def test_a_policy_begins_slowly_on_an_arm(tmp_path: Path) -> None:
     found = check_speed(SpeedRamp(tmp_path, "p", None), Domain.REAL)
     assert (found.level, found.data["speed_scale"]) == (Level.OK, 0.1)
+    assert "soft object" in found.found

@@ -73,6 +73,7 @@ def test_a_slow_bus_is_told_with_its_rate() -> None:
         ("zero_change", 2, changed(2, lambda x, n: x + 6.0 * (n > 4)), as_is, 6.0),
         ("reversed_joint", 4, changed(4, lambda x, _: -x), as_is, None),
         ("swapped_joints", 1, swapped, as_is, None),
+        ("swapped_joints", 2, swapped, changed(1, lambda x, _: np.minimum(x, -20.0)), None),
         ("dead_joint", 3, changed(3, lambda x, _: np.full(len(x), 5.0)), as_is, None),
         ("clipped_joint", 1, changed(1, lambda x, _: np.minimum(x, 20.0)), as_is, None),
         ("repeats", None, as_is, repeats, 2.0),

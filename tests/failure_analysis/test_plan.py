@@ -17,7 +17,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
+from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, deployment
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.gains import (
     CAUSES,
@@ -32,6 +33,7 @@ from gaploop.failure_analysis.planning.gains import (
 )
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
+from gaploop.failure_analysis.report.report import deployment_lines
 from gaploop.failure_analysis.signals.registry import Evidence
 
 D = GapDimension
@@ -301,6 +303,23 @@ def test_a_plan_reads_back_and_names_its_diagnosis(tmp_path: Path) -> None:
     save_plan(plan, tmp_path / "plan.yaml")
     assert load_plan(tmp_path / "plan.yaml") == plan
     assert plan.diagnosis == "diagnosis-1"
+
+
+def test_a_mistake_of_the_deployment_comes_first() -> None:
+    """Takes were planned against spatial geometry; two joints' statistics were exchanged."""
+    plain = diagnosed({"spatial_geometry": 0.9})
+    report = AbsoluteReport(Path())
+    report.add("wrong_statistics", "", "Only this set's statistics match", range(5), 5, "Mend", 9.0)
+    report.add("noise", "roll", "It jitters", range(5), 5, "gaploop doctor", 1.0)
+    found = deployment(report, plain)
+    assert [(f["kind"], f["failures"], f["modes"], f["fix"]) for f in found] == [
+        ("wrong_statistics", 5, {"timeout in approach": 5}, "Mend")
+    ]
+    assert make_plan(plain, 40).items
+    plan = make_plan(replace(plain, summary={**plain.summary, "deployment": found}), 40)
+    assert not plan.items
+    assert plan.stop.startswith("Don't collect yet: wrong statistics was found")
+    assert "5 failures (timeout in approach 5×)" in deployment_lines({"deployment": found})[0]
 
 
 def test_bad_budgets_are_refused() -> None:

@@ -25,6 +25,7 @@ from gaploop.failure_analysis.planning.remedies import (
     RANGES,
     STEPS,
     PlanContext,
+    RemedyTrial,
     commands,
     fixed_by,
     machine_hours,
@@ -275,6 +276,43 @@ def test_a_camera_alone_is_recalibrated(tmp_path: Path) -> None:
     assert not offers(D.SPATIAL_GEOMETRY, about(tmp_path, "spatial_geometry.table_height.x"), True)[
         0
     ].remedy.startswith("recal")
+
+
+def test_what_was_tried_counts_and_not_what_was_expected(tmp_path: Path) -> None:
+    """Incident: takes against a late arm were bought by a prior; success went from 15 to 2 %."""
+    shares = {"spatial_geometry": 0.9}
+    context = about(tmp_path, CAMERA)
+    (before,) = planned(shares, context).plan.items
+    assert before.remedy == "recalibrate"
+    tried = {
+        "recalibrate": RemedyTrial((3, 20), (2, 20)),
+        "resimulate": RemedyTrial((3, 20), (18, 20)),
+    }
+    plan = planned(shares, replace(context, tried=tried)).plan
+    (item,) = plan.items
+    assert item.remedy == "resimulate"
+    assert "tried in the twin: 3 of 20 rollouts before, 18 of 20 after" in item.why
+    (other,) = (o for o in item.alternatives if o.remedy == "recalibrate")
+    assert other.gain_points.value < LEAST_POINTS
+    assert any("recalibrate was tried" in note for note in plan.notes)
+    assert item.gain_points is not None
+    assert item.gain_points.low > 20  # of the 72 % of rollouts that fail for it
+    worse = {name: RemedyTrial((3, 20), (0, 20)) for name in tried}
+    (item,) = planned(shares, replace(context, tried=worse)).plan.items
+    assert item.remedy == "collect"
+
+
+def test_dimensions_share_in_what_one_trial_brings(tmp_path: Path) -> None:
+    """The trial's share is of all failures in the twin; it isn't promised twice."""
+    shares = {"actuator_response": 0.5, "spatial_geometry": 0.4}
+    trial = {
+        "resimulate": RemedyTrial((0, 20), (20, 20)),
+        "recalibrate": RemedyTrial((0, 20), (8, 20)),
+    }
+    plan = planned(shares, replace(about(tmp_path, WEAK, CAMERA), tried=trial)).plan
+    assert {i.remedy for i in plan.items} == {"resimulate"}
+    assert plan.gain_points is not None
+    assert 60 < plan.gain_points.value <= 80  # 80 % of the rollouts failed
 
 
 @pytest.mark.parametrize("images", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.envs.configs import EnvConfig, PushtEnv
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.suite import Suite, SuiteTask
 from gaploop.finetune.evaluation import ROLLOUTS
+from gaploop.finetune.gate.attempts import cell_attempts, check_tasks
+from gaploop.finetune.gate.folder import GateAttempt
+from gaploop.finetune.gate.run import Gate
+from gaploop.finetune.lerobot_demonstrations import Demonstrations
 from gaploop.finetune.lerobot_gym import evaluate_gym
 from gaploop.sim.lerobot_worlds import GymEnvConfig
 from gaploop.sim.world import WorldSpec
@@ -150,3 +156,36 @@ def test_gaps_and_settings_that_an_environment_cannot_have_are_told(
 def test_a_script_that_does_not_exist_is_told_in_one_line() -> None:
     with pytest.raises(UnusableInputError, match="It must be module:name"):
         evaluate_gym("no_such_module:act", GymEnvConfig(gym="gym_even/Even-v0"), 1)
+
+
+def test_successes_become_a_dataset_to_train_on(tmp_path: Path) -> None:
+    env, root = GymEnvConfig(gym="gym_even/Even-v0"), tmp_path / "takes"
+    with Demonstrations(root, "Be even") as shown:
+        evaluate_gym(SCRIPT, env, 4, demonstrations=shown)
+    dataset = LeRobotDataset("local/takes", root=root)
+    assert (dataset.num_episodes, dataset.num_frames) == (2, 2 * 3)  # scenes 0 and 2
+    frame = dataset[0]
+    assert frame["task"] == "Be even"
+    assert frame["action"].shape == frame["observation.state"].shape == (JOINTS,)
+    with pytest.raises(UnusableInputError, match="isn't empty"):
+        Demonstrations(root)
+
+
+def test_a_gate_compares_policies_in_anybodys_simulation() -> None:
+    """Scene by scene what the environment itself says; what it can't have is said beforehand."""
+    task = SuiteTask("even", env={"gym": "gym_even/Even-v0"}, success_check="script")
+    policies = {"baseline": Path(SCRIPT), "candidate": Path(SCRIPT)}
+    with cell_attempts(policies, [task]) as attempt:
+        made = [attempt("hardware", GateAttempt(n, 0, 0, "baseline", n)) for n in range(4)]
+    assert [m.success for m in made] == [True, False, True, False]
+    assert {m.stage for m in made} == {"hardware"}
+    check_tasks([task])
+    with pytest.raises(UnusableInputError, match="can't be set here"):
+        check_tasks([replace(task, gaps={"object_property.size": 0.5})])
+    with pytest.raises(UnusableInputError, match="Unknown environment 'evn'"):
+        check_tasks([replace(task, env={"type": "evn"})])
+    suite = Suite("s", (replace(task, conditions={"lighting": "dim"}), replace(task, task="odd")))
+    nominal = Gate(suite, policies).nominal_tasks
+    assert [(t.task, dict(t.conditions), t.env) for t in nominal] == [
+        ("even", {}, task.env), ("odd", {}, task.env),
+    ]  # fmt: skip

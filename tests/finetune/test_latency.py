@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,19 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
 from gaploop.datasets.absolute.checkpoint import read_checkpoint
-from gaploop.finetune import lerobot_formats
-from gaploop.finetune.lerobot_formats import FORMATS, action_error, planned, policy_in_format
-from gaploop.finetune.lerobot_latency import PlanTiming, time_plans
+from gaploop.finetune import lerobot_latency
+from gaploop.finetune.lerobot_formats import FORMATS, weights_mb
+from gaploop.finetune.lerobot_latency import (
+    PlanTiming,
+    action_error,
+    check_timing,
+    planned,
+    time_plans,
+)
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, resolve
 from gaploop.scripts.cli import main
 
-TIMED = "--formats=[int8]"
+TIMED = "--policy.format=int8"
 
 
 @pytest.fixture(scope="module")
@@ -42,41 +49,61 @@ WITHIN_DEG = {
 
 @pytest.mark.parametrize("name", sorted(WITHIN_DEG))
 def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
-    policy: ActPolicy, name: str, tmp_path: Path
+    policy: ActPolicy, name: str
 ) -> None:
-    plain = policy.plan(seen())
     format_ = FORMATS[name]
     lacking = [p for p in format_.needs if importlib.util.find_spec(p) is None]
     if lacking or name in ("int4", "tensorrt"):  # the latter two: not on any CPU
         wanted = rf"gaploop\[{format_.extra}\]" if lacking else "can't be computed on this machine"
         with pytest.raises(UnusableInputError, match=wanted):
-            policy_in_format(policy, name, seen(), tmp_path)
+            load_policy("base", format=name)
         return
-    made, file_mb = policy_in_format(policy, name, seen(), tmp_path)
+    made = load_policy("base", format=name)
     off = action_error(made, [planned(policy, seen(), 0)], [seen()])
     assert 0.0 <= off[0] <= off[1] <= WITHIN_DEG[name]
     assert (name == "fp32") == (off[1] == 0.0)
-    assert file_mb == pytest.approx(2.0, rel=0.6)
-    assert np.array_equal(policy.plan(seen()), plain)  # the original is as it was
+    assert weights_mb(made) == pytest.approx(2.0, rel=0.6)
+    assert made.runs == f"cpu, {name}, 1 thread"
 
 
 @pytest.mark.slow
-def test_compiled_it_plans_the_same_or_says_why_it_cant_be(
-    policy: ActPolicy, tmp_path: Path
-) -> None:
+def test_compiled_it_plans_the_same_or_says_why_it_cant_be(policy: ActPolicy) -> None:
     if shutil.which("g++") is None:
         with pytest.raises(UnusableInputError, match="can't be computed on this machine"):
-            policy_in_format(policy, "compile", seen(), tmp_path)
+            load_policy("base", format="compile")
         return
-    compiled, _ = policy_in_format(policy, "compile", seen(), tmp_path)
+    compiled = load_policy("base", format="compile")
     assert np.allclose(compiled.plan(seen()), policy.plan(seen()), atol=0.05)
 
 
-def test_an_unknown_format_is_refused_with_those_there_are(
-    policy: ActPolicy, tmp_path: Path
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"format": "fp8"}, "fp32"),
+        ({"device": "gpu"}, "or give cpu"),
+        ({"device": "cuda:97"}, "PyTorch can't use it here"),
+        ({"threads": -1}, "at least 1"),
+    ],
+)
+def test_what_a_policy_cant_run_on_is_refused_with_what_there_is(
+    option: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(UnusableInputError, match="fp32"):
-        policy_in_format(policy, "fp8", seen(), tmp_path)
+    with pytest.raises(UnusableInputError, match=said):
+        load_policy("base", **option)
+
+
+@pytest.mark.parametrize(("left_mb", "level"), [(None, None), (4000.0, "ok"), (200.0, "fail")])
+def test_a_full_gpu_is_found_before_a_policy_drives(
+    policy: ActPolicy, left_mb: float | None, level: str | None
+) -> None:
+    """A policy that fitted until the cameras' pictures came ended a session at its first frame."""
+
+    class OnGpu(ActPolicy):
+        gpu_left_mb = left_mb  # type: ignore[assignment]
+
+    results = list(check_timing(OnGpu(policy.bundle), seen(), 50.0))
+    assert [r.level for r in results if r.check == "GPU memory"] == ([level] if level else [])
+    assert results[0].check == "latency"
 
 
 def test_what_a_policy_was_trained_for_is_read_off_it(policy: ActPolicy) -> None:
@@ -93,8 +120,8 @@ def test_times_are_quantiles_of_what_was_timed() -> None:
 
 @pytest.fixture
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BLOCKS": 2, "PLANS": 2, "VIEWS": 2}.items():
-        monkeypatch.setattr(lerobot_formats, name, value)
+    for name, value in {"BLOCKS": 2, "BLOCK": 2, "VIEWS": 2}.items():
+        monkeypatch.setattr(lerobot_latency, name, value)
 
 
 @pytest.mark.usefixtures("_few")

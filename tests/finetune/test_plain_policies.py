@@ -17,7 +17,7 @@ from tiny_policies import CAMERA, SIZE
 from benchmarks.lerobot_made_up import OPTIONS
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.cameras import FILE, CameraReference
-from gaploop.finetune import lerobot_formats
+from gaploop.finetune import lerobot_latency
 from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.scripts.cli import main
@@ -93,11 +93,11 @@ def test_a_policy_on_pictures_and_the_tracked_scene_is_timed(
 ) -> None:
     """lerobot-train takes both from the cell's datasets; who timed it showed it the scene
     alone, and ended in a KeyError."""
-    for name, value in {"BLOCKS": 2, "PLANS": 2, "VIEWS": 2}.items():
-        monkeypatch.setattr(lerobot_formats, name, value)
+    for name, value in {"BLOCKS": 2, "BLOCK": 2, "VIEWS": 2}.items():
+        monkeypatch.setattr(lerobot_latency, name, value)
     policy = _with_scene(tmp_path / "policy")
     command = ["doctor", f"--policy.path={policy}", "--json"]
-    command += ["--formats=[int8]"]
+    command += ["--policy.format=int8"]
     assert main(command) == 0
     assert set(json.loads(capsys.readouterr().out)["timing"]["variants"]) >= {"fp32"}
 

@@ -81,6 +81,12 @@ def test_a_delay_is_carried_and_the_next_twin_sets_it_anew(tmp_path: Path) -> No
     assert load_policy(again.folder).delay_s == load_policy("base").delay_s == 0.0
 
 
+def test_late_pictures_are_carried_too(tmp_path: Path) -> None:
+    twin = twin_of(tmp_path / "l.yaml", "sensor_noise.camera_delay")
+    made = load_policy(recalibrate("base", twin, tmp_path / "a").folder)
+    assert (made.camera_delay_s > 0.1, made.delay_s) == (True, 0.0)
+
+
 def test_what_cannot_be_recalibrated_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

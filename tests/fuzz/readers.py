@@ -312,6 +312,11 @@ FILES = (
         "files/model.json",
         _loaded("gaploop.failure_analysis.attribution", "load_model"),
     ),
+    Reader(
+        "score",
+        "files/score.json",
+        _loaded("gaploop.failure_analysis.live", "FailureScore.load"),
+    ),
     Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),

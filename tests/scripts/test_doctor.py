@@ -39,7 +39,7 @@ def test_what_only_looks_passes_in_the_cell_and_what_wasnt_tried_stays_open(
     assert {results[name] for name in LOOKED_AT - timed} <= {"ok", "warn"}
     assert (results["joint_order"], results["estop"]) == ("unanswered", "unanswered")
     assert (code, answer["ok"]) == (1, False)
-    checked = Checked(policy_id("base"), "so101_sim")
+    checked = Checked(policy_id("base"), "so101_sim", "cpu, fp32, 1 thread")
     assert "has to be fixed" in missing(tmp_path / "j", checked)
 
 
@@ -49,7 +49,10 @@ def test_the_embedded_cell_is_ready(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (code, answer["ok"]) == (0, True), answer
     joints = [i for i in answer["findings"] if i["area"] == "joint_order"]
     assert [item["by"] for item in joints] == ["machine"] * 6
-    assert missing(tmp_path / "j", Checked(policy_id("base"), "so101_sim")) == ""
+    assert (
+        missing(tmp_path / "j", Checked(policy_id("base"), "so101_sim", "cpu, fp32, 1 thread"))
+        == ""
+    )
 
 
 def test_an_arm_that_doesnt_answer_is_an_item_and_not_a_traceback(
@@ -104,9 +107,9 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--formats=[int8]"], "--policy.path"),
+        (["--formats=[int8]"], "All are timed"),
         (["--policy.path=base", "--n=1"], "Actions in each format"),
-        (["--policy.path=base", "--formats=[fp7]"], "fp7"),
+        (["--policy.path=base", "--policy.format=fp7"], "fp7"),
         (["--measure_damping"], "--robot.type"),
     ],
 )

@@ -36,8 +36,10 @@ def test_unusable_input_is_one_line(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", "--policy.path=base", "--workers=1", *options]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    said_before = "The policy runs on"
+    (error,) = (
+        line for line in capsys.readouterr().err.splitlines() if not line.startswith(said_before)
+    )
     assert said in error
 
 

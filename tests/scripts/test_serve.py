@@ -135,6 +135,30 @@ def test_a_policy_drives_the_embedded_cell_elsewhere(
     assert summary["policy"]["link_p50_ms"] > 0
 
 
+def test_a_policy_elsewhere_is_timed_over_the_link_before_it_drives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Doctor knew local policies only, so that the one that needs a GPU was never checked."""
+    token = link.new_token()
+    monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
+    config = serve.ServeConfig(policy=PolicyOptions("base", device="cpu", format="bf16"))
+    with contextlib.ExitStack() as stack:
+        kind, max_bytes, talk, _ = serve._policy(config, stack)
+        port = stack.enter_context(
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
+        )
+        path, cell = f"--policy.path=remote://127.0.0.1:{port}", "--robot.type=so101_sim"
+        command = ["doctor", path, cell, "--move=false", f"--journal={tmp_path}", "--json"]
+        assert main(command) == 1  # nothing was moved
+        answer = json.loads(capsys.readouterr().out)
+    found = {item["area"]: item for item in answer["findings"]}
+    assert answer["runs"] == f"127.0.0.1:{port} (cpu, bf16, 1 thread)"
+    assert found["latency"]["found"].startswith(answer["runs"])
+    assert "on another machine" in found["features"]["found"]
+    assert main(["doctor", path]) == 2
+    assert "--robot.type" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -179,3 +179,24 @@ def test_the_cell_is_a_world(nominal: SimCell) -> None:
     nominal.reset(0)
     nominal.step(nominal.read().position_rad)
     assert nominal.now_s == pytest.approx(nominal.period_s)
+
+
+@pytest.mark.parametrize("delay_s", [0.06, 0.1])
+def test_late_pictures_are_those_of_before_and_dont_tell(delay_s: float) -> None:
+    """A camera's driver knows when a picture came, not when it was taken."""
+    late = {"sensor_noise.camera_delay": {"delay_s": delay_s}}
+    pictures: list[dict[float, Any]] = [{}, {}]
+    for cell, seen in zip((SimCell(), SimCell(parameters=late)), pictures, strict=True):
+        with cell:
+            cell.reset(3)
+            for _ in range(30):
+                cell.command(np.array([0.5, -0.5, 0.3, 1.2, 0.0, 0.5]))
+                cell.advance(0.01)
+                frame = cell.frame()
+                assert frame.t_capture_s <= cell.now_s + 1e-9
+                seen[round(frame.t_capture_s, 3)] = frame.image
+    nominal, delayed = pictures
+    both = [t for t in delayed if round(t - delay_s, 3) in nominal]
+    assert len(both) >= 4
+    for t in both:
+        assert np.array_equal(delayed[t], nominal[round(t - delay_s, 3)])

@@ -225,10 +225,10 @@ def test_given_parameters_act_as_the_drawn_ones_do(
     """What a twin gives goes through the same code as what a severity draws."""
     drawn = draw_gaps({mechanism.key: 0.8}, 3)[0].parameters
     with SimCell(gaps={mechanism.key: 0.8}, gap_seed=3, image_size=64) as cell:
-        expected, judged = sweep(cell, 4, ticks=20), cell.truth()["tolerance_m"]
+        expected, judged = sweep(cell, 4, ticks=20), cell.truth()["tolerance_factor"]
     with SimCell(parameters={mechanism.key: drawn}, gap_seed=3, image_size=64) as cell:
         assert same(expected, sweep(cell, 4, ticks=20))
-        assert cell.truth()["tolerance_m"] == judged
+        assert cell.truth()["tolerance_factor"] == judged
         assert cell.truth()["injected"] == []
 
 

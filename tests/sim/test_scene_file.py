@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.sim.predicates import Criterion
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
 from gaploop.sim.world import GymWorld, WorldSpec
 
@@ -112,16 +113,52 @@ def test_the_demonstrator_follows_its_waypoints_to_success(scene: Path) -> None:
         ("{open: {joint: x, beyond: 0.05}}", True),
         ("{open: {joint: x, beyond: 0.2}}", False),
         ("{still: ball}", True),
+        ("{held: ball}", None),
+        ("{on: {object: ball, of: goal}}", False),
+        ("{on: {object: ball, of: goal, within_m: 0.003}}", True),
         ("{released: ball}", True),
         ("{any: [{lifted: ball}, {still: ball}]}", True),
         ("{all: [{lifted: ball}, {still: ball}]}", False),
     ],
 )
-def test_predicates(scene: Path, predicate: str, holds: bool) -> None:
+def test_predicates(scene: Path, predicate: str, holds: bool | None) -> None:
     line = next(line for line in SCENE.splitlines() if line.startswith("success"))
-    world = SceneWorld(load_scene(said(scene, line, f"success: {predicate}")))
+    loaded = load_scene(said(scene, line, f"success: {predicate}"))
+    if holds is None:
+        with pytest.raises(UnusableInputError, match="no gripper was found"):
+            SceneWorld(loaded)
+        return
+    world = SceneWorld(loaded)
     world.reset(seed=0)
     assert world.success() is holds
+
+
+def test_a_station_may_judge_more_strictly(scene: Path) -> None:
+    """Gaps in what counts as success act on `near`, in anybody's scene as in the embedded cell."""
+    line = next(line for line in SCENE.splitlines() if line.startswith("success"))
+    file = said(scene, line, "success: {near: {object: ball, to: goal, within_m: 0.35}}")
+    world = SceneWorld(load_scene(file))
+    world.reset(seed=0)
+    assert world.success()
+    for stricter in (
+        Criterion(tolerance_factor=0.5), Criterion(goal_offset_m=(0.0, 0.2)),
+        Criterion(deadline_s=-1.0), Criterion(clearance_m=0.4),
+    ):  # fmt: skip
+        world.criterion = stricter
+        assert not world.success(), stricter
+    world.data.qpos[3:7] = [np.cos(0.1), 0.0, 0.0, np.sin(0.1)]  # turned by 0.2 rad
+    for tolerance_rad, holds in ((0.19, False), (0.21, True)):
+        world.criterion = Criterion(yaw_tolerance_rad=tolerance_rad)
+        assert world.success() is holds
+    key = "task_specification.tolerance"
+    assert GymWorld(lambda: SceneWorld(load_scene(file))).parameters()[key] == ""
+    gapped = GymWorld(lambda: SceneWorld(load_scene(file)), WorldSpec(gaps={key: 1.0}))
+    gapped.reset(seed=0)
+    judged: Any = gapped.unwrapped
+    assert judged.criterion.tolerance_factor < 0.3
+    assert not judged.success()
+    free = said(scene, line, "success: {lifted: ball}")
+    assert "near" in GymWorld(lambda: SceneWorld(load_scene(free))).parameters()[key]
 
 
 @pytest.mark.parametrize(

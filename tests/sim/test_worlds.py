@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.sim.gaps import MECHANISMS, MODULES
+from gaploop.sim.randomise import preset
 from gaploop.sim.roles import find_roles
 from gaploop.sim.world import GymWorld, World, WorldSpec
 
@@ -217,6 +218,33 @@ def test_dead_time_is_a_share_of_the_period() -> None:
             moved.append(abs(world.data.qpos[-4] - start[0]))
         # 0.26 s of the cell, whose period is half as long: 13 periods.
         assert np.flatnonzero(np.array(moved) > 0.02)[0] in (12, 13, 14)
+
+
+def test_what_is_measured_of_it_acts_as_the_gap_does() -> None:
+    key = "actuator_response.latency"
+    gapped = GymWorld(Bench, WorldSpec(gaps={key: 0.5}))
+    twin = GymWorld(Bench, WorldSpec(parameters={key: gapped.injected[0].parameters}))
+    gapped.reset(seed=3)
+    twin.reset(seed=3)
+    for action in np.random.default_rng(0).uniform(-1, 1, (15, 4)):
+        assert gapped.step(action)[0]["state"] == pytest.approx(twin.step(action)[0]["state"])
+    with pytest.raises(UnusableInputError, match="sticky can't be set here"):
+        GymWorld(Bench, WorldSpec(parameters={"contact_dynamics.sticky": {"adhesion_n": 1.0}}))
+
+
+def test_each_episode_is_drawn_anew_by_its_seed_and_from_what_the_scene_can_have(
+    plain: list[bytes],
+) -> None:
+    world = GymWorld(Bench, WorldSpec(randomise=preset("all")))
+    first, drawn = episode(world, 3), world.drawn
+    assert "spatial_geometry.camera_pose" in drawn
+    assert "visual_domain.table_top" not in drawn  # a texture of the embedded cell
+    # In proportion to the scene: an object 1.6 times as large, a period twice as long.
+    assert drawn["actuator_response.latency"]["latency_s"] <= 0.12
+    assert episode(world, 4) != episode(Bench(), 4)
+    assert world.drawn != drawn
+    assert (episode(world, 3), world.drawn) == (first, drawn)
+    assert episode(Bench()) == plain
 
 
 def test_a_larger_object_stands_on_the_table_and_is_touched() -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,32 +74,24 @@ def test_a_command_that_never_ends_is_stopped_gently(
     assert "torque off" in log.read_text()
 
 
-RUN = """
-from pathlib import Path
-from gaploop.core.suite import SuiteTask
-from gaploop.finetune.gate.folder import SIDES, attempts
-from gaploop.finetune.gate.attempts import StationAttempts
-policies = dict.fromkeys(SIDES, Path("baseline"))
-program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
-command = 'bash -c "' + program + '"'
-station = StationAttempts(Path("gate"), policies, [SuiteTask("t")], command, lambda _q: "y")
-station("hardware", next(attempts(1, "hardware", 1)))
-"""
+def in_a_terminal_of_its_own(folder: Path) -> None:
+    os.setsid()
+    program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
+    station, *_ = made(folder, TASK, f'bash -c "{program}"', "y", 30.0)
+    station("hardware", FIRST)
 
 
 def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
     """subprocess.run kills its program a quarter of a second after Ctrl-C, torque on or not."""
-    for name in ("gate", *SIDES):
-        (tmp_path / name).mkdir()
-    gate = subprocess.Popen(
-        [sys.executable, "-c", RUN], cwd=tmp_path, start_new_session=True,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    # A program begun anew takes ten seconds to import what this one has.
+    gate = get_context("fork").Process(target=in_a_terminal_of_its_own, args=(tmp_path,))
+    gate.start()
     out = tmp_path / "gate" / "attempts" / "hardware_00000"
-    while not (out / "up").exists() and gate.poll() is None:
+    while not (out / "up").exists() and gate.is_alive():
         time.sleep(0.05)
+    assert gate.pid is not None
     os.killpg(gate.pid, signal.SIGINT)  # as a terminal does: to everybody
-    gate.wait()
+    gate.join()
     assert "torque off" in (out / "log.txt").read_text()
 
 

@@ -1,0 +1,298 @@
+"""What ends in a figure, by command, in simulations that nobody here wrote.
+
+Run it where they are installed: `make test-worlds` makes such an environment. A figure is checked
+by what the world itself knows: the numbers without gaploop, what was drawn, who was better.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import gymnasium as gym
+import numpy as np
+import yaml
+
+from gaploop.core.errors import GaploopError
+from gaploop.scripts import cli, options
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+
+STEPS: Final = 20
+LATE: Final = {"actuator_response.latency": 0.7}
+NOT_RUN: Final = "not run: "
+TINY: Final = (
+    "--policy.type=act", "--policy.push_to_hub=false", "--batch_size=4", "--steps=10",
+    "--num_workers=0", "--policy.device=cpu", "--policy.dim_model=64", "--policy.n_heads=2",
+    "--policy.dim_feedforward=64", "--policy.pretrained_backbone_weights=null",
+)  # fmt: skip
+"""An ACT that is trained in seconds: that the way from takes to policy ends, not how good it is."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A simulation of others.
+
+    Attributes:
+        script: a policy of its own that succeeds, or "".
+    """
+
+    gym: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+
+    @property
+    def named(self) -> list[str]:
+        """How a command is told."""
+        return [f"--env.gym={self.gym}", f"--env.kwargs={json.dumps(dict(self.kwargs))}"]
+
+
+SMALL: Final = {"width": 96, "height": 96}
+WORLDS: Final = {
+    "metaworld pick-place": Foreign(
+        "metaworld:Meta-World/MT1",
+        {"env_name": "pick-place-v3", "seed": 0, "camera_name": "corner2", **SMALL},
+        "metaworld.policies:SawyerPickPlaceV3Policy",
+    ),
+    "metaworld button-press": Foreign(
+        "metaworld:Meta-World/MT1",
+        {"env_name": "button-press-v3", "seed": 0, "camera_name": "corner2", **SMALL},
+        "metaworld.policies:SawyerButtonPressV3Policy",
+    ),
+    "robosuite Lift": Foreign("benchmarks.worlds:robosuite/Lift-v0"),
+    "gymnasium-robotics Fetch": Foreign(
+        "gymnasium_robotics:FetchPickAndPlace-v4", SMALL, "benchmarks.worlds:Fetch"
+    ),
+    "so101-nexus": Foreign("so101_nexus.mujoco:MuJoCoPickLift-v1"),
+    "pusht": Foreign("gym_pusht:gym_pusht/PushT-v0", {"obs_type": "pixels_agent_pos"}),
+}
+
+
+class Lift(gym.Env[Any, Any]):
+    """robosuite's Lift as gymnasium has environments."""
+
+    def __init__(self) -> None:
+        import robosuite
+        from robosuite.wrappers import GymWrapper
+
+        self.made = robosuite.make(
+            "Lift", robots="Panda", has_renderer=False, has_offscreen_renderer=False,
+            use_camera_obs=False, use_object_obs=True, control_freq=20, horizon=200, seed=0,
+        )  # fmt: skip
+        self.inner = GymWrapper(self.made)
+        self.observation_space = self.inner.observation_space
+        self.action_space = self.inner.action_space
+        self.dt = 1.0 / self.made.control_freq
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start an episode."""
+        super().reset(seed=seed, options=options)
+        return self.inner.reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        """Step, and say whether the cube is lifted."""
+        seen, reward, over, late, info = self.inner.step(action)
+        return seen, reward, over, late, {**info, "success": self.made._check_success()}
+
+
+gym.register("robosuite/Lift-v0", "benchmarks.worlds:Lift")
+
+
+class Fetch:
+    """Fetch's pick and place by where things are, which it is told."""
+
+    def __init__(self) -> None:
+        self._closed = 0
+
+    def get_action(self, observation: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """Return the next pull of the hand and its gripper, shape (4,)."""
+        hand, thing = observation["observation"][:3], observation["observation"][3:6]
+        above = np.linalg.norm((thing - hand)[:2]) > 0.015
+        if self._closed == 0 and (above or hand[2] - thing[2] > 0.01):
+            goal, grip = thing + np.array([0.0, 0.0, 0.08 if above else 0.0]), 1.0
+        else:
+            self._closed += 1
+            goal, grip = (thing if self._closed < 8 else observation["desired_goal"]), -1.0
+        return np.clip(np.append(8.0 * (goal - hand), grip), -1.0, 1.0).astype(np.float32)
+
+
+def nothing(observation: Any) -> Any:
+    """Do nothing, which never succeeds."""
+    del observation
+    return _space.sample() * 0
+
+
+_space: Any = None
+"""Actions of the world that `nothing` is tried in."""
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Return world to what each of `COLUMNS` came to, in words."""
+    global _space
+    found = dict[str, dict[str, str]]()
+    total = len(WORLDS) * len(COLUMNS)
+    with options.progress("Cells", total) as advance:
+        for name, world in WORLDS.items():
+            cells = found.setdefault(name, {})
+            try:
+                _space = _made(world).action_space
+            except GaploopError as error:
+                cells |= dict.fromkeys(COLUMNS, f"{NOT_RUN}{error}")
+                advance(len(COLUMNS))
+                continue
+            for column, cell in COLUMNS.items():
+                place = folder / name.replace(" ", "_")
+                place.mkdir(exist_ok=True)
+                try:
+                    cells[column] = cell(world, place, config.n or 3)
+                except Exception as error:  # noqa: BLE001  (whatever another's world raises)
+                    cells[column] = f"{NOT_RUN}{' '.join(str(error).split())}"
+                advance()
+    ended = sum(not c.startswith(NOT_RUN) for cells in found.values() for c in cells.values())
+    return {"worlds": found, "ended": ended, "of": total}
+
+
+def _made(world: Foreign) -> gym.Env[Any, Any]:
+    from gaploop.sim.lerobot_worlds import GymEnvConfig
+
+    return GymEnvConfig(gym=world.gym, kwargs=dict(world.kwargs)).make()
+
+
+def _said(*arguments: str) -> dict[str, Any]:
+    """Return what a command says with --json."""
+    out, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+        code = cli.main([*arguments, "--json"])
+    lines = told.getvalue().strip().splitlines() or [f"gaploop {arguments[0]} ended with {code}"]
+    text = out.getvalue()
+    if "{" not in text:
+        raise GaploopError(lines[-1])
+    answer: dict[str, Any] = json.loads(text[text.index("{") :])
+    return answer
+
+
+def _driver(world: Foreign) -> str:
+    return world.script or f"{__name__}:nothing"
+
+
+def _evaluate(world: Foreign, n: int, *more: str, policy: str = "") -> dict[str, Any]:
+    named = f"--policy.path={policy or _driver(world)}"
+    return _said("evaluate", named, *world.named, f"--n={n}", *more)
+
+
+def _factors(world: Foreign, folder: Path, n: int) -> str:
+    del folder
+    answer = _evaluate(world, n, "--factors=all")
+    count = len(answer["by_condition"])
+    if count < 2:
+        raise GaploopError("none of the factors can be varied")
+    return f"{count - 1} settings beside the scene as it is"
+
+
+def _zero(world: Foreign, folder: Path, n: int) -> str:
+    """All gaps that it can have at severity 0: every number as without gaploop."""
+    from gaploop.sim.world import GymWorld, WorldSpec
+
+    del folder, n
+    plain = _made(world)
+    can = [key for key, why in GymWorld(lambda: _made(world)).parameters().items() if not why]
+    gapped = GymWorld(lambda: _made(world), WorldSpec(gaps=dict.fromkeys(can, 0.0)))
+    rng, actions = np.random.default_rng(0), list[Any]()
+    for _ in range(STEPS):
+        plain.action_space.seed(int(rng.integers(2**31)))
+        actions.append(plain.action_space.sample())
+    if _numbers(plain, actions) != _numbers(gapped, actions):
+        raise GaploopError("its numbers differ")
+    return f"{len(can)} gaps at 0: identical to the bit over {STEPS} steps"
+
+
+def _numbers(env: gym.Env[Any, Any], actions: list[Any]) -> list[bytes]:
+    from gaploop.sim.roles import numbers_in
+
+    observation, _ = env.reset(seed=3)
+    seen = list[bytes]()
+    for action in actions:
+        seen += [value.tobytes() for _, value in numbers_in(observation)]
+        observation, reward, *_ = env.step(action)
+        seen.append(np.float64(reward).tobytes())
+    env.close()
+    return seen
+
+
+def _twin(world: Foreign, folder: Path, n: int) -> str:
+    del world, folder, n
+    raise GaploopError("identify fits drives of arms, not yet parameters of a world")
+
+
+def _randomise(world: Foreign, folder: Path, n: int) -> str:
+    answer = _evaluate(world, n, "--randomise=all")
+    again = _evaluate(world, n, "--randomise=all")
+    del folder
+    if answer["by_condition"] != again["by_condition"]:
+        raise GaploopError("equal seeds gave other results")
+    return _rate(answer)
+
+
+def _rate(answer: Mapping[str, Any]) -> str:
+    (rate, *_) = answer["by_condition"].values()
+    return f"{rate['successes']}/{rate['trials']}"
+
+
+def _trained(world: Foreign, folder: Path, n: int) -> str:
+    """Demonstrations, a policy trained on them, and its success."""
+    if not world.script:
+        raise GaploopError("no policy of its own succeeds: nobody demonstrates")
+    takes, run = folder / "takes", folder / "run"
+    shown = _evaluate(world, n, f"--dataset.root={takes}", "--dataset.single_task=Do it")
+    mixture = folder / "mixture.yaml"
+    mixture.write_text(yaml.safe_dump({"sources": {"takes": "takes"}, "shares": {"takes": 1.0}}))
+    code = cli.main(
+        ["finetune", str(mixture), "--method=lerobot", f"--output_dir={run}", "--", *TINY]
+    )
+    if code:
+        raise GaploopError(f"gaploop finetune ended with {code}")
+    result = _evaluate(world, 1, policy=str(run))
+    return f"{_rate(shown)} shown; a tiny ACT of 10 steps {_rate(result)}"
+
+
+def _gated(world: Foreign, folder: Path, n: int) -> str:
+    """Its own policy against one that does nothing: promoted only where it can succeed."""
+    suite = folder / "suite.yaml"
+    task = {
+        "task": "its own", "env": {"gym": world.gym, "kwargs": dict(world.kwargs)},
+        "success_check": "script", "min_pass_rate": 0.1,
+    }  # fmt: skip
+    rules = {"gain": 0.5, "max_pairs": 4 * n, "baseline_rate": 0.2, "sim_pairs": 4}
+    suite.write_text(yaml.safe_dump({"name": "foreign", "tasks": [task], "rules": rules}))
+    answer = _said(
+        "gate", f"--baseline={__name__}:nothing", f"--candidate={_driver(world)}",
+        f"--suite={suite}", f"--output_dir={folder / 'gate'}", "--seed=0",
+    )  # fmt: skip
+    better = any(s["stage"] == "hardware" for s in answer["stages"]) and bool(world.script)
+    if answer["verdict"] == "promote" and not better:
+        raise GaploopError("it promoted what does nothing")
+    return str(answer["verdict"])
+
+
+COLUMNS: Final[Mapping[str, Callable[[Foreign, Path, int], str]]] = {
+    "factors": _factors,
+    "gaps at 0": _zero,
+    "twin": _twin,
+    "randomise": _randomise,
+    "train": _trained,
+    "gate": _gated,
+}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return each world's cells as lines."""
+    lines = [f"{result['ended']} of {result['of']} cells end in a figure"]
+    for name, cells in result["worlds"].items():
+        lines += [name, *(f"  {column:<10} {said}" for column, said in cells.items())]
+    return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""gaploop's arms for LeRobot's own commands, such as `lerobot-record --robot.type=gaploop_so101`.
+
+Their goals go through our safety filter and control loop, which runs beside them at its own rate;
+at the end the arm is lowered. LeRobot finds plug-ins by the names of distributions: those of
+`plugins/` register these classes, and hold nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from lerobot.robots import Robot, make_robot_from_config
+from lerobot.teleoperators import Teleoperator, make_teleoperator_from_config
+from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
+
+from gaploop.collect.journal import JournalWriter, Recorder
+from gaploop.collect.lerobot_factory import calibration_of, cameras_of, follower_of, station_for
+from gaploop.collect.rig import arm_rig
+from gaploop.collect.take import STALE_CAMERA_S, stale_camera
+from gaploop.core.clock import MonotonicClock
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import FloatArray, LeaderSample, SafetyReason, feature_of
+from gaploop.core.protocols import CameraSource, Follower
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome
+from gaploop.teleop.control import ControlThread
+from gaploop.teleop.lerobot_devices import make_leader
+from gaploop.teleop.loop import LoopStatistics, Rates
+from gaploop.teleop.stopping import disconnect
+from gaploop.teleop.trips import say_trip
+
+FPS: Final = 30.0
+"""Rows a second of the journal; the control loop turns seven times for each [Hz]."""
+HELD_S: Final = 0.1
+"""A goal grows no older than this [s]: a program that saves an episode asks for nothing, and the
+arm holds meanwhile, as it does with LeRobot's own class."""
+TOLD_S: Final = 0.1
+"""By then the loop's turn that tripped is counted, and which joints show it is known [s]."""
+STALE_S: Final = 0.5
+"""A leader that was heard longer ago than this isn't followed any more [s]."""
+
+
+@dataclass(kw_only=True)
+class ArmOptions:
+    """What our arms have beside the options of LeRobot's class for them.
+
+    Attributes:
+        station: station.yaml with the cell's limits; conservative ones unless given.
+        journal: folder that each run of the command adds a take without pictures to: telemetry of
+            every servo, 200 times a second.
+    """
+
+    station: Path | None = None
+    journal: Path | None = None
+
+
+def plain(config: Any) -> Any:
+    """Return LeRobot's own configuration of a device that one of ours describes."""
+    of = type(config).__bases__[-1]
+    return of(**{f.name: getattr(config, f.name) for f in fields(of) if f.init})
+
+
+class ProgramGoals:
+    """The goals of a program, newest first and only that one, as a `Leader` of our control loop."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower, self._newest = follower, LeaderSample(-np.inf, np.empty(0))
+
+    def reset(self) -> None:
+        """Ask for where the arm stands, until the program asks for something."""
+        self._newest = LeaderSample(-np.inf, self._follower.read().position_rad)
+
+    def ask(self, t_s: float, q_rad: FloatArray) -> None:
+        """Ask for joint positions [rad], shape (n_joints,), from loop time `t_s` [s] on."""
+        self._newest = LeaderSample(t_s, q_rad)
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return the newest goal."""
+        newest = self._newest
+        return LeaderSample(max(newest.t_s, t_s - HELD_S), newest.q_rad)
+
+    def done(self) -> bool:
+        """The program says when it ends, by disconnecting."""
+        return False
+
+
+class GaploopArm(Robot):  # type: ignore[misc]
+    """A follower arm behind our safety filter. Its units, names and files are those of LeRobot's.
+
+    Args:
+        config: `ArmOptions` and LeRobot's configuration of a robot.
+    """
+
+    name = "gaploop"
+    config_class = ArmOptions
+    is_calibrated = True  # else it doesn't connect
+
+    def __init__(self, config: Any) -> None:
+        self.lerobot_device = make_robot_from_config(plain(config))
+        """LeRobot's own, not connected: gaploop's commands drive that, too."""
+        self.name = self.lerobot_device.name
+        super().__init__(config)
+        self.config, self.cameras = config, self.lerobot_device.cameras
+        self._control: ControlThread | None = None
+        self._sources: tuple[CameraSource, ...] = ()
+        self._writer: JournalWriter | None = None
+
+    @property
+    def observation_features(self) -> dict[str, Any]:
+        """Joints and pictures, as of LeRobot's class."""
+        return dict(self.lerobot_device.observation_features)
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joints, as of LeRobot's class."""
+        return dict(self.lerobot_device.action_features)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the arm is driven, or was until it tripped."""
+        return self._control is not None
+
+    def connect(self, calibrate: bool = True) -> None:
+        """Check, connect and hold the arm where it stands; nothing is calibrated here.
+
+        Raises:
+            GaploopError: what is wrong, in one line; torque is off.
+        """
+        del calibrate
+        if self._control is not None:
+            raise DeviceAlreadyConnectedError(f"{self} is already connected.")
+        config, place = plain(self.config), self.config.station
+        station = station_for(config, place)
+        with contextlib.ExitStack() as undo:
+            follower, clock = follower_of(config, station)
+            undo.callback(disconnect, follower)
+            self._sources = cameras_of(config, clock, station)
+            undo.callback(disconnect, *self._sources)
+            calibration = calibration_of(place, follower)
+            rig = arm_rig(follower, clock, station, Rates.near(FPS), calibration=calibration)
+            self._follower, self._filter, self._clock = follower, rig.safety, clock
+            self._goals = ProgramGoals(follower)
+            limits, period_s = rig.safety.limits, rig.rates.period_s
+            self._statistics = LoopStatistics(follower.joint_names, period_s, limits)
+            control = ControlThread(
+                follower,
+                self._goals,
+                rig.safety,
+                rig.rates,
+                cameras=self._sources,
+                sinks=(self._statistics,),
+                clock=clock,
+            )
+            undo.callback(control.close)
+            if self.config.journal is not None:
+                header = rig.header(TakeInfo("", "driven by a program"))
+                writer = undo.enter_context(JournalWriter(self.config.journal, header))
+                control.attach(Recorder(writer, follower))
+                self._writer = writer
+            control.start()
+            self._control = control
+            undo.pop_all()
+
+    def calibrate(self) -> None:
+        """Refuse: LeRobot's own class does it, and writes the file that both read."""
+        raise UnusableInputError(_elsewhere(self, "robot"))
+
+    def configure(self) -> None:
+        """Nothing to configure: connecting does."""
+
+    def get_observation(self) -> dict[str, Any]:
+        """Return joints in LeRobot's units and pictures, the newest ones; never waits.
+
+        Raises:
+            DeviceError: the arm has tripped, the loop has ended, or a camera gives no pictures.
+        """
+        state = self._driving().snapshot().state
+        q_rad = self._goals.read(0.0).q_rad if state is None else state.position_rad
+        seen = self._named(q_rad)
+        for camera in self._sources:
+            frame = camera.frame()
+            if self._clock.now_s() - frame.t_capture_s > STALE_CAMERA_S:
+                raise DeviceError(stale_camera(camera.name))
+            is_depth = frame.image.ndim == 2
+            seen[camera.name] = frame.image[..., None] if is_depth else frame.image
+        return seen
+
+    def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        """Ask for joint positions; return what the safety filter let through last.
+
+        Raises:
+            DeviceError: the arm has tripped, or the loop has ended.
+        """
+        self._driving()
+        asked = [float(action[feature_of(name)]) for name in self._follower.joint_names]
+        self._goals.ask(self._clock.now_s(), self._follower.from_units(np.array(asked)))
+        return self._named(self._filter.sent_rad)
+
+    def disconnect(self) -> None:
+        """Lower the arm, take torque off and disconnect; safe to call twice.
+
+        Raises:
+            DeviceError: torque or a connection couldn't be ended; one line says all of it.
+        """
+        control, self._control = self._control, None
+        if control is None:
+            return
+        with contextlib.ExitStack() as cleanup:
+            if self._writer is not None:
+                writer = cleanup.enter_context(self._writer)
+                cleanup.callback(writer.seal, Outcome.UNLABELLED)
+            control.finish()
+
+    def _named(self, q_rad: FloatArray) -> dict[str, Any]:
+        units = self._follower.to_units(q_rad).tolist()
+        return dict(zip(map(feature_of, self._follower.joint_names), units, strict=True))
+
+    def _driving(self) -> ControlThread:
+        control = self._control
+        if control is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        if tripped := self._filter.tripped & ~SafetyReason.TRIPPED:
+            control.wait(TOLD_S)
+            trips = self._statistics.figures().trips
+            raise DeviceError(say_trip(tripped, trips[-1].joints if trips else ()))
+        if not control.alive:
+            control.finish()  # says why, where a device ended it
+            raise DeviceError("The control loop has ended. Run the command again.")
+        return control
+
+
+class GaploopLeader(Teleoperator):  # type: ignore[misc]
+    """A leader arm, checked and read by our exchange: nothing is asked at its start.
+
+    Args:
+        config: LeRobot's configuration of a teleoperator, as one of our types.
+    """
+
+    name = "gaploop"
+    config_class = ArmOptions
+    is_calibrated = True  # else it doesn't connect
+    feedback_features: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, config: Any) -> None:
+        self.lerobot_device = make_teleoperator_from_config(plain(config))
+        self.name = self.lerobot_device.name
+        super().__init__(config)
+        self.config, self._clock = config, MonotonicClock()
+        self._leader: Any = None
+        self._last: FloatArray | None = None
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joints, as of LeRobot's class."""
+        return dict(self.lerobot_device.action_features)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether connect() has been called."""
+        return self._leader is not None
+
+    def connect(self, calibrate: bool = True) -> None:
+        """Check and connect; nothing is calibrated here. GaploopError says what is wrong."""
+        del calibrate
+        if self._leader is not None:
+            raise DeviceAlreadyConnectedError(f"{self} is already connected.")
+        self._leader = make_leader(plain(self.config), None, self._clock)
+
+    def calibrate(self) -> None:
+        """Refuse: LeRobot's own class does it, and writes the file that both read."""
+        raise UnusableInputError(_elsewhere(self, "teleop"))
+
+    def configure(self) -> None:
+        """Nothing to configure: connecting does."""
+
+    def get_action(self) -> dict[str, Any]:
+        """Return where the leader is, in LeRobot's units; a servo that is silent for a moment as
+        it was. DeviceError where one is for longer.
+        """
+        if self._leader is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        sample = self._leader.read(self._clock.now_s())
+        if np.isfinite(sample.q_rad).all():
+            self._last = sample.q_rad
+        if self._last is None or self._clock.now_s() - sample.t_s > STALE_S:
+            raise DeviceError(say_trip(SafetyReason.STALE_LEADER, ()))
+        return dict(zip(self.action_features, self._last.tolist(), strict=True))
+
+    def send_feedback(self, feedback: dict[str, Any]) -> None:
+        """Ignore feedback."""
+        del feedback
+
+    def disconnect(self) -> None:
+        """Disconnect; safe to call twice."""
+        leader, self._leader = self._leader, None
+        disconnect(leader)
+
+
+def _elsewhere(device: Any, kind: str) -> str:
+    return (
+        f"Calibrate it as LeRobot's own: lerobot-calibrate --{kind}.type="
+        f"{plain(device.config).type} with the same port and id. Both read that calibration."
+    )

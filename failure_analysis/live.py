@@ -1,0 +1,463 @@
+"""Watches a running take: a failure score, calibrated on takes that went well, alarms once.
+
+Each live signal is set against what successful takes show *at the same elapsed time*, in spreads,
+upwards and downwards. The score is a weighted sum of these deviations, standardised by time again.
+The alarm's threshold is the split-conformal quantile (Vovk et al. 2005; for time-varying bands
+Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et al. 2025, arXiv:2503.08558) of
+the highest score of each successful take, so that one alarms with at most the stated probability. A
+take that outlasts them all is set against the last time at which enough of them ran.
+
+A recorded take is turned into the loop's turns again, so that the score is fitted to takes by the
+same code that watches rollouts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, SafeCommand, Tick
+from gaploop.core.protocols import TakeSink
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.live_signals import STREAMED, LiveSignals
+from gaploop.failure_analysis.reference import Ground, ground_of
+from gaploop.failure_analysis.signals.registry import registry
+from gaploop.failure_analysis.views.view import TakeView
+
+log = logging.getLogger(__name__)
+
+SCHEMA: Final = "gaploop.live.v1"
+EVERY_S: Final = 0.1
+"""How often the score is computed [s]."""
+BIN_S: Final = 0.2
+LEAST_RUNNING: Final = 8
+"""Successful takes that must still run for their spread to mean something."""
+LEAST_TAKES: Final = 10
+"""Successful takes that a score is fitted to; a low false-alarm rate needs more of them."""
+FOLDS: Final = 5
+
+
+@dataclass(frozen=True)
+class SignalTrack:
+    """The live signals along one take, shape (m, len(STREAMED)), NaN where unseen."""
+
+    t_s: FloatArray
+    values: FloatArray
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What successful takes show by elapsed time: mean and spread, shape (bins, len(STREAMED)).
+
+    NaN where unseen; the spread is at least the signal's floor.
+    """
+
+    mean: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def fit(cls, tracks: Sequence[SignalTrack]) -> Usual:
+        """Fit to successful takes.
+
+        Raises:
+            UnusableInputError: too few of them.
+        """
+        _require(tracks, LEAST_RUNNING)
+        ends = np.sort([float(t.t_s[-1]) for t in tracks])
+        last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
+        bins = max(1, int(last_s / BIN_S))
+        floors = np.array([registry()[name].floor for name in STREAMED])
+        mean, spread = np.empty((2, bins, len(STREAMED)))
+        for b in range(bins):
+            rows = np.concatenate([t.values[_bin(t.t_s, b)] for t in tracks])
+            seen = np.isfinite(rows).sum(axis=0) >= LEAST_RUNNING
+            shown = np.where(seen, rows, 0.0)
+            mean[b] = np.where(seen, np.nanmean(shown, axis=0), np.nan)
+            spread[b] = np.maximum(np.nanstd(shown, axis=0), floors)
+        return cls(mean, spread)
+
+    def deviations(self, t_s: FloatArray, values: FloatArray) -> FloatArray:
+        """Return log(1 + deviation), upwards and downwards, shape (m, 2 * len(STREAMED)).
+
+        Deviations are in spreads; their logarithm, because the hundredth spread says little more
+        than the tenth.
+        """
+        place = np.clip((t_s / BIN_S).astype(int), 0, len(self.mean) - 1)
+        z = np.nan_to_num((values - self.mean[place]) / self.spread[place])
+        sides = np.concatenate((np.maximum(z, 0.0), np.maximum(-z, 0.0)), axis=1)
+        return np.asarray(np.log1p(sides))
+
+
+@dataclass(frozen=True)
+class FailureScore:
+    """A score that runs along a take, and when it is too high.
+
+    Attributes:
+        weights: of the deviations, shape (2 * len(STREAMED),).
+        level: usual score by bin, shape (bins,).
+        spread: its spread by bin, shape (bins,).
+        peaks: highest score of each successful take, ascending, shape (n,).
+        policy: id of the policy that drove, or "" where that isn't known.
+    """
+
+    name: str
+    usual: Usual
+    weights: FloatArray
+    level: FloatArray
+    spread: FloatArray
+    peaks: FloatArray
+    policy: str = ""
+
+    def along(self, track: SignalTrack) -> FloatArray:
+        """Return the score along a take, shape (m,)."""
+        return self.standardised(track.t_s, self.usual.deviations(track.t_s, track.values))
+
+    def standardised(self, t_s: FloatArray, deviations: FloatArray) -> FloatArray:
+        """Return the score of deviations at times [s], shape (m,)."""
+        place = np.clip((t_s / BIN_S).astype(int), 0, len(self.level) - 1)
+        return np.asarray((deviations @ self.weights - self.level[place]) / self.spread[place])
+
+    def threshold(self, false_alarms: float) -> float:
+        """Return the score that so many of the successful takes exceed; infinite where none may."""
+        rank = math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
+        return float(self.peaks[rank - 1]) if rank <= len(self.peaks) else math.inf
+
+    def p_value(self, peak: float) -> float:
+        """Return the conformal p-value of a highest score so far: small where it is unusual."""
+        above = len(self.peaks) - int(np.searchsorted(self.peaks, peak))
+        return (above + 1) / (len(self.peaks) + 1)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, atomically."""
+        arrays = {
+            "mean": self.usual.mean, "spread": self.usual.spread, "weights": self.weights,
+            "level": self.level, "score_spread": self.spread, "peaks": self.peaks,
+        }  # fmt: skip
+        data = {k: _plain(v) for k, v in arrays.items()}
+        notes = {"schema": SCHEMA, "name": self.name, "policy": self.policy, "features": STREAMED}
+        write_json(path, {**notes, **data})
+
+    @classmethod
+    def load(cls, path: Path) -> FailureScore:
+        """Read what `save` wrote.
+
+        Raises:
+            UnusableInputError: it is missing, damaged or of other signals.
+        """
+        value = read_json(path)
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise UnusableInputError(f"{path} is not a live score (schema {SCHEMA}).")
+        try:
+            if tuple(value["features"]) != STREAMED:
+                raise UnusableInputError(f"{path} was fitted to other signals. Fit it again.")
+            usual = Usual(_array(value["mean"]), _array(value["spread"]))
+            return cls(
+                str(value["name"]),
+                usual,
+                _array(value["weights"]),
+                _array(value["level"]),
+                _array(value["score_spread"]),
+                _array(value["peaks"]),
+                str(value["policy"]),
+            )
+        except DAMAGE as error:
+            raise UnusableInputError(f"{path} is damaged ({error}). Fit it again.") from None
+
+
+def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
+    """Fit a score to the successful takes among `tracks`.
+
+    Each take's highest score is computed with what is usual in the other folds, so that the
+    threshold isn't fitted to the takes that it is the quantile of (cross-conformal, Vovk 2015).
+    The weights of the deviations are learned from failures, or ones.
+
+    Raises:
+        UnusableInputError: too few successful takes.
+    """
+    good = [t for t in tracks if not t.failed]
+    _require(good, LEAST_TAKES)
+    peaks = []
+    for fold in range(FOLDS):
+        rest = [t for place, t in enumerate(good) if place % FOLDS != fold]
+        part = _levelled(rest, weights, name)
+        peaks += [float(part.along(t).max()) for t in good[fold::FOLDS]]
+    return replace(_levelled(good, weights, name), peaks=np.sort(peaks))
+
+
+def _require(tracks: Sequence[SignalTrack], least: int) -> None:
+    if len(tracks) < least:
+        raise UnusableInputError(
+            f"{len(tracks)} successful takes are too few to say what is usual by elapsed time: "
+            f"give at least {least}."
+        )
+
+
+def _levelled(tracks: Sequence[SignalTrack], weights: FloatArray, name: str) -> FailureScore:
+    usual = Usual.fit(tracks)
+    bins = len(usual.mean)
+    raw = FailureScore(name, usual, weights, np.zeros(bins), np.ones(bins), np.empty(0))
+    scores = [raw.along(t) for t in tracks]
+    level: FloatArray = np.zeros(bins)
+    spread: FloatArray = np.ones(bins)
+    for b in range(bins):
+        rows = np.concatenate([s[_bin(t.t_s, b)] for s, t in zip(scores, tracks, strict=True)])
+        level[b], spread[b] = float(rows.mean()), float(rows.std())
+    spread = np.maximum(spread, 0.25 * float(np.median(spread)) + 1e-9)
+    return replace(raw, level=level, spread=spread)
+
+
+def _bin(t_s: FloatArray, b: int) -> slice:
+    start, end = np.searchsorted(t_s, [(b - 0.5) * BIN_S, (b + 1.5) * BIN_S])
+    return slice(int(start), int(end))
+
+
+def _plain(values: FloatArray) -> Any:
+    if values.ndim > 1:
+        return [_plain(row) for row in values]
+    return [None if math.isnan(v) else round(v, 6) for v in values.tolist()]
+
+
+def _array(values: Any) -> FloatArray:
+    return np.array(values, dtype=object).astype(np.float64)
+
+
+def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str:
+    """Return in words the deviation that adds most to the score at a time [s]."""
+    row = np.array([[values.get(name, np.nan) for name in STREAMED]])
+    parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
+    name = STREAMED[int(np.argmax(parts)) % len(STREAMED)]
+    spec = registry()[name]
+    return spec.describe(values[name])
+
+
+SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")
+"""The score of the embedded cell with the shipped policy.
+
+`python -m benchmarks detection` rebuilds it.
+"""
+FALSE_ALARMS: Final = 0.05
+"""Share of the takes that go well that may alarm."""
+ALARM: Final = "failure_alarm"
+"""Name of the event in a take's events."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A take that looks like failing, so long after it began.
+
+    The score is in standard deviations of a successful take's at that time; the share `p_value` of
+    those ever get as high.
+    """
+
+    t_s: float
+    score: float
+    p_value: float
+    why: str
+
+
+class SignalTracker:
+    """A sink that keeps the live signals along a take, every 0.1 s."""
+
+    def __init__(self, joints: Sequence[str], control_hz: float, fps: float) -> None:
+        self._signals = LiveSignals(joints, control_hz, fps)
+        self._every = max(1, round(EVERY_S * fps))
+        self._frames = 0
+        self.t_s: list[float] = []
+        self.values: dict[str, float] = {}
+        self._rows: list[list[float]] = []
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn."""
+        self._signals.tick(tick)
+        if not tick.policy_frame:
+            return
+        self._frames += 1
+        if self._frames % self._every == 0:
+            self.values = self._signals.values()
+            self.t_s.append(tick.t_s)
+            self._rows.append([self.values[name] for name in STREAMED])
+            self.sampled(tick.t_s)
+
+    def sampled(self, t_s: float) -> None:
+        """Called after every sample; for whoever scores them."""
+
+    def track(self, failed: bool) -> SignalTrack:
+        """Return what was kept."""
+        return SignalTrack(
+            np.array(self.t_s), np.array(self._rows).reshape(-1, len(STREAMED)), failed
+        )
+
+
+class FailureWatch(SignalTracker):
+    """Scores a running take and alarms once where the score is too high.
+
+    So it does in the share `false_alarms` of the takes that go well.
+    """
+
+    def __init__(
+        self,
+        score: FailureScore,
+        joints: Sequence[str],
+        control_hz: float,
+        fps: float,
+        *,
+        false_alarms: float = FALSE_ALARMS,
+        on_alarm: Callable[[Alarm], None] = lambda _alarm: None,
+    ) -> None:
+        super().__init__(joints, control_hz, fps)
+        self._model, self._threshold = score, score.threshold(false_alarms)
+        self._on_alarm = on_alarm
+        self._over = False
+        self.score = self.peak = 0.0
+        self.alarm: Alarm | None = None
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn; once a person has taken over, the policy's failing is known."""
+        if not self._over:
+            self._over = tick.leader.intervention
+            super().tick(tick)
+
+    def sampled(self, t_s: float) -> None:
+        """Score the take so far."""
+        row = np.array([self._rows[-1]])
+        times = np.array([t_s])
+        deviations = self._model.usual.deviations(times, row)
+        self.score = float(self._model.standardised(times, deviations)[0])
+        self.peak = max(self.peak, self.score)
+        if self.alarm is None and self.score > self._threshold:
+            why = explain(self._model, t_s, self.values)
+            self.alarm = Alarm(t_s, self.score, self._model.p_value(self.score), why)
+            self._on_alarm(self.alarm)
+
+
+class SessionWatch:
+    """Watches every attempt of a session, if there is a score that says how unusual one is."""
+
+    def __init__(self, score: FailureScore | None) -> None:
+        self.score = score
+        self.alarms: dict[str, Alarm] = {}
+        """Take to its alarm."""
+
+    def __call__(self, rig: Any, writer: Any) -> Sequence[TakeSink]:
+        """Return what watches an attempt that begins, given its rig and its journal writer."""
+        if self.score is None:
+            return ()
+
+        def alarmed(alarm: Alarm) -> None:
+            self.alarms[writer.header.info.uid] = alarm
+            said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
+            writer.event(alarm.t_s, ALARM, **said)
+            log.warning(
+                "This attempt has looked like a failure since %.1f s: %s (p = %.2g).",
+                alarm.t_s, alarm.why, alarm.p_value,
+            )  # fmt: skip
+
+        joints = rig.follower.joint_names
+        return (FailureWatch(self.score, joints, rig.control_hz, rig.fps, on_alarm=alarmed),)
+
+
+def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch:
+    """Return what watches a session's attempts.
+
+    Args:
+        watch: a folder of takes that went well, auto or never.
+        policy_id: the id of the policy that drives.
+        is_embedded: in the embedded cell; what ships was fitted there and is silent elsewhere.
+
+    Raises:
+        UnusableInputError: too few successful takes.
+    """
+    score, enough = None, math.ceil(1 / FALSE_ALARMS)
+    if watch == "auto" and is_embedded:
+        shipped = shipped_score()
+        score = shipped if shipped.policy == policy_id else None
+    elif watch == "auto":
+        log.warning(
+            "Not watched for failures: the score that ships isn't calibrated here. With %s takes "
+            "that went well on this station: --watch=DIR.", enough,
+        )  # fmt: skip
+    elif watch != "never":
+        score = score_of(list(load_takes(Path(watch))), watch)
+    if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
+        raise UnusableInputError(
+            f"{score.name}: {len(score.peaks)} takes that went well are too few for a false-alarm "
+            f"rate of {FALSE_ALARMS:g}: record {enough}."
+        )
+    return SessionWatch(score)
+
+
+def shipped_score() -> FailureScore:
+    """Return the score that ships: weights learned from several policies' failures in the cell."""
+    return FailureScore.load(SHIPPED)
+
+
+def score_of(takes: Sequence[Take], name: str) -> FailureScore:
+    """Fit a score to takes of one policy and station that went well.
+
+    In the embedded cell with the weights that ship; elsewhere nothing that was fitted in the cell
+    counts: every deviation from the station's own successes weighs the same.
+
+    Raises:
+        UnusableInputError: too few of them.
+    """
+    tracks = [track_of(t) for t in takes if t.outcome is Outcome.SUCCESS]
+    in_cell = ground_of(takes) is Ground.CELL
+    weights = shipped_score().weights if in_cell else np.ones(2 * len(STREAMED))
+    return fit_score([t for t in tracks if len(t.t_s)], weights, name)
+
+
+def track_of(take: Take) -> SignalTrack:
+    """Return the live signals along a recorded take."""
+    motion = TakeView(take, images=False).motion
+    if motion is None:
+        return SignalTrack(np.empty(0), np.empty((0, 0)), failed=True)
+    tracker = SignalTracker(motion.joints, motion.rate_hz, take.info.fps)
+    for tick in turns(take):
+        tracker.tick(tick)
+    return tracker.track(take.outcome is not Outcome.SUCCESS)
+
+
+def turns(take: Take) -> Iterator[Tick]:
+    """Yield a take's turns: commands, readings, currents, loads, and the scene at its frames."""
+    view = TakeView(take, images=False)
+    motion = view.motion
+    if motion is None:
+        return
+    record, unknown = take.telemetry, np.full(len(motion.joints), np.nan)
+    named = [arm for arm in record.arms() if record.joints(arm) == motion.joints]
+    named.sort(key=lambda arm: arm != "follower")
+    loads = record.stack(named[0], "load_pct") if named else None
+    scene, frames_s = view.scene, take.frames.t_s
+    frame = 0
+    for k, t_s in enumerate(motion.t_s):
+        is_frame = frame < len(frames_s) and frames_s[frame] <= t_s + 1e-4
+        state = FollowerState(
+            float(t_s), motion.position_rad[k], unknown, motion.current_a[k],
+            loads[k] if loads is not None else unknown, unknown, unknown,
+            np.zeros(len(motion.joints), dtype=np.int64),
+        )  # fmt: skip
+        sent = motion.sent_rad[k]
+        yield Tick(
+            index=k,
+            t_s=float(t_s),
+            period_s=1.0 / motion.rate_hz,
+            lateness_s=0.0,
+            leader=LeaderSample(float(t_s), sent),
+            command=SafeCommand(sent, sent),
+            state=state,
+            frames={},
+            environment_state=scene[frame] if is_frame and scene is not None else None,
+            policy_frame=is_frame,
+        )
+        frame += is_frame

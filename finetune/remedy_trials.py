@@ -1,0 +1,132 @@
+"""Carries a plan's remedies out in the station's twin, small, before anybody pays for one in full.
+
+Each remedy is the commands that the plan would print, with fewer takes and rollouts, typed into
+processes of their own. Policies before and after meet the same scenes of the twin. What came of a
+remedy is kept as it is known, so that after Ctrl-C the same command goes on with the next.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.remedies import (
+    PlanContext,
+    RemedyTrial,
+    commands,
+    offers,
+    trial_name,
+)
+from gaploop.finetune.evaluation import Evaluation
+
+CAUSES: Final = 3
+"""Leading dimensions whose remedies are tried."""
+ROLLOUTS: Final = 20
+TAKES: Final = 48
+"""Takes that a trial records at most, of each kind."""
+SLOW_H: Final = 1.0
+"""A remedy that takes a core longer than this isn't tried [h]: a picture policy's training."""
+
+type Type = Callable[[Sequence[str]], None]
+"""Runs a command, given the words after `gaploop`; UnusableInputError where it fails."""
+
+
+def try_remedies(
+    about: PlanContext,
+    dimensions: Sequence[GapDimension],
+    images: bool,
+    *,
+    say: Callable[[str], None],
+    type_command: Type,
+) -> dict[str, RemedyTrial]:
+    """Try every remedy that commands can carry out in the twin; return what came of each.
+
+    Args:
+        about: what the commands are filled in with; it has a twin.
+        dimensions: causes, the leading one first.
+        images: the policy sees pictures.
+        say: told what goes on, a line each.
+        type_command: runs one of gaploop's commands.
+    """
+    found = dict[str, RemedyTrial]()
+    before: Evaluation | None = None
+    for dimension in dimensions[:CAUSES]:
+        for offer in offers(dimension, about, images):
+            name = trial_name(offer.remedy, dimension)
+            if name in found:
+                continue
+            if offer.machine_hours > SLOW_H:
+                say(f"{name} isn't tried: it takes {offer.machine_hours:.0f} h of one core.")
+                continue
+            folder = about.folder / "tried" / name
+            typed = [shlex.split(line)[1:] for line in commands(
+                offer.remedy, dimension, replace(about, folder=folder), images
+            )]  # fmt: skip
+            try:
+                if before is None:
+                    untouched = _untouched(typed[-1], about)
+                    before = _evaluated(folder.parent / "before", untouched, type_command)
+                say(f"Trying to {offer.remedy} in the twin …")
+                after = _carried_out(folder, typed, type_command)
+            except UnusableInputError as error:
+                say(f"{name} couldn't be tried: {error}")
+                continue
+            found[name] = RemedyTrial(
+                (before.successes, before.trials), (after.successes, after.trials)
+            )
+            write_json(folder / "trial.json", asdict(found[name]))
+            say(f"{name}: {found[name].message}")
+    return found
+
+
+def _untouched(evaluate: Sequence[str], about: PlanContext) -> list[str]:
+    """Return the evaluation of a remedy, of the policy as it was."""
+    return [f"--policy.path={about.policy}" if w.startswith("--policy.path=") else w
+            for w in evaluate]  # fmt: skip
+
+
+def _carried_out(folder: Path, typed: Sequence[Sequence[str]], type_command: Type) -> Evaluation:
+    """Carry a remedy out in an empty folder, unless it was; return how its policy does."""
+    if not (folder / "trial.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        for words in typed[:-1]:
+            type_command([_smaller(word) for word in words])
+    return _evaluated(folder / "evaluated", typed[-1], type_command)
+
+
+def _evaluated(folder: Path, words: Sequence[str], type_command: Type) -> Evaluation:
+    """Run an evaluation, or go on with it; return it."""
+    type_command([*map(_smaller, words), f"--output_dir={folder}"])
+    return Evaluation.from_json(read_json(folder / "evaluation.json"))
+
+
+def _smaller(word: str) -> str:
+    """Return an option with fewer takes or rollouts."""
+    for name, most in (("--dataset.num_episodes", TAKES), ("--n", ROLLOUTS)):
+        if match := re.fullmatch(rf"{name}=(\d+)", word):
+            return f"{name}={min(int(match[1]), most)}"
+    return word
+
+
+def in_a_process(words: Sequence[str]) -> None:
+    """Run one of gaploop's commands in a process of its own, which Ctrl-C ends, too.
+
+    Raises:
+        UnusableInputError: it fails; its last line.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "gaploop.scripts.cli", *words], capture_output=True, text=True
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise UnusableInputError(f"gaploop {words[0]} failed: {said[-1]}")

@@ -1,0 +1,88 @@
+"""Remedies tried in a twin: the commands of the plan, smaller, and nothing done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
+from gaploop.core.twin import Twin, TwinParameter
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.remedies import PlanContext, RemedyTrial
+from gaploop.finetune.evaluation import Rollout, summarise
+from gaploop.finetune.remedy_trials import ROLLOUTS, TAKES, try_remedies
+
+CAMERA = TwinParameter(
+    "spatial_geometry.camera_pose.dx_m", "1", 0.0, 0.02, (0.01, 0.03), True, "test"
+)
+GEOMETRY = [GapDimension.SPATIAL_GEOMETRY]
+
+
+class Typist:
+    """Stands for the processes: what is evaluated succeeds as often as its policy is told to."""
+
+    def __init__(self, successes: dict[str, int]) -> None:
+        self.successes, self.typed, self.stop_at = successes, list[str](), ""
+
+    def __call__(self, words: Sequence[str]) -> None:
+        if words[0] == self.stop_at:
+            raise KeyboardInterrupt
+        self.typed.append(words[0])
+        options = dict(word.lstrip("-").partition("=")[::2] for word in words[1:])
+        if words[0] == "record":
+            assert int(options["dataset.num_episodes"]) <= TAKES
+        if words[0] == "evaluate":
+            n, name = int(options["n"]), Path(options["policy.path"]).name
+            assert n == ROLLOUTS
+            went = [Rollout(seed, "nominal", seed < self.successes[name], 1.0) for seed in range(n)]
+            folder = Path(options["output_dir"])
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "evaluation.json", summarise(went).to_json())
+        elif self.successes.get(words[0]) == -1:
+            raise UnusableInputError(f"gaploop {words[0]} failed: no room left")
+
+
+def trials(typist: Typist, folder: Path) -> tuple[dict[str, RemedyTrial], list[str]]:
+    said = list[str]()
+    about = PlanContext(folder, "base", Twin("bench", "so101", (CAMERA,)), folder / "twin.yaml")
+    return try_remedies(about, GEOMETRY, False, say=said.append, type_command=typist), said
+
+
+def test_each_remedy_is_carried_out_and_meets_the_same_scenes(tmp_path: Path) -> None:
+    typist = Typist({"base": 3, "recalibrated": 17, "resimulated_policy": 9})
+    found, _ = trials(typist, tmp_path)
+    assert found == {
+        "recalibrate": RemedyTrial((3, 20), (17, 20)),
+        "resimulate": RemedyTrial((3, 20), (9, 20)),
+    }
+    assert typist.typed == ["evaluate", "calibrate", "evaluate", "record", "finetune", "evaluate"]
+
+
+def test_one_that_fails_says_why_and_the_others_are_tried(tmp_path: Path) -> None:
+    found, said = trials(Typist({"base": 3, "recalibrated": 17, "finetune": -1}), tmp_path)
+    assert set(found) == {"recalibrate"}
+    assert "resimulate couldn't be tried: gaploop finetune failed: no room left" in said
+
+
+def test_after_ctrl_c_only_what_is_missing_is_carried_out(tmp_path: Path) -> None:
+    typist = Typist({"base": 3, "recalibrated": 17, "resimulated_policy": 9})
+    typist.stop_at = "finetune"
+    with pytest.raises(KeyboardInterrupt):
+        trials(typist, tmp_path)
+    typist.stop_at, typist.typed = "", []
+    assert set(trials(typist, tmp_path)[0]) == {"recalibrate", "resimulate"}
+    assert typist.typed.count("calibrate") == 0
+    assert typist.typed.count("record") == 1
+
+
+def test_training_that_takes_hours_is_named_and_left(tmp_path: Path) -> None:
+    said = list[str]()
+    about = PlanContext(tmp_path, "me/smolvla", Twin("bench", "so101", (CAMERA,)), tmp_path / "t")
+    found = try_remedies(
+        about, GEOMETRY, True, say=said.append, type_command=Typist({"smolvla": 3})
+    )
+    assert not found
+    assert any("isn't tried: it takes 4 h of one core" in line for line in said)
