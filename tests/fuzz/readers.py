@@ -395,7 +395,6 @@ COMMANDS = (
             "{}",
             "--episodes=[0]",
             '--set={"operator": "bo"}',
-            "--author=bo",
             "--yes",
         ),
         EVERY,
