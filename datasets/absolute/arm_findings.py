@@ -64,7 +64,7 @@ STICKS: Final = 0.3
 """A gripper sticks and slips by itself: OpenMANIPULATORs' repeat 4 % of rows on their way."""
 BLOCKED: Final = 0.25
 """Of how far a joint is from its own command: so near it is to another's, or to its own turned
-round, in none of six logs of real arms, where 0.53 is the least."""
+round, in none of five logs of real arms, where 0.53 is the least."""
 STALL_S: Final = 0.5
 JUMP_DEG: Final = 10.0
 """No joint moves so far and back within two frames: 300 degrees a second to and fro."""
