@@ -268,7 +268,7 @@ def _gated(world: Foreign, folder: Path, _n: int) -> str:
         "task": "its own", "env": {"gym": world.gym, "kwargs": dict(world.kwargs)},
         "success_check": "script", "min_pass_rate": 0.1,
     }  # fmt: skip
-    rules = {"gain": 0.5, "max_pairs": 12, "baseline_rate": 0.2, "sim_pairs": 4}
+    rules = {"gain": 0.5, "max_pairs": 12, "baseline_rate": 0.2}
     suite.write_text(yaml.safe_dump({"name": "foreign", "tasks": [task], "rules": rules}))
     answer = _said(
         "gate", f"--baseline={__name__}:nothing", f"--candidate={_driver(world)}",
