@@ -33,7 +33,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import CONDITIONS, Domain, Outcome, TakeKind
 
 BLOCK_TAKES: Final = 12
-"""Aimed-at length of a block: about ten minutes at 45 s a take."""
+"""Aimed-at length of a block: about ten minutes at 45 s an episode."""
 
 SETUP_EFFORT: Final[Mapping[str, float]] = {
     "camera_pose": 5.0,
@@ -43,7 +43,7 @@ SETUP_EFFORT: Final[Mapping[str, float]] = {
     "grid_cell": 0.2,
 }
 """Effort of changing a condition, relative to any other (1): assumed. The object is put back
-before every take anyway, so that another grid cell costs next to nothing."""
+before every episode anyway, so that another grid cell costs next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ def _split_stretches(order: list[int]) -> list[int]:
 TAKE_S: Final = 15.0
 RESET_S: Final = 30.0
 SETUP_S: Final = 60.0
-"""Before any take: a take, putting things back, and what a change of set-up of effort 1 adds [s].
-Assumed."""
+"""Before any episode: an episode, putting things back, and what a change of set-up of effort 1 adds
+[s]. Assumed."""
 PAUSE_S: Final = 600.0
-"""A longer gap between two takes is a pause, and no measure of anything [s]."""
+"""A longer gap between two episodes is a pause, and no measure of anything [s]."""
 
 
 @dataclass(frozen=True)
@@ -552,7 +552,7 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
     if not room and people.left:
         lacking = [f"{p.kind} {p.band}" for p in people.progress() if p.have < p.wanted]
         raise UnusableInputError(
-            f"No takes left for {consent} in plan '{campaign.plan.id}' (at most "
+            f"No episodes left for {consent} in plan '{campaign.plan.id}' (at most "
             f"{people.quotas.most_each or 'any number'} each). Still needed: "
             f"{', '.join(lacking) or 'other people'}."
         )
@@ -583,5 +583,5 @@ def require_consents(quotas: Sequence[Quota], station: Station, consent: str) ->
         )
         reason = register.refusal(info, Use.RECORD)
         if reason:
-            what = f"Plan item '{quota.plan}'" if quota.plan else "The takes"
+            what = f"Plan item '{quota.plan}'" if quota.plan else "The episodes"
             raise refused(reason, Use.RECORD, what)

@@ -59,9 +59,9 @@ class SessionDevices(ABC):
     window: Any = None
     """A leader that has a window, or None."""
     statistics: LoopStatistics | None = None
-    """What the loop does, counted; None before the first take."""
+    """What the loop does, counted; None before the first episode."""
     writer: JournalWriter | None = None
-    """Writes the take that runs, or ran last."""
+    """Writes the episode that runs, or ran last."""
 
     @abstractmethod
     def rig(self, conditions: Mapping[str, object]) -> Rig:

@@ -35,9 +35,9 @@ START_S: Final = 60.0
 """Longest time for the process to come up [s]; a quarter of a second is usual."""
 FINISH_S: Final = 20.0
 """An encoder that closes a take's videos and gets nothing done for this long hangs [s]. One that is
-only slow is waited for: where it was given 20 s in all, a busy machine lost the take."""
+only slow is waited for: where it was given 20 s in all, a busy machine lost the episode."""
 _SLICE_S: Final = 0.005
-_RECORD_AGAIN: Final = "Record the take again."
+_RECORD_AGAIN: Final = "Record the episode again."
 
 
 class LocalTake:

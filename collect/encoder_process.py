@@ -149,7 +149,7 @@ class VideoStream:
         Raises DeviceError where there is none before, or the file can't be written.
         """
         if self._last is None:
-            raise DeviceError(f"{self._path}: no picture to repeat. Record the take again.")
+            raise DeviceError(f"{self._path}: no picture to repeat. Record the episode again.")
         self._write(self._last[1])
 
     def forget_source(self) -> None:

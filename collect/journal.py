@@ -79,7 +79,7 @@ class JournalWriter:
         if encoder is not None and header.cameras:
             encoder.start(header.cameras)
         if self.folder.exists():
-            raise UnusableInputError(f"{self.folder} exists already. Give every take a new uid.")
+            raise UnusableInputError(f"{self.folder} exists already. Give every episode a new uid.")
         try:
             platform_calls.require_posix("Recording")
             make_folder(journal)
@@ -200,7 +200,7 @@ class JournalWriter:
                 raise fault
             if fault is not None:
                 raise DeviceError(
-                    f"Take {self.header.info.uid} is no longer written to disk "
+                    f"Episode {self.header.info.uid} is no longer written to disk "
                     f"({type(fault).__name__}: {one_line(fault)}). Report this; until it is fixed, "
                     "record on another machine."
                 )
@@ -208,7 +208,8 @@ class JournalWriter:
         except OSError as error:
             why = error.strerror or error
             raise DeviceError(
-                f"Take {self.header.info.uid} can't be written beyond {self._t_s:.1f} s ({why}). "
+                f"Episode {self.header.info.uid} can't be written beyond {self._t_s:.1f} s "
+                f"({why}). "
                 f"Make room in {self.folder.parent} or name another folder with --journal."
             ) from None
 
@@ -232,7 +233,7 @@ class JournalWriter:
                     if count != rows[0]:
                         raise DeviceError(
                             f"Camera '{camera}' has {count} pictures for {rows[0]} frames in "
-                            f"{self.folder}. The take stays unsealed; record it again."
+                            f"{self.folder}. The episode stays unsealed; record it again."
                         )
                 self._sync_names()
                 files = sorted(self.folder.iterdir())
@@ -269,7 +270,7 @@ class JournalWriter:
 
 
 ROOM_BYTES: Final = 64_000_000
-"""Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
+"""Room that an episode is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
 
 
 def no_room(journal: Path) -> str:
@@ -278,7 +279,7 @@ def no_room(journal: Path) -> str:
     if left >= ROOM_BYTES:
         return ""
     return (
-        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a new take needs "
+        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a new episode needs "
         f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
     )
 

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 ENCODER_WAIT_S: Final = 15.0
 """How long the encoder of a killed recorder is given to finish its files [s]. Where eight programs
-wanted each core it took more than three, and the take was left for the next start."""
+wanted each core it took more than three, and the episode was left for the next start."""
 _NEW: Final = ".recovered"
 
 

@@ -101,7 +101,8 @@ class Attempts:
         self.speed, self.on_note, self.watched = speed, on_note, watched
         self.blocker = blocker
         self.choose: Callable[[], str] = lambda: ""
-        """Says before each take which policy drives it, by its id; "" where there is one only."""
+        """Says before each episode which policy drives it, by its id; "" where there is one
+        only."""
         self.outcomes: dict[str, Outcome] = {}
         """Take to the outcome that stands."""
         self.notes: dict[str, RolloutNote] = {}
@@ -168,7 +169,7 @@ class Attempts:
         """Raise DeviceError where the policy failed too often in a row."""
         if len(self._faults) >= FAULTS_IN_A_ROW:
             raise DeviceError(
-                f"{len(self._faults)} takes in a row ended in a fault; the last one: "
+                f"{len(self._faults)} episodes in a row ended in a fault; the last one: "
                 f"{self._faults[-1]}"
             )
 

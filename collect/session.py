@@ -71,8 +71,8 @@ log = logging.getLogger(__name__)
 FPS: Final = 30.0
 """Frames a second of a real arm, as in lerobot-record [Hz]."""
 STOPPING: Final = (
-    "Stopping: the open take is left out, sealed ones are published. Ctrl-C again leaves that for "
-    "later."
+    "Stopping: the open episode is left out, sealed ones are published. Ctrl-C again leaves that "
+    "for later."
 )
 """Told as soon as a session is interrupted."""
 TAKEN: Final = {lerobot_factory.KEYBOARD: ("space",)}
@@ -161,7 +161,7 @@ def drive_on(
             finished_before = finished_now
             if in_a_row >= FAULTS_IN_A_ROW:
                 raise DeviceError(
-                    f"A device was lost {in_a_row} times and no take finished in between; the "
+                    f"A device was lost {in_a_row} times and no episode finished in between; the "
                     f"last time: {lost}"
                 ) from error
         except TrippedError as error:  # it ends, but not without its summary
@@ -191,7 +191,7 @@ def publishing_at_the_end(journal: Path, root: Path, repo_id: str) -> Iterator[l
             reports.append(publish_takes(journal, root, repo_id))
         except (GaploopError, OSError) as error:
             raise UnusableInputError(
-                f"{one_line(error)} Every sealed take is safe in {journal}; once that is fixed: "
+                f"{one_line(error)} Every sealed episode is safe in {journal}; once that is fixed: "
                 f"{command}"
             ) from error
 
@@ -207,7 +207,7 @@ def publishing_at_the_end(journal: Path, root: Path, repo_id: str) -> Iterator[l
         publish()
     except (KeyboardInterrupt, SystemExit):  # nobody wants to wait any more
         if next(journal.glob(f"*/{END}"), None) is not None:
-            log.warning("Not everything is published. The takes are in the journal; later:")
+            log.warning("Not everything is published. The episodes are in the journal; later:")
             log.warning("%s", command)
         raise
 
@@ -236,7 +236,7 @@ class Session:
         self._config, self._station, self._leads = config, station, leads
         self._rates, self.interface, self._driver = rates, interface, driver
         self.published: list[PublishReport] = []
-        """What was published of the takes, once they are recorded; empty where nothing was."""
+        """What was published of the episodes, once they are recorded; empty where nothing was."""
         self._shared: SharedDriver | None = None if driver is None else driver.leader
         self._attempts = None if driver is None else driver.attempts
         self.devices: SessionDevices
@@ -482,7 +482,7 @@ class Session:
         had = None if before is None else before.conditions
         change = change_words(had, quota.conditions, self._station.grid)
         if before is None or change != "nothing to change":
-            log.info("Set up: %s (%d take%s).", change, quota.takes, "s" * (quota.takes != 1))
+            log.info("Set up: %s (%d episode%s).", change, quota.takes, "s" * (quota.takes != 1))
         return True
 
     # -- with an operator -------------------------------------------------------------------
@@ -619,7 +619,7 @@ class Session:
         bars: list[QuotaBar] = []
         for dimension, setups in now.by_dimension().items():
             have, wanted = sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups)
-            bars.append(QuotaBar((dimension or "takes").replace("_", " "), have, wanted))
+            bars.append(QuotaBar((dimension or "episodes").replace("_", " "), have, wanted))
             for setup in setups if len(setups) > 1 else ():
                 name = f"· {words(setup.conditions, self._station.grid)}"
                 bars.append(QuotaBar(name, setup.have, setup.wanted))
@@ -648,7 +648,7 @@ def video_figures(takes: Iterable[TakeResult]) -> dict[str, Any]:
     doubts = [words for take in takes for words in take.doubts]
     if doubts:
         log.warning(
-            "In %d of %d takes a camera was slow or frozen: rows repeat the picture before. %s",
+            "In %d of %d episodes a camera was slow or frozen: rows repeat the picture before. %s",
             sum(bool(take.doubts) for take in takes),
             len(takes),
             MORE_PICTURES,

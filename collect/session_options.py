@@ -55,7 +55,7 @@ class SessionOptions(DriveOptions):
     """What every session that records has, too."""
 
     journal: Path | None = None
-    """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
+    """Folder of the episodes; beside the dataset, as <dataset.root>_journal, unless given."""
     sensors: dict[str, Any] = field(default_factory=dict)
     """What else is recorded with an arm, at the control rate: name to
     '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of

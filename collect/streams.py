@@ -187,7 +187,7 @@ class EventStream:
 
 
 AFTER_S: Final = 0.02
-"""What isn't urgent waits this long for the take to begin: it would hold the interpreter [s]."""
+"""What isn't urgent waits this long for the episode to begin: it would hold the interpreter [s]."""
 
 
 class Flusher:

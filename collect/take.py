@@ -45,11 +45,12 @@ log = logging.getLogger(__name__)
 SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
-"""A take goes on this long [s] after a safety trip, so that the record shows what came of it."""
+"""An episode goes on this long [s] after a safety trip, so that the record shows what came of
+it."""
 TIME_RAN_OUT: Final = "time ran out"
-"""Why a take ended that nothing else ended."""
+"""Why an episode ended that nothing else ended."""
 STALE_CAMERA_S: Final = 0.5
-"""A take ends where a picture is older than this [s]: what it records isn't what was there."""
+"""An episode ends where a picture is older than this [s]: what it records isn't what was there."""
 PATIENCE_S: Final = 60.0
 """Where nobody watches, what is in a take's way is waited for this long [s]."""
 LOOK_S: Final = 0.05
@@ -280,7 +281,7 @@ class Operator:
     """
 
     attempts_per_take: int = 3
-    """A quota is given up after this many attempts per take that it asks for."""
+    """A quota is given up after this many attempts per episode that it asks for."""
 
     def __init__(self, patience_s: float = PATIENCE_S, attempts: Attempts | None = None) -> None:
         self._patience_s, self._attempts = patience_s, attempts
@@ -372,8 +373,8 @@ type SetUpNext = Callable[[Quota, Quota | None], bool]
 
 
 FAULTS_IN_A_ROW: Final = 3
-"""A session ends when so many takes in a row couldn't be recorded, or so many in a row ended in a
-fault of the policy where nobody watches."""
+"""A session ends when so many episodes in a row couldn't be recorded, or so many in a row ended in
+a fault of the policy where nobody watches."""
 
 
 def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -387,8 +388,8 @@ def other_cameras(journal: Path, cameras: Mapping[str, Mapping[str, Any]]) -> It
                 was, now = before.get("identity"), cameras.get(name, {}).get("identity")
                 if was and now and was != now:
                     yield (
-                        f"Camera {name} was {was} in the take before, and is {now} now. See that "
-                        "it shows the same view, and calibrate it again where it has moved."
+                        f"Camera {name} was {was} in the episode before, and is {now} now. See "
+                        "that it shows the same view, and calibrate it again where it has moved."
                     )
 
 
@@ -450,7 +451,7 @@ class _Takes:
         self._faults += 1
         if self._faults >= FAULTS_IN_A_ROW:
             raise DeviceError(
-                f"{self._faults} takes in a row could not be recorded; the last one: {why}"
+                f"{self._faults} episodes in a row could not be recorded; the last one: {why}"
             )
 
     def _counts(self, result: TakeResult) -> bool:
@@ -470,7 +471,7 @@ class _Takes:
         # Asked for each take: people may have withdrawn their consent meanwhile.
         place = Place("journal", str(self.journal.absolute()))
         if reason := refusal_at(None, header.info, Use.RECORD, place):
-            raise refused(reason, Use.RECORD, "This take")
+            raise refused(reason, Use.RECORD, "This episode")
         encoder, waits = self.encoder, not rig.is_real_time
         try:
             with JournalWriter(self.journal, header, encoder=encoder, waits=waits) as writer:
@@ -565,10 +566,10 @@ def record_takes(
                 done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
             wanted = most[quota.key] // operator.attempts_per_take
             if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
-                name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
+                name = f"plan item '{quota.plan}'" if quota.plan else "the episodes"
                 gave_up.append(
                     f"Gave up on {name}: {most[quota.key]} attempts gave {done[quota.key]} of "
-                    f"{wanted} takes. Ease the conditions or lower the quota."
+                    f"{wanted} episodes. Ease the conditions or lower the quota."
                 )
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + done.total()

@@ -47,7 +47,7 @@ OUT_OF_REACH: Final = (
     "copies made without gaploop: uploads, backups, snapshots, other computers",
     "datasets, journals and runs that were copied or moved by hand, and their frame caches, unless "
     "you name them",
-    "what policies learned from the takes, adapters among them, and what was made from those",
+    "what policies learned from the episodes, adapters among them, and what was made from those",
     "tables, pages and pictures that you saved elsewhere, and older revisions on a Hub",
     "caches of other programs, such as ~/.cache/huggingface with what was downloaded from a Hub",
     "videos of a review that is open or was killed, in the folder for temporary files",
@@ -392,7 +392,7 @@ RUN_DEPTH: Final = 3
 """How many folders below a dataset's parent its training runs are looked for."""
 TRAININGS: Final = ("finetune", "pretrain", "train")
 PAGE: Final = "report.html"
-"""The only file of an analysis with pictures of takes in it."""
+"""The only file of an analysis with pictures of episodes in it."""
 TEXTS: Final = (".json", ".jsonl", ".csv", ".yaml", ".html")
 
 

@@ -34,14 +34,14 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
 
 NOBODY: Final = "none"
-"""The `human` condition of a take without people."""
+"""The `human` condition of an episode without people."""
 BANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "age_band": ("18-29", "30-44", "45-59", "60+"),
     "handedness": ("left", "right", "both"),
     "experience": ("none", "some", "daily"),
 }
 """What a plan may ask of who takes part; experience is of driving robots. Wide enough that a band
-alone tells nobody who it is. Takes carry the consent id and no band."""
+alone tells nobody who it is. Episodes carry the consent id and no band."""
 REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
 BANDS_FILE: Final = "bands.json"
@@ -59,7 +59,7 @@ class Use(StrEnum):
     RECORD = "record"
     """Being recorded into a journal on this station's computers."""
     PUBLISH = "publish"
-    """The take in a dataset that others in the organisation train on."""
+    """The episode in a dataset that others in the organisation train on."""
     PUSH = "push"
     """The dataset on a Hub, where copies can't be called back."""
 
@@ -199,7 +199,7 @@ def require_consent(
     for info in infos:
         reason = register.refusal(info, use, on)
         if reason:
-            raise refused(f"take {info.uid}: {reason}" if info.uid else reason, use, what)
+            raise refused(f"episode {info.uid}: {reason}" if info.uid else reason, use, what)
 
 
 def check_scope(names: Iterable[str], where: str = "--scope") -> frozenset[Use]:
@@ -212,7 +212,7 @@ def check_scope(names: Iterable[str], where: str = "--scope") -> frozenset[Use]:
             raise unknown_choice("use", name, [u.value for u in Use], where) from None
     if not scope:
         raise UnusableInputError(
-            f"{where}: what may be done with the takes? One or more of: {', '.join(Use)}."
+            f"{where}: what may be done with the episodes? One or more of: {', '.join(Use)}."
         )
     order = list(Use)
     needed = set(order[: max(order.index(use) for use in scope) + 1])

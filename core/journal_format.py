@@ -41,15 +41,15 @@ EVENTS: Final = "events.jsonl"
 END: Final = "end.json"
 LABELS: Final = "labels.jsonl"
 TRUTH: Final = "truth.jsonl"
-"""What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
+"""What was injected, beside the journal's episodes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
 _TEXTS: Final = tuple(f.name for f in fields(TakeInfo) if f.type == "str")
 DROPPED: Final = "dropped"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
 PICTURES: Final = "pictures"
-"""Event at the end of a take with a slow or frozen camera: {"camera": …, "why": …}."""
+"""Event at the end of an episode with a slow or frozen camera: {"camera": …, "why": …}."""
 INTERRUPTED: Final = "interrupted"
-"""Event of a take that was cut off: {"why": …}."""
+"""Event of an episode that was cut off: {"why": …}."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TakeHeader:
             )
         except DAMAGE as error:
             raise UnusableInputError(
-                f"{where} is not a take header ({error}). Restore it."
+                f"{where} is not an episode header ({error}). Restore it."
             ) from None
 
 
@@ -207,7 +207,7 @@ def require_as_sealed(folder: Path) -> None:
     for path in (*(folder / name for name in (HEADER, FRAMES, TELEMETRY, EVENTS)), *videos):
         if sealed.get(path.name) != (sha256(path) if path.exists() else None):
             raise UnusableInputError(
-                f"{path} isn't what was sealed. Restore it from a copy, or leave the take out: "
+                f"{path} isn't what was sealed. Restore it from a copy, or leave the episode out: "
                 f"gaploop label {shlex.quote(str(folder.parent))} --episodes={folder.name} "
                 "--outcome=discarded"
             )

@@ -39,7 +39,8 @@ TAGS: Final = (
     "kind", "domain", "conditions", "session", "operator", "station", "calibration", "policy",
     "plan", "units",
 )  # fmt: skip
-"""What a take was recorded with; said again where it was noted wrongly (`gaploop edit retag`)."""
+"""What an episode was recorded with; said again where it was noted wrongly (`gaploop edit
+retag`)."""
 
 NOTHING_SAID: Final[dict[str, Any]] = {
     "outcome": vocabulary.Outcome.UNLABELLED.value,

@@ -33,8 +33,8 @@ REMEDIES: Final = (
     "collect", "resimulate", "randomise", "recalibrate", "compensate", "change_scene",
     "change_task",
 )  # fmt: skip
-"""What fixes a gap. Only the first asks for takes of a person; the next four are commands, and the
-last two words: what no command can do."""
+"""What fixes a gap. Only the first asks for episodes of a person; the next four are commands, and
+the last two words: what no command can do."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,8 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
     for kind, wanted in (plan.participants or ParticipantQuotas({})).bands.items():
         if sum(wanted.values()) > plan.takes:
             raise UnusableInputError(
-                f"{where}: participants: {kind} asks for {sum(wanted.values())} takes, the plan "
-                f"for {plan.takes}. Raise the takes of its items, or ask for fewer."
+                f"{where}: participants: {kind} asks for {sum(wanted.values())} episodes, the plan "
+                f"for {plan.takes}. Raise the episodes of its items, or ask for fewer."
             )
     for n, item in enumerate(plan.items, 1):
         vary = {}

@@ -38,7 +38,7 @@ class FailureMode(StrEnum):
     TIMEOUT = "timeout"
     """Time ran out while the arm still tried."""
     OPERATOR_STOP = "operator_stop"
-    """A person or the safety filter ended the take."""
+    """A person or the safety filter ended the episode."""
 
 
 class Phase(StrEnum):

@@ -74,7 +74,7 @@ class Profile:
         """Return the profile that a take has once published."""
         info, table = header.info, columns.take_features(header)
         published = DatasetInfo(Path(), info.fps, table, info.robot_type, 0, 0)
-        return replace(cls.of_dataset(published, info.units), where=f"take {info.uid}")
+        return replace(cls.of_dataset(published, info.units), where=f"episode {info.uid}")
 
 
 def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
@@ -82,8 +82,8 @@ def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
     found = sorted({e.info.units for e in episodes if e.info.units})
     if len(found) > 1:
         raise UnusableInputError(
-            f"{info.root} holds takes in several units ({', '.join(found)}). Which, and what to do "
-            f"about it: gaploop check {info.root}"
+            f"{info.root} holds episodes in several units ({', '.join(found)}). Which, and what "
+            f"to do about it: gaploop check {info.root}"
         )
     return "".join(found)
 

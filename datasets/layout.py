@@ -352,7 +352,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             schema = pq.read_schema(regular_file(path))
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
-    fix = f"Give such takes new ones with: gaploop check {shlex.quote(str(root))} --fix"
+    fix = f"Give such episodes new ones with: gaploop check {shlex.quote(str(root))} --fix"
     for row in rows:
         if row.get("gap_uid"):
             plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix)

@@ -28,7 +28,7 @@ from gaploop.datasets.video import verify
 logger = logging.getLogger(__name__)
 
 PUBLISHED: Final = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.UNLABELLED)
-"""Outcomes that go into a dataset; discarded and interrupted takes stay in the journal."""
+"""Outcomes that go into a dataset; discarded and interrupted episodes stay in the journal."""
 _FIX: Final = "Publish to another folder with --dataset.root."
 
 
@@ -84,7 +84,7 @@ def publish_takes(
     existing_folder(journal, "Journal")
     if not journal_format.is_journal(journal):
         raise UnusableInputError(
-            f"{journal} holds no takes. Record some with: gaploop record --journal={journal}"
+            f"{journal} holds no episodes. Record some with: gaploop record --journal={journal}"
         )
     inside = journal.resolve().is_relative_to(root.resolve())
     if inside or root.resolve().is_relative_to(journal.resolve()):

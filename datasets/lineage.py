@@ -97,6 +97,6 @@ def note_and_refuse_withdrawn(takes: Mapping[Path, Sequence[TakeInfo]]) -> None:
         for id_ in consent_ids(info.consent):
             if id_ in known and known[id_].withdrawn:
                 raise UnusableInputError(
-                    f"Take {info.uid} is of a person who withdrew consent {id_}. Remove it first: "
-                    f"gaploop consent withdraw {id_} --yes"
+                    f"Episode {info.uid} is of a person who withdrew consent {id_}. Remove it "
+                    f"first: gaploop consent withdraw {id_} --yes"
                 )

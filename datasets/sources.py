@@ -26,7 +26,7 @@ def load_takes(path: Path) -> Iterator[Take]:
         return read_takes(path)
     if is_journal(path):
         return read_journal(path)
-    what = "is empty" if not any(path.iterdir()) else "holds neither takes nor a dataset"
+    what = "is empty" if not any(path.iterdir()) else "holds neither episodes nor a dataset"
     raise UnusableInputError(
         f"{path} {what}. Name a journal (folders with take.json) or a LeRobot dataset "
         "(meta/info.json)."

@@ -173,6 +173,6 @@ def telemetry_rows(path: Path) -> int:
 def _opened(path: Path) -> Iterator[Any]:
     import zarr
 
-    fix = "Restore it from a copy, or publish the take again."
+    fix = "Restore it from a copy, or publish the episode again."
     with reraise_as_damaged(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
         yield zarr.open_group(store, mode="r")

@@ -225,7 +225,7 @@ def check_packets(packets: list[Any], frames: int, source: Path) -> None:
     if len(packets) != frames:
         raise UnusableInputError(
             f"{source} holds {len(packets)} pictures for {frames} rows. Publishing it would give "
-            "rows the wrong pictures; record the take again."
+            "rows the wrong pictures; record the episode again."
         )
     times = [p.pts for p in packets]
     if any(b <= a for a, b in itertools.pairwise(times)):

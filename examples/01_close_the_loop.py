@@ -31,7 +31,7 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
     # What to do about it? For each dimension a number of takes, or a better remedy than takes.
     plan = gaploop.plan(out / "diagnosis", budget={"takes": budget})
     for item in plan.items:
-        print(f"  {item.dimension.value}: {item.remedy}, {item.takes} takes. {item.protocol}")
+        print(f"  {item.dimension.value}: {item.remedy}, {item.takes} episodes. {item.protocol}")
     if not plan.takes:
         return
 

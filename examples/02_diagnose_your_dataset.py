@@ -20,7 +20,7 @@ def main(root: Path, out: Path) -> None:
         print(f"{finding.severity}: {finding.where}: {finding.message} → {finding.fix}")
 
     takes = list(gaploop.load_takes(root))
-    print(f"{len(takes)} takes: {dict(Counter(take.outcome.value for take in takes))}")
+    print(f"{len(takes)} episodes: {dict(Counter(take.outcome.value for take in takes))}")
 
     diagnosis = gaploop.diagnose(root, output_dir=out)
     for take in diagnosis.takes:

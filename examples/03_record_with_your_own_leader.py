@@ -89,7 +89,7 @@ def main(out: Path, takes: int = 2) -> None:
         display="none",
         resume=True,
     )
-    print(f"{recorded.end.counted} of {recorded.end.wanted} takes are in {out / 'swings'}.")
+    print(f"{recorded.end.counted} of {recorded.end.wanted} episodes are in {out / 'swings'}.")
 
 
 if __name__ == "__main__":

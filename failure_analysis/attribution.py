@@ -278,7 +278,7 @@ def attribute(
         lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
         blind = len(lacking) > 1 or "motion" in measured.unseen
         why = ", ".join(lacking) if blind else ""
-        why = why if reference.takes else "no successful take shows what is usual"
+        why = why if reference.takes else "no successful episode shows what is usual"
     if why or model is None:
         return by_rules(rule_evidence(measured, reference, mode), why)
     row, rules = features(measured, reference, mode)

@@ -39,17 +39,18 @@ from gaploop.failure_analysis.views.camera_samples import (
 from gaploop.failure_analysis.views.pictures import Grey, Similarity, register
 
 ERROR_RATE: Final = 0.05
-"""Of an unaltered take, how often any question about one of its cameras may be answered by yes."""
+"""Of an unaltered episode, how often any question about one of its cameras may be answered by
+yes."""
 LEAST: Final = 3
-"""Reference takes below which nothing is told."""
+"""Reference episodes below which nothing is told."""
 MOST: Final = 40
 """Takes that are looked at, of a reference and of those judged, evenly spread."""
 BLOCKS: Final = 6
-"""Reference takes are left out in so many blocks of neighbours."""
+"""Reference episodes are left out in so many blocks of neighbours."""
 NEIGHBOURS: Final = 5
 """Pictures of the reference that each picture is compared with."""
 BLACK: Final = 8.0
-"""Mean grey level of a take below which it shows nothing."""
+"""Mean grey level of an episode below which it shows nothing."""
 FIXED: Final = 0.5
 """Share of a picture that stands still from which on the camera does."""
 EDGE: Final = 0.6
@@ -386,7 +387,7 @@ class KnownCamera:
     def judge(self, samples: CameraSamples) -> list[CameraAnswer]:
         """YesNo every question about this camera in a take."""
         if len(self.takes) < LEAST:
-            why = f"{len(self.takes)} takes to compare with; {LEAST} are needed"
+            why = f"{len(self.takes)} episodes to compare with; {LEAST} are needed"
             return [
                 CameraAnswer(self.name, q, YesNo.UNKNOWN, "", np.nan, np.nan, why=why)
                 for q in QUESTIONS
@@ -431,7 +432,7 @@ class KnownCamera:
             if unit is None or not np.isfinite(value):
                 unknown = unknown or (
                     "too little stands still in its pictures" if asked in ("moved", "crop")
-                    else "it varies too much between the takes to compare with"
+                    else "it varies too much between the episodes to compare with"
                 )  # fmt: skip
                 continue
             away, reach = value - unit.middle, unit.reach(share)
@@ -464,7 +465,7 @@ def _unsure(
     if YesNo.YES in answers:
         return changed
     unknown = varies and YesNo.UNKNOWN in answers
-    return f"{varies} varies too much between the reference takes" if unknown else ""
+    return f"{varies} varies too much between the reference episodes" if unknown else ""
 
 
 class CameraCheck:
@@ -583,10 +584,10 @@ class CameraReport:
         """Return what people read: what is found, then what couldn't be told."""
         if not self.takes or not self.kinds:
             return []
-        lines = [f"Cameras, against {self.n_reference} takes ({self.reference}):"]
+        lines = [f"Cameras, against {self.n_reference} episodes ({self.reference}):"]
         for (camera, question), yes in self.found.items():
             n = len(self.answers(camera, question))
-            lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} takes")
+            lines.append(f"  {yes[len(yes) // 2].line}, in {len(yes)} of {n} episodes")
         if len(lines) == 1:
             lines.append("  nothing has changed beyond how these vary by themselves")
         for camera, kind in self.kinds.items():

@@ -44,7 +44,7 @@ FILE: Final = "cameras.npz"
 SCHEMA: Final = "gaploop.cameras.v1"
 MOST_TAKES: Final = 40
 PICTURES: Final = 8
-"""Of a training take whose cells are kept."""
+"""Of a training episode whose cells are kept."""
 LEAST_MATCHES: Final = 20
 """Features that lie alike in two pictures, from which on they show the same place."""
 LEAST_SHARE: Final = 0.4
@@ -282,8 +282,8 @@ class CameraReference:
                 return cls(str(meta["name"]), cameras, signals)
         except (*DAMAGE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UnusableInputError(
-                f"{path} is no camera reference ({error}). Make it: gaploop diagnose TAKES "
-                f"--policy.path=POLICY --save_reference={path}, on takes that it learned from."
+                f"{path} is no camera reference ({error}). Make it: gaploop diagnose Episodes "
+                f"--policy.path=POLICY --save_reference={path}, on episodes that it learned from."
             ) from None
 
 

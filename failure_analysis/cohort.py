@@ -43,7 +43,7 @@ FALSE_ALARM: Final = 0.05
 LEAST_TRIALS: Final = 20
 """Fewer trials than this can't show when a change came."""
 LEAST_SESSIONS: Final = 8
-"""Fewer sessions than this are too few to shuffle whole; single takes are shuffled then."""
+"""Fewer sessions than this are too few to shuffle whole; single episodes are shuffled then."""
 MOST_UNITS: Final = 400
 """Trials beyond this are looked at in blocks of neighbours: a change's place needs no more."""
 SHUFFLES: Final = 999
@@ -191,7 +191,7 @@ def change(rows: Sequence[Trials], shuffles: int = SHUFFLES) -> Change | None:
     cells = [[TrialCounts(*count)] for count in counts]
     difference = weighted_sum([(-1.0, cells[0]), (1.0, cells[1])])
     before, after = rate(*counts[0]), rate(*counts[1])
-    shuffled = "sessions" if by_session else "takes"
+    shuffled = "sessions" if by_session else "episodes"
     return Change(rows[cut].t0_ns, rows[cut].uid, before, after, difference, p, shuffled)
 
 
@@ -324,7 +324,7 @@ def gap_words(domain: str, gap: Matched) -> str:
         f"gap {points(gap.difference)} over {how}"
     )
     left = sum(gap.unmatched)
-    return f"{said}; {left} takes without a counterpart left out" if left else said
+    return f"{said}; {left} episodes without a counterpart left out" if left else said
 
 
 def change_words(change: Change) -> str:
@@ -341,7 +341,7 @@ def change_words(change: Change) -> str:
 def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
     """Yield what takes say together; of conditions, the costliest first."""
     if cohort.table is None:
-        yield "no take has an outcome: nothing to compare"
+        yield "no episode has an outcome: nothing to compare"
         return
     table = cohort.table
     yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"

@@ -69,14 +69,15 @@ from gaploop.failure_analysis.views.view import TakeView
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
-"""Mode of a take in which no failure was seen."""
+"""Mode of an episode in which no failure was seen."""
 UNKNOWN_MODE: Final = "unknown"
-"""Mode of a take that failed, of which nothing sets it apart from those that went well."""
+"""Mode of an episode that failed, of which nothing sets it apart from those that went well."""
 NAMES_FROM_TRUST: Final = 0.7
-"""Evidence that was right less often names nothing of a station, however well its takes agree."""
+"""Evidence that was right less often names nothing of a station, however well its episodes
+agree."""
 _NOTHING: Final = Attribution(dict.fromkeys(GapDimension, 0.0), 1.0, (), (), by="")
 COMPARISON: Final = "comparison"
-"""Who judged a take outside the embedded cell."""
+"""Who judged an episode outside the embedded cell."""
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -372,7 +373,7 @@ def _set_apart(
     against = [f"the {many(ours, 'success')} of this set"] if ours else []
     against += [usual.name] if named else []
     usual = replace(
-        usual, name=" and ".join(against) or "no take that went well", takes=compared.successes
+        usual, name=" and ".join(against) or "no episode that went well", takes=compared.successes
     )
     found = []
     row_of = {take.info.uid: row for row, take in enumerate(judged)}

@@ -41,9 +41,9 @@ EVERY_S: Final = 0.1
 """How often the score is computed [s]."""
 BIN_S: Final = 0.2
 LEAST_RUNNING: Final = 8
-"""Successful takes that must still run for their spread to mean something."""
+"""Successful episodes that must still run for their spread to mean something."""
 LEAST_TAKES: Final = 10
-"""Successful takes that a score is fitted to; a low false-alarm rate needs more of them."""
+"""Successful episodes that a score is fitted to; a low false-alarm rate needs more of them."""
 FOLDS: Final = 5
 
 
@@ -198,7 +198,7 @@ def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> 
 def _require(tracks: Sequence[SignalTrack], least: int) -> None:
     if len(tracks) < least:
         raise UnusableInputError(
-            f"{len(tracks)} successful takes are too few to say what is usual by elapsed time: "
+            f"{len(tracks)} successful episodes are too few to say what is usual by elapsed time: "
             f"give at least {least}."
         )
 
@@ -247,7 +247,7 @@ SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")
 `python -m benchmarks detection` rebuilds it.
 """
 FALSE_ALARMS: Final = 0.05
-"""Share of the takes that go well that may alarm."""
+"""Share of the episodes that go well that may alarm."""
 ALARM: Final = "failure_alarm"
 """Name of the event in a take's events."""
 
@@ -384,15 +384,15 @@ def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch
         score = shipped if shipped.policy == policy_id else None
     elif watch == "auto":
         log.warning(
-            "Not watched for failures: the score that ships isn't calibrated here. With %s takes "
-            "that went well on this station: --watch=DIR.", enough,
+            "Not watched for failures: the score that ships isn't calibrated here. With %s "
+            "episodes that went well on this station: --watch=DIR.", enough,
         )  # fmt: skip
     elif watch != "never":
         score = score_of(list(load_takes(Path(watch))), watch)
     if score is not None and math.isinf(score.threshold(FALSE_ALARMS)):
         raise UnusableInputError(
-            f"{score.name}: {len(score.peaks)} takes that went well are too few for a false-alarm "
-            f"rate of {FALSE_ALARMS:g}: record {enough}."
+            f"{score.name}: {len(score.peaks)} episodes that went well are too few for a "
+            f"false-alarm rate of {FALSE_ALARMS:g}: record {enough}."
         )
     return SessionWatch(score)
 

@@ -36,9 +36,9 @@ PRESSING_SHARE: Final = 0.88
 and saturate while they speed up, stays below 0.80."""
 LOAD_S: Final = 0.20
 PUSHED_RAD: Final = math.radians(1.5)
-"""A joint that is pushed stands further off its command than usual in the take by this much."""
+"""A joint that is pushed stands further off its command than usual in the episode by this much."""
 USUAL_PERCENTILE: Final = 20
-"""Low, because an arm that is blocked early stands off its command for most of the take."""
+"""Low, because an arm that is blocked early stands off its command for most of the episode."""
 DISPLACED_RAD: Final = math.radians(2.0)
 TOUCH_S: Final = 0.30
 """Contacts that are this near in time are one."""
@@ -495,7 +495,7 @@ def _stops(view: TakeView, every: list[_Arm]) -> list[Event]:
     cause = SafetyReason(int(flags[hit[0]])) if len(hit) else SafetyReason.NONE
     names = (cause & ~SafetyReason.TRIPPED).name or cause.name or ""
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
-    why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
+    why = f"{tripped} at {when:.1f} s" if len(hit) else "the episode was cut off"
     evidence = Evidence("stopped_at_s", when, "s", why)
     pressed = [c.at_s for arm in every for c in arm.touched
                if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip

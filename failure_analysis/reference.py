@@ -36,9 +36,9 @@ SHIPPED: Final = "reference_so101_cell_{task}.json"
 """What is usual in the embedded cell, task by task.
 
 Rebuilt by `python -m benchmarks reference`; for another station, `gaploop diagnose DIR
---save_reference=FILE` on takes that went well.
+--save_reference=FILE` on episodes that went well.
 """
-OWN_TAKES: Final = "the data's own successful takes"
+OWN_TAKES: Final = "the data's own successful episodes"
 SHIPPED_FOR: Final = "so101_sim"
 """`robot_type` of the embedded cell."""
 
@@ -214,7 +214,7 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
         chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None
     if chosen is None and ground_of(takes) is Ground.CELL:
         chosen = build_reference(takes, OWN_TAKES)
-    return chosen or Reference("no take that went well", 0, {})
+    return chosen or Reference("no episode that went well", 0, {})
 
 
 class Ground(StrEnum):
@@ -223,9 +223,9 @@ class Ground(StrEnum):
     CELL = "cell"
     """The embedded cell."""
     TWIN = "twin"
-    """A station set against simulated takes that the user named."""
+    """A station set against simulated episodes that the user named."""
     ELSEWHERE = "elsewhere"
-    """Any other: only takes of the station itself say what is usual."""
+    """Any other: only episodes of the station itself say what is usual."""
 
 
 def ground_of(takes: Sequence[Take], reference: Reference | None = None) -> Ground:

@@ -35,9 +35,9 @@ MOST_DEALS: Final = 1_999
 LEAST_KNOWN: Final = 0.75
 """Of failures and of successes, the part in which a figure must be known."""
 BEYOND: Final = 0.9
-"""A take shows a figure if it stands off more than this part of the successes."""
+"""An episode shows a figure if it stands off more than this part of the successes."""
 PICTURES: Final = (0, 10, 20, 40)
-"""Pictures looked at, by their number in the take."""
+"""Pictures looked at, by their number in the episode."""
 TRAVELS_RAD: Final = math.radians(8.0)
 """A joint that is told to move less than this says nothing about how far it goes."""
 NEIGHBOURS: Final = 3
@@ -47,7 +47,7 @@ overlap, and how somebody drove isn't compared at all: both change over a sessio
 POSES: Final = ("start", "close", "open", "end")
 """Figures of where a joint is, by its readings."""
 SHOWN: Final = 4
-"""Figures that a take lists as evidence."""
+"""Figures that an episode lists as evidence."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         mode=M.MISPLACEMENT, side=1,
     ),
     "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),
-    "mode": FigureKind("{about} is seen in {value} of the takes", " %", 1.0, side=1),
+    "mode": FigureKind("{about} is seen in {value} of the episodes", " %", 1.0, side=1),
     **{
         name: FigureKind(sentence, unit, floor, dimension, side=side, by_policy=False)
         for name, sentence, unit, floor, dimension, side in (
@@ -306,14 +306,16 @@ class Comparison:
             return "Nothing failed: nothing to explain."
         if not m:
             return (
-                "Station: unknown. No take that went well is at hand to set the failures against. "
-                "What would tell: label takes that went well, or name such takes with --reference."
+                "Station: unknown. No episode that went well is at hand to set the failures "
+                "against. "
+                "What would tell: label episodes that went well, or name such episodes with "
+                "--reference."
             )
         takes = f"{many(n, 'failure')} and {many(m, 'success')}"
         if self.least_p > CHANCE or not self.tried:
             return (
                 f"Station: unknown. {takes} are too few to tell any difference from chance. "
-                "What would tell: 8 of each, or takes that went well with --reference."
+                "What would tell: 8 of each, or episodes that went well with --reference."
             )
         if not self.separations:
             near = (
@@ -323,7 +325,7 @@ class Comparison:
             )
             return (
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
-                f"chance{near}. What would tell: more labelled takes, or a measured station "
+                f"chance{near}. What would tell: more labelled episodes, or a measured station "
                 "(gaploop identify --measure) with --twin."
             )
         first = self.cause or self.separations[0]

@@ -134,7 +134,7 @@ UNSEEN_SHARE: Final = 0.75
 TASK_QUIET: Final = 1.0
 """Direct evidence above this speaks against it,"""
 TASK_LOUDEST: Final = 2.2
-"""and so does any evidence above this: after a take judged failed, much may still happen."""
+"""and so does any evidence above this: after an episode judged failed, much may still happen."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def rule_evidence(
         if away < RESTS_M[name]:  # it is where it was meant to be
             message = (
                 f"every other signal is usual and the object rests {away * 1000:.0f} mm from the "
-                "target, yet the take was judged a failure"
+                "target, yet the episode was judged a failure"
             )
             beside = 0.0 if unseen else max(away - AIMED_M, 0.0) / (RESTS_M[name] - AIMED_M)
             strength = TASK_STRENGTH * (UNSEEN_SHARE if unseen else 1.0 - beside)

@@ -31,7 +31,7 @@ NONE: Final = "none"
 POLICY: Final = "policy"
 UNMEASURED: Final = "not_measured"
 SAYS: Final[Mapping[str, str]] = {
-    NONE: "nothing that these takes show",
+    NONE: "nothing that these episodes show",
     POLICY: "the policy itself",
     UNMEASURED: "something that was not measured",
 }
@@ -39,9 +39,10 @@ SAYS: Final[Mapping[str, str]] = {
 NAMED_FROM: Final = 0.8
 """A wrong name costs four times what a right one is worth: from here on naming pays."""
 SHARED_ERRORS: Final = 0.5
-"""Of what a diagnosis is unsure of, the part that goes wrong on all takes of a station together."""
+"""Of what a diagnosis is unsure of, the part that goes wrong on all episodes of a station
+together."""
 FLOOR: Final = 0.02
-"""Least share of a cause in a take: no take alone rules a cause out."""
+"""Least share of a cause in an episode: no episode alone rules a cause out."""
 TOLD_FROM: Final = 0.2
 """Twice an even share: what leads with less doesn't lead."""
 RUNNERS_UP: Final = 0.5
@@ -125,7 +126,7 @@ def verdict(
     told = named or [c for c in seen if posterior[c] >= RUNNERS_UP * top][:3]
     causes = ", ".join(f"{cause_words(c)} {max(acts.get(c, 0), posterior[c]):.0%}" for c in told)
     if top < TOLD_FROM:
-        message = "Station: nothing in these takes tells the causes apart."
+        message = "Station: nothing in these episodes tells the causes apart."
     elif named:
         message = f"Station: {causes}."
     else:
@@ -171,7 +172,7 @@ class ReferenceKind(StrEnum):
     STATION = "station"
     """The very station that failed: what never changes there looks usual."""
     NONE = "none"
-    """No take that went well."""
+    """No episode that went well."""
 
 
 @dataclass(frozen=True)
@@ -201,12 +202,12 @@ ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
     (Tier.TWIN, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.79, 0.52, 0.92), _STATIONS, _NOTE),
     (Tier.TWIN, ReferenceKind.STATION): TierAccuracy(Estimate(0.43, 0.21, 0.67), _STATIONS, _NOTE),
 }
-"""Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
+"""Measured in the embedded cell, whose nominal episodes are gap-free and simulated alike."""
 
 STATIC: Final = (
     D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,
 )  # fmt: skip
-"""Dimensions whose gaps are there in every take of a station, those that went well too."""
+"""Dimensions whose gaps are there in every episode of a station, those that went well too."""
 _NEEDS: Final[Mapping[str, tuple[GapDimension, ...]]] = {
     "motion": (D.CONTACT_DYNAMICS, D.SENSOR_NOISE, D.ACTUATOR_RESPONSE),
     "images": (
@@ -269,14 +270,14 @@ class EvidenceBase:
         """Return what people read of it."""
         if self.figures is not None:
             return [
-                f"Evidence: {self.figures} figures of each take, set against successes. Nominal "
+                f"Evidence: {self.figures} figures of each episode, set against successes. Nominal "
                 "values of gaploop's own cell don't hold here."
             ]
         reference = {
             ReferenceKind.GAP_FREE: "takes of another station",
-            ReferenceKind.SIMULATED: "simulated takes",
+            ReferenceKind.SIMULATED: "simulated episodes",
             ReferenceKind.STATION: "takes of this very station",
-            ReferenceKind.NONE: "no take that went well",
+            ReferenceKind.NONE: "no episode that went well",
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
         right = f"The likeliest cause is right in {self.accuracy}."
@@ -292,7 +293,7 @@ class EvidenceBase:
         # The commands that would bring better evidence, cheapest first.
         if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
             found.append(
-                "More: --reference=DIR of takes that the policy does well in, in simulation: "
+                "More: --reference=DIR of episodes that the policy does well in, in simulation: "
                 "gaploop rollout --robot.type=so101_sim --policy.path=POLICY."
             )
         if self.tier is not Tier.TWIN:

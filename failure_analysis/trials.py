@@ -24,7 +24,7 @@ FEWEST: Final = 3
 MOST_LEVELS: Final = 6
 """Different numbers in a condition above which they are gathered in ranges."""
 ABOUT: Final = ("task", "policy", "operator", "station", "domain")
-"""What is known about a take besides its conditions and may cost success."""
+"""What is known about an episode besides its conditions and may cost success."""
 SCENES: Final = ("scene", "seed")
 """Free conditions that name a scene; where two sets have them, their trials pair up."""
 
@@ -61,7 +61,9 @@ def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str
     if not rollouts:
         return judged, "takes that ended in success or failure"
     left = len(judged) - len(rollouts)
-    return rollouts, "rollouts" + (f"; {left} takes that aren't rollouts left out" if left else "")
+    return rollouts, "rollouts" + (
+        f"; {left} episodes that aren't rollouts left out" if left else ""
+    )
 
 
 def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:

@@ -322,8 +322,8 @@ def load_source(
     domains = sorted({e.info.domain for e in rows})
     if len(domains) > 1:
         raise UnusableInputError(
-            f"{root} mixes takes of {' and '.join(domains)}. Split it by domain with gaploop edit "
-            "split, so that each gets its share."
+            f"{root} mixes episodes of {' and '.join(domains)}. Split it by domain with gaploop "
+            "edit split, so that each gets its share."
         )
     return TrainingSource(
         str(root),
@@ -379,5 +379,6 @@ def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> N
     if bad.any():
         raise UnusableInputError(
             f"{root}: episode {episode} has NaN or infinite {name} at frame "
-            f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record it again."
+            f"{int(np.argmax(bad))}. Remove the episode with gaploop edit delete, or record it "
+            "again."
         )

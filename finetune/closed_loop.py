@@ -57,7 +57,7 @@ DEMONSTRATION_S: Final = 10.0
 DEMONSTRATION_SEEDS: Final = 500_000
 """Scenes of demonstrations on the target cell begin here: none is evaluated or pretrained on."""
 SIM_SEEDS: Final = 700_000
-"""Scenes of the nominal takes that are mixed in begin here."""
+"""Scenes of the nominal episodes that are mixed in begin here."""
 PROBE_SEEDS: Final = 800_000
 """Scenes of probes begin here."""
 NOTHING: Final[Mapping[str, Values]] = {"actuator_response.latency": {"latency_s": 0.0}}
@@ -149,15 +149,15 @@ def carry_out(
     known = (dict(twin.values()) if twin else {}) or NOTHING
     cells: list[tuple[str, str, TargetCell, Sequence[Quota]]] = []
     if plan.takes:
-        wanted = f"{plan.takes} takes collected"
+        wanted = f"{plan.takes} episodes collected"
         cells.append(("takes", wanted, target, plan_quotas(plan)))
     if "resimulate" in remedies:
-        wanted = f"{budget.simulated} takes simulated in the twin"
+        wanted = f"{budget.simulated} episodes simulated in the twin"
         there = TargetCell({}, 0, target.task, target.robot, known)
         cells.append(("resimulated", wanted, there, [Quota(budget.simulated)]))
     for dimension in {i.dimension for i in plan.items if i.remedy == "randomise"}:
         ranges = preset(offers.RANGES[dimension])
-        wanted = f"{offers.RANDOMISED_TAKES} takes randomised by {ranges.name}"
+        wanted = f"{offers.RANDOMISED_TAKES} episodes randomised by {ranges.name}"
         there = TargetCell({}, 0, target.task, target.robot, known, ranges)
         name = f"randomised_{dimension.value}"
         cells.append((name, wanted, there, [Quota(offers.RANDOMISED_TAKES)]))

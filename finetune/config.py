@@ -120,22 +120,22 @@ class FinetuneConfig:
     mixture: Path | None = None
     """In the place of --real, --sim and --mix: a mixture.yaml with shares or stages and weights."""
     real: tuple[Path, ...] = ()
-    """Datasets of real takes, or of a simulated target cell."""
+    """Datasets of real episodes, or of a simulated target cell."""
     sim: tuple[Path, ...] = ()
-    """Datasets of simulated takes."""
+    """Datasets of simulated episodes."""
     sim_takes: int = 0
-    """Without --sim: scripted takes of the embedded cell to record first."""
+    """Without --sim: scripted episodes of the embedded cell to record first."""
     mix: MixOptions = field(default_factory=MixOptions)
     plan: Path | None = None
-    """A plan.yaml: takes of a gap dimension are drawn as often as it expects them to help."""
+    """A plan.yaml: episodes of a gap dimension are drawn as often as it expects them to help."""
     select: str = "demonstrations"
-    """Which takes: demonstrations, successful or all."""
+    """Which episodes: demonstrations, successful or all."""
     episodes: tuple[int, ...] = ()
     """Only these episodes of the real datasets, such as '[0, 3]'."""
     station: str = ""
-    """Only real takes of this station."""
+    """Only real episodes of this station."""
     held_out: float | tuple[int | str, ...] = ()
-    """What to keep aside of the real takes and measure the error on: a share such as 0.2, chosen
+    """What to keep aside of the real episodes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""
     patience: int = 0
     """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
@@ -166,7 +166,7 @@ class FinetuneConfig:
     device: str = "cpu"
     """Torch device; auto for a GPU where there is one, and with accelerate launch."""
     num_workers: int = 0
-    """Processes that fetch pictures ahead, record takes or roll out."""
+    """Processes that fetch pictures ahead, record episodes or roll out."""
     seed: int = 0
     """Draws first weights, scenes and batches."""
     resume: bool = False
@@ -188,7 +188,7 @@ class FinetuneConfig:
             raise unknown_choice("statistics", self.stats, STATS, "--stats")
         if self.patience and not self.held_out:
             raise UnusableInputError(
-                "--patience counts held-out evaluations. Hold takes out: --held_out=0.2."
+                "--patience counts held-out evaluations. Hold episodes out: --held_out=0.2."
             )
         if self.plan and self.mixture:
             raise UnusableInputError(
@@ -275,7 +275,8 @@ def weights_of(plan: Plan) -> dict[str, float]:
     items = [i for i in plan.items if i.remedy == COLLECT and i.takes]
     if not items:
         raise UnusableInputError(
-            f"Plan {plan.id} collects no takes, so it gives no weights for them. Leave --plan out."
+            f"Plan {plan.id} collects no episodes, so it gives no weights for them. Leave --plan "
+            "out."
         )
     has_gains = all(i.gain_points is not None for i in items)
     values: dict[str, float] = {}

@@ -56,7 +56,7 @@ STATIONS: Final = (
     TargetCell({"spatial_geometry.table_height": 0.9}, 2),
 )
 """An arm that is late: probed, and compensated by a command. And a table that is too low at a
-station that nobody probed: what its takes show leads to 20 demonstrations."""
+station that nobody probed: what its episodes show leads to 20 demonstrations."""
 SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: mostly enough for the base policy to fail."""
 TRIED, LEAST_FAILING, DRAWS = 8, 3, 6
@@ -64,7 +64,7 @@ TRIED, LEAST_FAILING, DRAWS = 8, 3, 6
 TRIED_SEEDS: Final = 900
 """Scenes of these begin here."""
 INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
-"""Which pictures of a take are shown, as fractions of its length."""
+"""Which pictures of an episode are shown, as fractions of its length."""
 COLUMNS: Final = (
     "injected", "measured", "diagnosed", "plan", "done", "before", "after", "nominal sim after",
     "verdict",
@@ -195,7 +195,7 @@ def run_demo(folder: Path, seed: int | None, *, base: str, quick: bool, say: Say
     size = QUICK if quick else FULL
     n = size.budget.evaluated
     nominal = _measured(folder / "nominal.json", base, None, n, "base", say)
-    stage, quotas = "Recording nominal takes", [Quota(size.sim_takes)]
+    stage, quotas = "Recording nominal episodes", [Quota(size.sim_takes)]
     collected(folder, "sim", TargetCell({}, 0), quotas, stage, say, SIM_SEEDS)
     say(stage, size.sim_takes, size.sim_takes)
 
@@ -414,7 +414,7 @@ def _rate(result: Evaluation | None) -> str:
 
 def _advice(item: PlanItem) -> str:
     if item.takes:
-        return f"collect {item.takes} takes"
+        return f"collect {item.takes} episodes"
     return "roll out more first" if item.remedy == "collect" else words(item.remedy)
 
 

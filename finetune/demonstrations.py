@@ -137,7 +137,7 @@ def scripted_source(
         if progress:
             progress(attempts)
     if not episodes:
-        raise UnusableInputError(f"None of {takes} scripted takes of {cell.task} succeeded.")
+        raise UnusableInputError(f"None of {takes} scripted episodes of {cell.task} succeeded.")
     return TrainingSource(
         cell.name(takes, seed),
         Domain.SIM,

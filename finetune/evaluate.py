@@ -355,10 +355,10 @@ def recorded(
             policies[info.policy] += 1
             stations.add(info.station)
     if not rollouts:
-        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no takes at all"
+        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no episodes at all"
         raise UnusableInputError(
             f"{folder} holds no judged rollouts of this policy ({why}). Record some with gaploop "
-            "rollout; say how takes went with gaploop review or label."
+            "rollout; say how episodes went with gaploop review or label."
         )
     if len(domains) > 1 and Domain.REAL in domains:
         raise UnusableInputError(

@@ -126,7 +126,7 @@ def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], l
     }
     roots = [Path(str(entry.get("root", ""))) for entry in inputs]
     lost = [str(root) for root in roots if not layout.is_dataset(root) and root.is_absolute()]
-    warnings = [f"Consent can't be asked again for takes of {', '.join(lost)}."] if lost else []
+    warnings = [f"Consent can't be asked again for episodes of {', '.join(lost)}."] if lost else []
     return lineage, roots, warnings
 
 

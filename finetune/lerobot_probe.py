@@ -115,7 +115,7 @@ class LeRobotProbe:
             return
         if why := self.lacks(observation):
             raise UnusableInputError(
-                f"These takes can't be shown to the policy: {why}. Name the policy that drove "
+                f"These episodes can't be shown to the policy: {why}. Name the policy that drove "
                 "them, or leave the policy out."
             )
         given = _tensors(observation)
@@ -168,7 +168,7 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
             stations' cameras have no picture in common.
     """
     weights = sum(file.stat().st_size for file in policy.rglob("*.safetensors"))
-    later = f"gaploop diagnose TAKES --policy.path={policy} --save_reference={policy / FILE}"
+    later = f"gaploop diagnose Episodes --policy.path={policy} --save_reference={policy / FILE}"
     if weights > LARGEST_BYTES:
         log.info("%s is too large to record what its cameras showed. Later: %s", policy, later)
         return

@@ -213,7 +213,7 @@ class _Training:
         if config.dataset.streaming or config.dataset.episodes is not None:
             raise UnusableInputError(
                 "--dataset.streaming and --dataset.episodes don't go with a mixture: name "
-                "datasets and takes in the mixture."
+                "datasets and episodes in the mixture."
             )
         held: tuple[MixedTake, ...] = ()
         if config.dataset.eval_split:
@@ -303,7 +303,7 @@ def held_out(opened: OpenMixture, fraction: float) -> tuple[OpenMixture, tuple[M
     for number, source in enumerate(opened.spec.sources):
         if all(t.source != number for t in kept):
             raise UnusableInputError(
-                f"--dataset.eval_split={fraction:g} leaves no take of source '{source.name}' to "
+                f"--dataset.eval_split={fraction:g} leaves no episode of source '{source.name}' to "
                 "train on. Hold out fewer."
             )
     return replace(opened, takes=kept), tuple(aside)

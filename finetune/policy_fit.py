@@ -33,14 +33,14 @@ VIEWS: Final = "views"
 MOVED_PX: Final = 4.0
 """A camera whose picture lies further from its place, of 192 px, is worth a warning."""
 FAR: Final = 4.0
-"""A joint this many spreads from the mean of the takes is outside what they show."""
+"""A joint this many spreads from the mean of the episodes is outside what they show."""
 IMPOSSIBLE: Final = 10.0
-"""A joint this far out isn't posed unusually: units, zero or order differ from the takes'."""
+"""A joint this far out isn't posed unusually: units, zero or order differ from the episodes'."""
 NARROW: Final = 1e-4
 """A spread below this, in units of the arm, divides a sensor's noise into huge inputs."""
 REACH: Final = 1.0
-"""Actions this many spreads from their mean are usual in the takes, also where a gripper is either
-open or closed."""
+"""Actions this many spreads from their mean are usual in the episodes, also where a gripper is
+either open or closed."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def check_features(known: Checkpoint, seen: ArmInputs, needs_scene: bool) -> lis
     report = AbsoluteReport(known.folder)
     info = DatasetInfo(known.folder, seen.fps, features, "", 1, 1)
     CheckpointTests(known, info, {}, (), report, "the arm").fits()
-    fixes = {"joint_order": "Choose a policy of this arm, or train one on its takes."}
+    fixes = {"joint_order": "Choose a policy of this arm, or train one on its episodes."}
     if not is_real:  # the cell's cameras have fixed names
         fixes["wrong_features"] = "Choose a policy of this arm and the cell's cameras."
         fixes["wrong_crop"] = "Set --robot.image_size to the height that it learned from."
@@ -84,10 +84,10 @@ def check_features(known: Checkpoint, seen: ArmInputs, needs_scene: bool) -> lis
         if not all(n.isdigit() for n in names) and sorted(names) != sorted(have):
             faults.append((
                 f"{what}: the policy's joints are others: {', '.join(names)}; the arm's: "
-                f"{', '.join(have)}", "Choose a policy of this arm, or train one on its takes.",
+                f"{', '.join(have)}", "Choose a policy of this arm, or train one on its episodes.",
             ))  # fmt: skip
     if known.units and known.units != seen.units:
-        fix = "Train on takes of this arm, or choose the units it was trained with."
+        fix = "Train on episodes of this arm, or choose the units it was trained with."
         if {known.units, seen.units} <= {"deg", "m100_100"} and is_real:
             fix = f"Set --robot.use_degrees={'true' if known.units == 'deg' else 'false'}."
         faults.append((f"the policy works in {known.units}, the arm in {seen.units}", fix))
@@ -132,7 +132,7 @@ def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list
             results.append(CheckResult(VIEWS, Level.WARN, what, fix))
         elif (shift := float(np.hypot(*move.shift_px))) > MOVED_PX:
             what = f"camera {name} has moved: its picture lies {describe_move(move)}"
-            fix = "Put it back, or adapt the policy on takes with it there."
+            fix = "Put it back, or adapt the policy on episodes with it there."
             results.append(CheckResult(VIEWS, Level.WARN, what, fix))
         else:
             close.append(f"{name} within {shift:.1f} px")
@@ -154,19 +154,19 @@ def check_statistics(known: Checkpoint, seen: ArmInputs) -> list[CheckResult]:
     bad = list[CheckResult]()
     narrow = [name for name, s in zip(names, state["std"], strict=True) if not s > NARROW]
     if narrow:
-        found = f"{', '.join(narrow)} never moved in the policy's takes: noise is amplified"
-        fix = "Train on takes in which it moves, or leave it out."
+        found = f"{', '.join(narrow)} never moved in the policy's episodes: noise is amplified"
+        fix = "Train on episodes in which it moves, or leave it out."
         bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     away = np.abs(seen.state - state["mean"]) / np.maximum(state["std"], NARROW)
     worst = int(away.argmax())
-    stands = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most "
+    stands = f"the arm stands {away[worst]:.1f} spreads from the episodes' mean at most "
     stands += f"({names[worst]})"
     data: dict[str, Any] = {"spreads": dict(zip(names, away.tolist(), strict=True))}
     if away[worst] > IMPOSSIBLE:
         fix = "Check units, calibration (lerobot-calibrate) and joint order."
         bad.append(CheckResult(STATISTICS, Level.FAIL, stands, fix, data))
     elif away[worst] > FAR:
-        fix = "Put the arm where the policy's takes begin."
+        fix = "Put the arm where the policy's episodes begin."
         bad.append(CheckResult(STATISTICS, Level.WARN, stands, fix, data))
     low, high = seen.limits.T
     below = low - (action["mean"] - REACH * action["std"])
@@ -175,7 +175,7 @@ def check_statistics(known: Checkpoint, seen: ArmInputs) -> list[CheckResult]:
     out = [f"{name} by {b:.0%}" for name, b in zip(names, beyond, strict=True) if b > 0.1]
     if out:
         found = f"usual actions exceed the arm's limits (share of range): {', '.join(out)}"
-        fix = "They will be clamped. Is it the arm that the takes were recorded with?"
+        fix = "They will be clamped. Is it the arm that the episodes were recorded with?"
         bad.append(CheckResult(STATISTICS, Level.WARN, found, fix))
     return bad or [CheckResult(STATISTICS, Level.OK, stands, data=data)]
 

@@ -26,7 +26,7 @@ from gaploop.sim.arms import arm_named
 
 POLICY: Final = "policy"
 EVALUATIONS: Final = 10
-"""How often a run looks at held-out takes."""
+"""How often a run looks at held-out episodes."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def pretrain(
         kept = tuple(e for e in source.episodes if e.uid not in uids)
         if not kept:
             raise UnusableInputError(
-                f"{source.root}: all {len(source.episodes)} takes are held out. Hold out fewer."
+                f"{source.root}: all {len(source.episodes)} episodes are held out. Hold out fewer."
             )
         sources[number] = replace(source, episodes=kept)
     held_out = [e for e in every if e.uid in uids]

@@ -63,7 +63,7 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     if not taken_out and station.values(READ):
         raise UnusableInputError(
             f"{policy} sees pictures, not a tracked scene: a moved camera can't be taken out of "
-            "them. Record takes in the twin and fine-tune: gaploop record --robot.twin=FILE"
+            "them. Record episodes in the twin and fine-tune: gaploop record --robot.twin=FILE"
         )
     if not taken_out:
         raise UnusableInputError(

@@ -266,7 +266,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     """
     if not station.failed:
         raise UnusableInputError(
-            "Nothing failed: there is nothing to reproduce. Name a diagnosis with failed takes."
+            "Nothing failed: there is nothing to reproduce. Name a diagnosis with failed episodes."
         )
     mechanisms = twin.mechanisms
     done = {cell: {r.seed: r for r in roll_out(cell)} for cell in subsets(mechanisms)}
@@ -575,7 +575,7 @@ def reproduced(
         lost = [t for t in takes if t.outcome is Outcome.FAILURE]
         if lost or any(take.failed for take in found.takes):
             why = (
-                "Not reproduced: none of the failed takes is a labelled rollout. Say so with "
+                "Not reproduced: none of the failed episodes is a labelled rollout. Say so with "
                 "gaploop label --outcome=failure, and of demonstrations that a policy drove with "
                 'gaploop edit retag --set=\'{"kind": "rollout"}\'.'
             )

@@ -64,7 +64,7 @@ def withdrawn_from(folder: Path, identity: str) -> str:
     for consent in withdrawn:
         if uids & noted_uids(register, consent.id) or ids & noted_policies(register, consent.id):
             return (
-                f"learned from takes of {consent.id}, whose consent was withdrawn on "
+                f"learned from episodes of {consent.id}, whose consent was withdrawn on "
                 f"{consent.withdrawn[:10]}"
             )
     return ""

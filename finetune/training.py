@@ -239,8 +239,8 @@ class _Run:
                 self._out_of_memory(keep=True)
             if not math.isfinite(error):
                 raise UnusableInputError(
-                    f"The error on held-out takes became {error} at step {self.step}. Lower --lr, "
-                    "or check the data with gaploop check. The last checkpoint is kept."
+                    f"The error on held-out episodes became {error} at step {self.step}. Lower "
+                    "--lr, or check the data with gaploop check. The last checkpoint is kept."
                 )
             if not self.held_out or error < min(self.held_out.values()):
                 self.best_step = self.step

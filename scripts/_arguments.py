@@ -167,7 +167,7 @@ def parse(
             left out, whatever they are, and what they are given.
         argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
-            a list and takes all that are left.
+            a list and episodes all that are left.
         program: what a user types to call it, for messages.
         values: what a Python call gives by name, as a file of `--config_path` would hold it.
 

@@ -61,8 +61,8 @@ def from_twin(config: CalibrateConfig) -> int:
     ]
     if made.left:
         lines.append(
-            f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record takes "
-            "in the twin and fine-tune (gaploop record --robot.twin=FILE)."
+            f"It sees pictures, which can't be corrected for {', '.join(made.left)}: record "
+            "episodes in the twin and fine-tune (gaploop record --robot.twin=FILE)."
         )
     lines.append(
         "It is valid until something moves: gaploop calibrate drift --store keeps a reference."

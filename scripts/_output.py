@@ -54,7 +54,7 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count in words, such as "1 take" or "3 takes"."""
+    """Return a count in words, such as "1 episode" or "3 episodes"."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 

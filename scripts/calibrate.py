@@ -28,7 +28,7 @@ class CalibrateConfig:
     """Calibrate cameras, print boards, see whether anything has drifted.
 
     Results go into one versioned file beside the station file; its id is part of every
-    take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
+    episode. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
     hand-eye. Arms themselves are calibrated by lerobot-calibrate. from_twin trains nothing and
     touches no arm. Exit code 0 done, 1 drift found, 2 refused.
     """

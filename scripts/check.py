@@ -47,8 +47,8 @@ class CheckConfig:
     names, rebuilds metadata and statistics, attaches labels that an edit tool dropped. Intact data
     files stay as they are, and the old folder stays next to the new one, as DIR.damaged-1. Where
     an episode or a file would be left out, it lists them and asks; with nobody to ask it changes
-    nothing, unless --drop=true. Of a journal it seals each take that a crash, a kill or a power cut
-    left unsealed, as interrupted, at the longest stretch that all its streams hold. Exit code 1
+    nothing, unless --drop=true. Of a journal it seals each episode that a crash, a kill or a power
+    cut left unsealed, as interrupted, at the longest stretch that all its streams hold. Exit code 1
     where something is left to fix.
 
     --history sets several against each other: which figures of arm and cameras stepped, between
@@ -71,7 +71,8 @@ class CheckConfig:
     output_dir: Path | None = None
     """--fix: write the dataset here instead; the damaged one is left unchanged."""
     labels_from: Path | None = None
-    """--fix: dataset or journal in which the takes still have their labels; found by gap.take."""
+    """--fix: dataset or journal in which the episodes still have their labels; found by
+    gap.take."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """--fix: feature to its new name, such as '{state: observation.state}'."""
     deep: bool = False
@@ -293,7 +294,7 @@ def _show(findings: Sequence[Finding], title: str) -> None:
 
 
 def _is_journal(config: CheckConfig, root: Path) -> bool:
-    """Say whether takes are to be sealed, not a dataset to be fixed."""
+    """Say whether episodes are to be sealed, not a dataset to be fixed."""
     from gaploop.datasets.check.fix import looks_like_dataset
 
     if looks_like_dataset(root):
@@ -301,14 +302,14 @@ def _is_journal(config: CheckConfig, root: Path) -> bool:
     has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None
     if not has_streams and not journal_format.is_journal(root):
         raise UnusableInputError(
-            f"{root} holds neither a dataset nor takes. Name a dataset's folder, or the one that "
-            "record was given with --journal."
+            f"{root} holds neither a dataset nor episodes. Name a dataset's folder, or the one "
+            "that record was given with --journal."
         )
     of_datasets = ("drop", "output_dir", "labels_from", "rename_map", "deep")
     if given := [f"--{name}" for name in of_datasets if getattr(config, name)]:
         raise UnusableInputError(
-            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
-            f"where they are: gaploop check {shlex.quote(str(root))} --fix"
+            f"{', '.join(given)}: only for datasets, and {root} is a journal. Its episodes are "
+            f"sealed where they are: gaploop check {shlex.quote(str(root))} --fix"
         )
     return True
 
@@ -316,7 +317,7 @@ def _is_journal(config: CheckConfig, root: Path) -> bool:
 def _seal_takes(config: CheckConfig, root: Path) -> int:
     from gaploop.collect.recovery import recover
 
-    with progress("Sealing takes"):
+    with progress("Sealing episodes"):
         report = recover(root)
     lines = [
         f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
@@ -326,7 +327,7 @@ def _seal_takes(config: CheckConfig, root: Path) -> int:
     lines += [f"{uid}: is being recorded, left alone." for uid in report.open]
     lines += [f"{uid}: not recovered: {why}" for uid, why in report.failed]
     lines += [f"{uid}: holds nothing yet; it may be deleted." for uid in report.headless]
-    emit(config.json, report, "\n".join(lines) or f"{root}: every take is sealed.")
+    emit(config.json, report, "\n".join(lines) or f"{root}: every episode is sealed.")
     return int(bool(report.failed))
 
 

@@ -38,11 +38,11 @@ gaploop consent withdraw c-k3v7q2mzna --yes    removes it
 
 @dataclass
 class ConsentConfig:
-    """Consent of people in takes: add one, list them, withdraw one and remove its takes.
+    """Consent of people in takes: add one, list them, withdraw one and remove its episodes.
 
     Participants go by pseudonymous ids, which takes carry as gap_consent. `add` prints a new id;
     with an ID it renews that consent. Names stay in names.json beside the register, readable by
-    you only, and are in no journal or dataset. `withdraw` removes the takes from every journal
+    you only, and are in no journal or dataset. `withdraw` removes the episodes from every journal
     and dataset that the register knows or you name, and lists where it can't reach: without --yes
     it only shows what it would do. Exit code 1 where a known place could not be cleared.
 
@@ -138,25 +138,28 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
             places.append(Place("journal" if is_journal(path) else "dataset", str(path)))
         else:
             runs.append(path)
-    with progress("Looking for takes"):
+    with progress("Looking for episodes"):
         report = withdraw(register, config.id, places=places, runs=runs, remove=config.yes)
     verb = "removed from" if report.done else "would be removed from"
-    lines = [f"{counted(len(f.uids), 'take')} {verb} the {f.what} {f.where}" for f in report.found]
+    lines = [
+        f"{counted(len(f.uids), 'episode')} {verb} the {f.what} {f.where}" for f in report.found
+    ]
     if not report.found:
         where = "the places that were reached" if report.unreached else "any place known or named"
-        lines.append(f"No takes of {report.id} in {where}.")
+        lines.append(f"No episodes of {report.id} in {where}.")
     done = "Removed" if report.done else "Would be removed"
     lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
-        f"Trained on {counted(t.takes, 'take') if t.takes else 'a policy that learned from takes'} "
+        "Trained on "
+        f"{counted(t.takes, 'episode') if t.takes else 'a policy that learned from some'} "
         f"of theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
         "made from it, or train again. gaploop push refuses it."
         for t in report.trained
     ]
     lines += [
-        f"Made from {counted(s.takes, 'take')} of theirs: {s.command} {s.folder}. Ids and numbers "
-        "stay in it: delete it, or do it again without them."
+        f"Made from {counted(s.takes, 'episode')} of theirs: {s.command} {s.folder}. Ids and "
+        "counts stay in it: delete it, or do it again without them."
         for s in report.shown
     ]
     lines += [f"Out of reach: {what}." for what in report.out_of_reach]

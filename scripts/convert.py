@@ -27,8 +27,8 @@ class ConvertConfig:
     row and picture is compared.
 
     --to=lerobot_v21 writes LeRobot's older layout, and leaves episodes out that aren't whole (then
-    the exit code is 1). Uids, labels, units, tasks and telemetry come along. Takes with people in
-    them need a valid consent. docs/data/formats.md says more.
+    the exit code is 1). Uids, labels, units, tasks and telemetry come along. Episodes with people
+    in them need a valid consent. docs/data/formats.md says more.
     """
 
     source: Path | None = None

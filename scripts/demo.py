@@ -45,9 +45,9 @@ class DemoConfig:
 
     All on the embedded cell, so sim-to-sim. One cell is probed, its arm is late; the other isn't
     probed, and needs demonstrations; with --seed two gaps of different dimensions are drawn.
-    Probe, diagnosis and plan don't know which. Takes are simulated in the cell's twin or collected,
-    the policy is adapted or recalibrated. Exit code 0, whatever the verdict. After Ctrl-C the same
-    command continues where it stopped.
+    Probe, diagnosis and plan don't know which. Episodes are simulated in the cell's twin or
+    collected, the policy is adapted or recalibrated. Exit code 0, whatever the verdict. After
+    Ctrl-C the same command continues where it stopped.
     """
 
     output_dir: Path = Path("outputs/demo")

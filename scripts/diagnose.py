@@ -1,4 +1,4 @@
-"""`gaploop diagnose`: what went wrong in a set of takes, when, and why."""
+"""`gaploop diagnose`: what went wrong in a set of episodes, when, and why."""
 
 from __future__ import annotations
 
@@ -47,35 +47,35 @@ INCONCLUSIVE = 3
 
 @dataclass
 class DiagnoseConfig:
-    """Show what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
+    """Show what went wrong in each failed episode, when, and why: mode, phase, gap dimensions.
 
     First what commands, readings and pictures of any robot show by themselves, without labels.
-    And what all takes show together: what each condition costs, changes over time. With --twin the
-    failures are reproduced in simulation, and the policy itself is a cause of its own. Reads
-    images, telemetry and outcomes of a journal or dataset. Successful takes in it, or those of
+    And what all episodes show together: what each condition costs, changes over time. With --twin
+    the failures are reproduced in simulation, and the policy itself is a cause of its own. Reads
+    images, telemetry and outcomes of a journal or dataset. Successful episodes in it, or those of
     --reference, are the reference. Writes diagnosis.json, report.html and run.json.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
     reference: Path | None = None
-    """What is usual: a reference file, or a folder of takes that went well."""
+    """What is usual: a reference file, or a folder of episodes that went well."""
     save_reference: Path | None = None
-    """Write what is usual in these takes to this file, and diagnose nothing. With --policy.path and
-    a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
-    cameras.npz beside the policy is found by itself, also by gaploop doctor."""
+    """Write what is usual in these episodes to this file, and diagnose nothing. With --policy.path
+    and a name that ends in .npz: what cameras and policy see in them, episodes that it learned
+    from; cameras.npz beside the policy is found by itself, also by gaploop doctor."""
     station: Path | None = None
     """station.yaml that names the camera of the scene and the colours of object and target there;
     the first camera, red and blue unless given."""
     units: str = ""
-    """Units of joints, for takes without: degrees, radians, normalized (LeRobot's -100 to 100), or
-    unknown to ignore joints. Unless given, taken from robot and values where these are clear. Noted
-    in the dataset: once is enough."""
+    """Units of joints, for episodes without: degrees, radians, normalized (LeRobot's -100 to 100),
+    or unknown to ignore joints. Unless given, taken from robot and values where these are clear.
+    Noted in the dataset: once is enough."""
     pictures: bool = True
     """Use pictures; with false, only telemetry and the tracked scene."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
-    """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
-    them, to measure how far the failed takes are from them, in its own encoder, and what changed
+    """With --policy.path: episodes that the policy learned from, or what --save_reference wrote of
+    them, to measure how far the failed episodes are from them, in its own encoder, and what changed
     about the cameras; cameras.npz beside the policy unless given."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
@@ -86,10 +86,10 @@ class DiagnoseConfig:
     workers: int = 2
     """With --twin: processes."""
     factors: bool = False
-    """Only what the takes say together: what each condition costs, changes over time. Reads no
+    """Only what the episodes say together: what each condition costs, changes over time. Reads no
     signals. Exit code 3 where nothing varies, so nothing can be compared."""
     sim: Path | None = None
-    """With --factors: takes in simulation, for the gap on equal conditions."""
+    """With --factors: episodes in simulation, for the gap on equal conditions."""
     json: bool = False
     """Print the diagnosis as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -172,13 +172,13 @@ def _no_outcome(config: DiagnoseConfig) -> bool:
 
 @command
 def diagnose(config: DiagnoseConfig) -> Diagnosis:
-    """Diagnose takes and write diagnosis, report and run.json to the output folder.
+    """Diagnose episodes and write diagnosis, report and run.json to the output folder.
 
-    What the takes show by themselves, which the command says first, isn't looked at; see
+    What the episodes show by themselves, which the command says first, isn't looked at; see
     `gaploop.check`.
 
     Returns:
-        The diagnosis, with `cohort`: what the takes say together.
+        The diagnosis, with `cohort`: what the episodes say together.
 
     Raises:
         UnusableInputError: takes, reference, labels or policy can't be read, or
@@ -307,7 +307,7 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
         missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
         if missing:
             raise UnusableInputError(
-                f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+                f"--dataset.episodes: {missing} not in it. It holds {len(takes)} episodes from 0."
             )
         takes = [t for t in takes if t.episode in episodes]
     # Without any outcome nothing failed and all may have. Logs without frames are left alone: a
@@ -315,7 +315,7 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
     driven = [t for t in takes if len(t.frames)]
     if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
-            f"None of the {len(driven)} takes in {source} has an outcome. Label them first: "
+            f"None of the {len(driven)} episodes in {source} has an outcome. Label them first: "
             f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
             "--outcome=failure (and the others --outcome=success)."
         )
@@ -331,9 +331,11 @@ def _scene(config: DiagnoseConfig) -> StationScene:
 def _ask_policy(
     config: DiagnoseConfig, takes: Sequence[Take]
 ) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None, str]:
-    """Return what asks the policy along a take, as it was recorded, and what its cameras showed.
+    """Return what asks the policy along an episode, as it was recorded, and what its cameras
+    showed.
 
-    Only a policy that looks at pictures is asked. And in words why it isn't asked about some takes.
+    Only a policy that looks at pictures is asked. And in words why it isn't asked about some
+    episodes.
     """
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.cameras import FILE, CameraReference
@@ -361,7 +363,7 @@ def _ask_policy(
     note = ""
     if unlike:
         why = next(iter(unlike.values()))
-        note = f"The policy wasn't asked about {len(unlike)} of {len(recorded)} takes: {why}."
+        note = f"The policy wasn't asked about {len(unlike)} of {len(recorded)} episodes: {why}."
         if config.trained_on is not None:
             raise UnusableInputError(f"{note} Leave --trained_on out.")
         if len(unlike) == len(recorded):
@@ -386,7 +388,7 @@ def _ask_policy(
 
 
 def _seen_before(config: DiagnoseConfig) -> Sequence[Take]:
-    """Return takes that the cameras are set against: the policy's training, or --reference's."""
+    """Return episodes that the cameras are set against: the policy's training, or --reference's."""
     from gaploop.datasets.sources import load_takes
 
     folder = config.trained_on or config.reference
@@ -413,23 +415,24 @@ def _reference(
     usual = [t if t.info.domain is Domain.SIM else recoloured_take(t, scene) for t in usual]
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
-    built = build_reference(usual, f"successful takes of {path.resolve().name}")
+    built = build_reference(usual, f"successful episodes of {path.resolve().name}")
     return options.required(built, _too_few(f"--reference={path}", path, usual))
 
 
 def _too_few(what: str, folder: Path, takes: Sequence[Take]) -> str:
-    """Return in one line why takes can't say what is usual, and what to do."""
+    """Return in one line why episodes can't say what is usual, and what to do."""
     from gaploop.failure_analysis.reference import LEAST_TAKES
 
     silent = [str(n) for n, t in enumerate(takes) if t.outcome is Outcome.UNLABELLED]
     if silent:
         some = ", ".join(silent[:LEAST_TAKES])
         return (
-            f"{what}: {len(silent)} of {len(takes)} takes have no outcome; {LEAST_TAKES} that are "
+            f"{what}: {len(silent)} of {len(takes)} episodes have no outcome; {LEAST_TAKES} that "
+            "are "
             f"labelled as successes are needed. Label those that went well: gaploop review {folder}"
             f", or gaploop label {folder} --episodes='[{some}]' --outcome=success."
         )
-    return f"{what} holds fewer than {LEAST_TAKES} successful takes. Name more."
+    return f"{what} holds fewer than {LEAST_TAKES} successful episodes. Name more."
 
 
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
@@ -447,7 +450,7 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         with options.progress("Asking the policy about its training"):
             asked = LeRobotProbe(load_policy(config.policy.required()))
             cameras = CameraReference.build(load_takes(source), source.resolve().name, asked)
-        why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
+        why = f"{source} holds fewer than {LEAST_TAKES} episodes with pictures. Name more."
         cameras = options.required(cameras, why)
         cameras.save(path)
         options.emit(False, {}, f"{path}: what {', '.join(cameras.cameras)} showed in training")
@@ -457,5 +460,5 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         build_reference(takes, source.resolve().name), _too_few(str(source), source, takes)
     )
     save_reference(built, path)
-    options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
+    options.emit(False, {}, f"{path}: what is usual in {built.takes} episodes that went well")
     return 0

@@ -70,7 +70,8 @@ gaploop edit harmonise sim_takes --to=real_takes --output_dir=sim_like_real
 
 @dataclass
 class EditConfig:
-    """Delete, keep, split, trim, correct, re-tag, merge takes; make datasets alike; labels follow.
+    """Delete, keep, split, trim, correct, re-tag, merge episodes; make datasets alike; labels
+    follow.
 
     The result goes to --output_dir, or takes the dataset's place with --yes; --dry_run only shows
     what would change. Killed at any instant, the dataset is the old one or the new one. Rows keep
@@ -81,12 +82,12 @@ class EditConfig:
     split writes one dataset for each part below --output_dir, and never puts takes of one
     session into two parts: shares are drawn of whole sessions.
 
-    trim leaves out frames at the ends of takes in which neither state nor action moves; pauses in
-    between stay. correct subtracts what joints read too much, and swaps cameras whose pictures
+    trim leaves out frames at the ends of episodes in which neither state nor action moves; pauses
+    in between stay. correct subtracts what joints read too much, and swaps cameras whose pictures
     went under each other's names.
 
     merge puts several datasets of one robot into a new one, in their order. They must agree in
-    robot, rate, features, units and names; harmonise brings them together. A take that several
+    robot, rate, features, units and names; harmonise brings them together. An episode that several
     hold is refused, or taken once with the labels of all.
 
     harmonise renames features; renames, turns and orders joints; converts units (degrees,
@@ -122,7 +123,7 @@ class EditConfig:
     """harmonise: feature to its new name, before all else, such as
     '{state: observation.state, image: observation.images.top}'; alone or with --to or --spec."""
     duplicates: str = "refuse"
-    """merge: what becomes of a take that several hold: refuse, or first to take it once."""
+    """merge: what becomes of an episode that several hold: refuse, or first to take it once."""
     reencode: bool = False
     """Decode and encode again the pictures that can't be cut out of a video, with a loss."""
     output_dir: Path | None = None
@@ -176,7 +177,8 @@ def run(config: EditConfig) -> int:
 
 
 def trim(config: EditConfig, piece: DatasetPiece) -> int:
-    """Show what would be left out at the ends of takes, and leave it out if that is confirmed."""
+    """Show what would be left out at the ends of episodes, and leave it out if that is
+    confirmed."""
     from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.changes import find_idle
     from gaploop.datasets.edit.changes import trims as left_out
@@ -188,11 +190,12 @@ def trim(config: EditConfig, piece: DatasetPiece) -> int:
     cut, fps = [t for t in trims if t.left_out], piece.info.fps
     total = sum(t.episode.length for t in trims)
     gone = sum(t.left_out for t in trims)
-    notes = [f"{gone} of {total} frames are left out, {gone / fps:.1f} s, of {len(cut)} takes."]
+    notes = [f"{gone} of {total} frames are left out, {gone / fps:.1f} s, of {len(cut)} episodes."]
     if more := [t.more for t in trims if t.more]:
         longest_s = max(more) / fps
         text = (
-            f"{len(more)} takes keep up to {longest_s:.2f} s more, since their videos can only be "
+            f"{len(more)} episodes keep up to {longest_s:.2f} s more, since their videos can only "
+            "be "
             "cut at key frames. Encode those again, with a loss, and cut anywhere: --reencode=true"
         )
         confirmed = (config.yes or config.output_dir is not None) and not config.dry_run
@@ -261,7 +264,7 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
 
     if not config.episodes and not config.where:
         raise UnusableInputError(
-            f"Which takes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
+            f"Which episodes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
             f"there are {len(piece.held)}."
         )
     chosen = piece.chosen
@@ -271,8 +274,8 @@ def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
         chosen &= frozenset(where(config.where, piece.held))
     if not chosen:
         raise UnusableInputError(
-            f"--where={config.where} chooses none of the {len(piece.held)} takes. See what there "
-            f"is: gaploop label {piece.info.root} --where=…"
+            f"--where={config.where} chooses none of the {len(piece.held)} episodes. See what "
+            f"there is: gaploop label {piece.info.root} --where=…"
         )
     return chosen
 
@@ -340,7 +343,7 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
         sources[piece.info.root] = piece
 
     def origin(piece: DatasetPiece, episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
-        """Return where takes come from, and how many of what they are."""
+        """Return where episodes come from, and how many of what they are."""
         indices = [e.index for e in episodes]
         return {"root": str(piece.info.root), "episodes": indices, **_counts(episodes)}
 
@@ -370,8 +373,8 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
     if done is not None:
         videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
         answer["videos"] = videos
-        again = f"{done.encoded} takes" if done.encoded else "nothing"
-        said = f" Videos: {done.whole} files as they were, {done.cut} takes cut out, {again} "
+        again = f"{done.encoded} episodes" if done.encoded else "nothing"
+        said = f" Videos: {done.whole} files as they were, {done.cut} episodes cut out, {again} "
         lines.append("Done." + (f"{said}encoded again." if any(videos.values()) else ""))
     if not config.json:
         here, gone = Path.cwd(), {"root": None, "from": [one for one in left if one["takes"]]}
@@ -475,7 +478,7 @@ def retag(config: EditConfig) -> int:
             {"tag": tag, "was": old, "is": new, "episodes": spans(which), "takes": len(which)}
             for tag, old, new, which in rows
         )
-        lines = [] if changes else [f"The {len(episodes)} takes have these tags already."]
+        lines = [] if changes else [f"The {len(episodes)} episodes have these tags already."]
         emit(False, {}, "\n".join(lines if shown or not changes else [*lines, NOT_SHOWN]))
     if write and not told:
         raise UnusableInputError(UNCHANGED)

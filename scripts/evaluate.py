@@ -90,7 +90,7 @@ class EvaluateConfig(RolloutsOptions):
     table_height, human, placement (beyond where any demonstration began), grid_cell (a map of
     positions); or all; or settings of your own, such as '[{distractors: 3, lighting: dim}]'."""
     rollouts: Path | None = None
-    """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
+    """A dataset or journal of gaploop rollout whose episodes are counted; with --policy.path only
     those of that policy."""
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
@@ -223,7 +223,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
     if getattr(config, "rollouts", None) is not None:
         if config.factors or config.env.conditions or config.env.gaps:
             raise UnusableInputError(
-                "--rollouts counts takes by what they were recorded with: leave --factors, "
+                "--rollouts counts episodes by what they were recorded with: leave --factors, "
                 "--env.gaps and --env.conditions out."
             )
         if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
@@ -232,7 +232,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                 "another --output_dir."
             )
         only = policy_id(config.policy.path) if config.policy.path else ""
-        with options.progress("Reading takes") as advance:
+        with options.progress("Reading episodes") as advance:
             result, left_out = recorded(config.rollouts, only, advance)
         if left_out:
             notes = f"Left out: {', '.join(f'{n} {why}' for why, n in left_out.items())}."

@@ -1,4 +1,4 @@
-"""Adapt any LeRobot policy to real takes; or train, reinforce and mix, by --method."""
+"""Adapt any LeRobot policy to real episodes; or train, reinforce and mix, by --method."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def run(config: FinetuneConfig) -> int:
     where = options.cell_words(*cell) if cell else ""
     is_adapted = not config.policy.type and config.method != REINFORCE
     mixed = config.sim or config.sim_takes or config.mixture or not is_adapted
-    warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
+    warning = "" if mixed else " No simulated episodes were mixed in: check what it forgot."
     is_best = ended.held_out and is_adapted
-    best = f" Best on held-out takes: step {ended.best_step}, kept." if is_best else ""
+    best = f" Best on held-out episodes: step {ended.best_step}, kept." if is_best else ""
     early = " It had stopped getting better." if ended.stopped_early else ""
     lines = list[str]()
     if result.rounds:
@@ -170,7 +170,11 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         require_measurable(base)
     if not config.resume:
         require_free(folder)
-    first = f"Recording {config.sim_takes} simulated takes" if config.sim_takes else "Reading takes"
+    first = (
+        f"Recording {config.sim_takes} simulated episodes"
+        if config.sim_takes
+        else "Reading episodes"
+    )
     with options.progress(f"{first}, then training", total=spec.steps) as advance:
         done = adapt(config, lambda *_: advance(1, "Training"))
     share = config.mix.real if config.sim or config.sim_takes else 1.0
@@ -185,7 +189,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 
 
 def _trained_from_scratch(config: FinetuneConfig) -> TrainedPolicy:
-    """Record scripted takes, if none are named, and train a base on them."""
+    """Record scripted episodes, if none are named, and train a base on them."""
     from gaploop.finetune.pretrain import pretrain
 
     if config.policy.path:
@@ -224,8 +228,8 @@ def _show_mixture(config: FinetuneConfig) -> int:
 
     if config.sim_takes:
         raise UnusableInputError(
-            "--dry_run shows takes that exist, and --sim_takes are recorded in a training. Leave "
-            "one of the two out."
+            "--dry_run shows episodes that exist, and --sim_takes are recorded in a training. "
+            "Leave one of the two out."
         )
     steps, batch_size = config.steps or 10_000, config.batch_size or 64
     if config.policy.path:
@@ -261,7 +265,7 @@ def _show_mixture(config: FinetuneConfig) -> int:
     if config.json:
         return 0
     shown = Table("source", "domain", title="What a run draws", title_justify="left")
-    for column in ("takes", "frames", "samples", "share", "times each frame"):
+    for column in ("episodes", "frames", "samples", "share", "times each frame"):
         shown.add_column(column, justify="right")
     for s in answer["sources"]:
         counts = [f"{s[name]:,}" for name in ("takes", "frames", "samples")]
@@ -270,7 +274,7 @@ def _show_mixture(config: FinetuneConfig) -> int:
     console = options.console()
     console.print(shown)
     if any("sim_target" in s["domains"] for s in answer["sources"]):
-        console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
+        console.print("sim_target: episodes of a simulated target cell; all of it is sim-to-sim.")
     for stage in stages:
         total = max(1, sum(stage["samples"].values()))
         parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)

@@ -1,4 +1,4 @@
-"""`gaploop identify`: what differs at a station from the simulated cell, by its takes."""
+"""`gaploop identify`: what differs at a station from the simulated cell, by its episodes."""
 
 from __future__ import annotations
 
@@ -56,17 +56,18 @@ class IdentifyConfig:
 
     Drives (delay, gain, friction, backlash and more) are fitted to goals and readings of any takes:
     telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
-    on the goals alone; parameters are added one by one, as long as the takes support it. Camera,
-    light and object are measured in pictures in which the arm stands still. What the takes
+    on the goals alone; parameters are added one by one, as long as the episodes support it. Camera,
+    light and object are measured in pictures in which the arm stands still. What the episodes
     can't show is listed as not excited.
 
-    --measure records the most useful takes first, in three minutes and without a policy: the arm
+    --measure records the most useful episodes first, in three minutes and without a policy: the arm
     rests, shows itself in some poses, moves each joint slowly back and forth, then faster and
     faster, then in steps to either side, and closes the gripper on nothing. Then you put the
     object into the jaws and into two cells of the placement grid (Enter continues, s skips it).
     Begin with the arm in the middle of its workspace, the gripper above what lies on the table.
     Space is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume
-    does the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
+    does the rest. In the embedded cell all of it runs by itself. Nothing learns from these
+    episodes.
 
     Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
     run.json.
@@ -77,14 +78,14 @@ class IdentifyConfig:
     output_dir: Path | None = None
     """Where to write; <first folder>_twin by default."""
     arm: str = ""
-    """The simulated arm, so101 or vx300s; the one with the takes' joints unless given."""
+    """The simulated arm, so101 or vx300s; the one with the episodes' joints unless given."""
     units: str = ""
     """Units of joints, for datasets without: degrees (the gripper from 0 to 100) or radians; unless
     given, taken from robot and values where these are clear."""
     pictures: bool = True
     """Measure camera, light and object from pictures, too; without, only the drives."""
     measure: bool = False
-    """Record the takes first, into the folder that is named: a take for each part."""
+    """Record the episodes first, into the folder that is named: an episode for each part."""
     robot: Any = None
     """With --measure: the arm, with its cameras."""
     dry_run: bool = False
@@ -93,8 +94,8 @@ class IdentifyConfig:
     """With --measure: do what was left out before."""
     station: Path | None = None
     """station.yaml with the station's name, limits and placement grid, the camera of the scene and
-    the colours of object and target there; the takes' name, the first camera, red and blue unless
-    given."""
+    the colours of object and target there; the episodes' name, the first camera, red and blue
+    unless given."""
     json: bool = False
     """Print one JSON object."""
 
@@ -129,7 +130,7 @@ def run(config: IdentifyConfig) -> int:
         found["measured"] = measured
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
     lines = [
-        f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
+        f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
     ]
     known = "nothing that was measured differs" if fit["unlike"] else "nothing differs"
     lines += [f"  by itself: {sentence}" for sentence in fit["shows"]]
@@ -139,7 +140,8 @@ def run(config: IdentifyConfig) -> int:
     if not fit["explained"]:
         lines.append(f"  {UNEXPLAINED}")
     lines += [
-        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't show",
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these episodes can't "
+        "show",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         f"Use it: gaploop evaluate --policy.path=base --env.twin={path}",
         f"Page: {folder / 'identify.html'}",
@@ -178,11 +180,11 @@ def _list_parts(config: IdentifyConfig) -> int:
 
 
 def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
-    """Record the takes; return the exit code, 0 where all is there, and what `--json` says."""
+    """Record the episodes; return the exit code, 0 where all is there, and what `--json` says."""
     from gaploop.collect.probe import parts_of, probe_robot
 
     station = session_station(config.robot, config.station)
-    ask = "Where do the takes go? Name a folder: gaploop identify DIR --measure"
+    ask = "Where do the episodes go? Name a folder: gaploop identify DIR --measure"
     journal = options.required(config.roots, ask)[0]
     is_cell = config.robot.type == EMBEDDED
     parts = len(parts_of(SIX_JOINTS, station.grid))
@@ -257,7 +259,7 @@ def identify(config: IdentifyConfig) -> Twin:
     """Measure a station and write station_twin.yaml, the page and run.json to the output folder.
 
     Raises:
-        UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
+        UnusableInputError: episodes that can't be read, have no goals, or are of an unknown arm.
     """
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
@@ -321,7 +323,8 @@ def _shows(takes: Sequence[Take]) -> list[str]:
 
 
 def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
-    """Return how much later the first camera's pictures come than the takes say, as they show it.
+    """Return how much later the first camera's pictures come than the episodes say, as they show
+    it.
 
     What is seen is told to half a row at best: the interval is that much wider.
     """
@@ -350,7 +353,9 @@ def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
     known_s, half_s = float(np.mean(told_s)), 0.5 / fps
     low, high = age.low - known_s - half_s, age.high - known_s + half_s
     delay_s = max(age.value - known_s, 0.0) if low > 0.0 else 0.0
-    return TwinParameter(name, "s", 0.0, delay_s, (low, high), True, f"pictures: {len(runs)} takes")
+    return TwinParameter(
+        name, "s", 0.0, delay_s, (low, high), True, f"pictures: {len(runs)} episodes"
+    )
 
 
 def _late(takes: Sequence[Take], arm: CellArm) -> str:
@@ -373,6 +378,6 @@ def _late(takes: Sequence[Take], arm: CellArm) -> str:
 
 
 def _folder(config: IdentifyConfig) -> Path:
-    ask = "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+    ask = "Which episodes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
     first = options.required(config.roots, ask)[0].resolve()
     return config.output_dir or first.parent / f"{first.name}_twin"

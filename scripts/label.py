@@ -34,7 +34,7 @@ NOT_SHOWN: Final = (
     "after the next label or publication."
 )
 MOST_ROWS: Final = 500
-"""More takes than this are counted, not listed: nobody reads them, and drawing them is slow."""
+"""More episodes than this are counted, not listed: nobody reads them, and drawing them is slow."""
 _MOST_VALUES: Final = 8
 _MOST_STATEMENTS: Final = 4
 _MOST_NUMBERS: Final = 10
@@ -54,19 +54,19 @@ gaploop label recordings/pick --episodes=3 --history
 
 @dataclass
 class LabelConfig:
-    """Label the takes of a dataset or journal, and show their labels.
+    """Label the episodes of a dataset or journal, and show their labels.
 
     Without anything to set it shows the labels that count. Labels are events that are only ever
     added: an engineer's label outranks an operator's, an operator's an automatic one, and within
     a source the newest counts. They survive deleting, splitting and merging with gaploop edit.
-    Which takes: --episodes, --where, or both. Exit code 1: there are none.
+    Which episodes: --episodes, --where, or both. Exit code 1: there are none.
     """
 
     root: Path | None = None
     """Folder of the dataset or journal."""
     episodes: str = ""
-    """These, such as 3, '[0, 3]' or '0:30'; in a journal the takes at these places, oldest first
-    from 0. Or takes by their uids, or the beginnings of them."""
+    """These, such as 3, '[0, 3]' or '0:30'; in a journal the episodes at these places, oldest first
+    from 0. Or episodes by their uids, or the beginnings of them."""
     where: str = ""
     """Those of which this is true, such as 'failure_mode=slip,drift lighting=dim'."""
     outcome: str | None = None
@@ -136,7 +136,7 @@ def _template(config: LabelConfig) -> LabelEvent:
 def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
     if not (config.episodes or config.where):
         raise UnusableInputError(
-            "Which takes? Name them with --episodes or --where; all of them: --episodes=0:"
+            "Which episodes? Name them with --episodes or --where; all of them: --episodes=0:"
         )
     said = _template(config)
     values = {n: v for n in SET if (v := getattr(config, n)) is not None}
@@ -155,7 +155,7 @@ def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeR
 
 
 def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    """Take back the author's last act about these takes."""
+    """Take back the author's last act about these episodes."""
     said = _template(config)
     uids = {take.info.uid for take in takes}
     act = labels.last_act([e for e in store.events if e.uid in uids], said.author)
@@ -191,7 +191,7 @@ def _write(
     episodes, unchanged = [known[uid].index for uid in uids], stated - len(new)
     lines = []
     if not new:
-        why = "These labels are set already." if unchanged else "No take is chosen."
+        why = "These labels are set already." if unchanged else "No episode is chosen."
         lines.append(f"Nothing to write. {why}")
     else:
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
@@ -237,7 +237,7 @@ def _shown(value: Any) -> str:
 
 
 def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    """Show the labels that stand, as a table with counts below; 1 where no take is chosen."""
+    """Show the labels that stand, as a table with counts below; 1 where no episode is chosen."""
     said = labels.standing(store.events)
     origin = ("author", "source", "at", "confidence", "note")
     rows, table = [], Table(title=escape(f"{store.root}"), title_justify="left")
@@ -278,7 +278,7 @@ def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
 
 
 def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    """Show for each take who said what when (UTC), which counts and why; and the agreement."""
+    """Show for each episode who said what when (UTC), which counts and why; and the agreement."""
     from gaploop.datasets.labels.agreement import agreement
 
     agreed = agreement(store.events, [take.info.uid for take in takes])
@@ -321,13 +321,13 @@ def _print_agreement(found: Sequence[Agreement]) -> None:
     for a in shown:
         people = f"{a.field:<12}  {', '.join(a.authors):<{width}}"
         if not a.takes:
-            console.print(f"{people}  no take is labelled by all of them", soft_wrap=True)
+            console.print(f"{people}  no episode is labelled by all of them", soft_wrap=True)
             continue
         low, high = a.raw_interval
         below, above = a.kappa_interval
         kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
         if math.isnan(a.kappa):
             kappa = "no kappa: all gave the same label throughout"
-        raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
+        raw = f"{a.takes:>4} episodes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
         console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
     console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")

@@ -91,9 +91,9 @@ class DatasetOptions(PublishedDataset):
     new_task: bool = False
     """single_task is another one than the dataset holds so far."""
     num_episodes: int = 20
-    """How many takes to record."""
+    """How many episodes to record."""
     episode_time_s: float | None = 60.0
-    """Longest time of one take [s]."""
+    """Longest time of one episode [s]."""
     fps: float | None = None
     """Frames a second; the dataset's, else the robot's own rate unless given [Hz]."""
 
@@ -172,7 +172,8 @@ class DrivingPolicy(PolicyOptions):
 
 
 def journal_beside(root: Path, journal: Path | None) -> Path:
-    """Return the folder of a dataset's takes: the one that is given, or else the one beside it."""
+    """Return the folder of a dataset's episodes: the one that is given, or else the one beside
+    it."""
     root = root.absolute()
     return (journal or root.with_name(f"{root.name}_journal")).absolute()
 

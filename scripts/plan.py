@@ -37,11 +37,12 @@ POSITIONAL = "diagnosis"
 
 @dataclass
 class PlanConfig:
-    """Turn a diagnosis into plan.yaml: how many takes of what, or what to do instead of collecting.
+    """Turn a diagnosis into plan.yaml: how many episodes of what, or what to do instead of
+    collecting.
 
     With the station's twin each remedy that a command carries out is priced beside collecting, and
     what brings most success for an operator's hour is chosen; its commands are in the plan and run
-    as printed. Takes go where the next one is expected to bring most success for its price, and
+    as printed. Episodes go where the next one is expected to bring most success for its price, and
     stop where more aren't worth it. Where none of this helps, the plan names what to change,
     with a cheap test.
     """
@@ -50,8 +51,8 @@ class PlanConfig:
     """A diagnosis.json of `gaploop diagnose`, or its folder."""
     budget: Budget = field(default_factory=Budget)
     takes: list[Path] = field(default_factory=list)
-    """Journals or datasets: the diagnosed one shows under which conditions takes failed, any of
-    them how long takes and resets are and how many attempts a good take needs."""
+    """Journals or datasets: the diagnosed one shows under which conditions episodes failed, any of
+    them how long episodes and resets are and how many attempts a good episode needs."""
     station: Path | None = None
     """station.yaml with costs and currency, grid and what can be set up."""
     policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
@@ -63,7 +64,7 @@ class PlanConfig:
     task: str = "pick_place"
     """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
     record_with: str = ""
-    """How takes are recorded at the station, such as '--robot.type=so101_follower
+    """How episodes are recorded at the station, such as '--robot.type=so101_follower
     --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
     json: bool = False
     """Print the plan as one JSON object on stdout."""
@@ -102,11 +103,11 @@ def plan(config: PlanConfig) -> Plan:
     sections = [plan_section(made)]
     if made.items:
         caption = (
-            "Expected success against takes of one dimension, everything else left as it is; "
+            "Expected success against episodes of one dimension, everything else left as it is; "
             "95 % bands."
         )
         shown = save_figure(prospect_figure(planned), folder / "plan.png", caption)
-        title = "What more takes are expected to bring"
+        title = "What more episodes are expected to bring"
         sections.insert(0, section(title, "", [shown]))
     footer = (
         f"Points are of {made.gain_of}; brackets are 95 % intervals. Plan {made.id} from diagnosis "
@@ -159,7 +160,7 @@ def _ask(config: PlanConfig, station: Station) -> PlanRequest:
     from gaploop.failure_analysis.planning.remedies import PlanContext
 
     takes = list[SeenTake]()
-    with options.progress("Reading takes") as advance:
+    with options.progress("Reading episodes") as advance:
         for take in (take for folder in config.takes for take in load_takes(folder)):
             takes.append(SeenTake(take.info, take.outcome, take.duration_s))
             advance()
@@ -189,7 +190,7 @@ def _text(plan: Plan, folder: Path) -> str:
     from gaploop.failure_analysis.planning.document import headline, summary_cells
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("dimension", "share", "do", "takes", "gain (points)", "time"):
+    for name in ("dimension", "share", "do", "episodes", "gain (points)", "time"):
         table.add_column(name, justify="left" if name in ("dimension", "do") else "right")
     for item in plan.items:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class PublishConfig:
-    """Publish a journal's takes to a LeRobot v3 dataset, without re-encoding their videos.
+    """Publish a journal's episodes to a LeRobot v3 dataset, without re-encoding their videos.
 
-    Takes that the dataset has already are left alone, labels given since then are brought over.
-    Discarded, interrupted and unsealed takes stay in the journal, and so do takes with people
+    Episodes that the dataset has already are left alone, labels given since then are brought over.
+    Discarded, interrupted and unsealed episodes stay in the journal, and so do takes with people
     whose consent to publishing isn't valid today. Safe to kill at any instant. Exit code 1 where
-    a sealed take couldn't be published.
+    a sealed episode couldn't be published.
     """
 
     journal: Path | None = None
-    """Folder of recorded takes."""
+    """Folder of recorded episodes."""
     dataset: PublishedDataset = field(default_factory=PublishedDataset)
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
@@ -42,18 +42,18 @@ gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_plac
 
 
 def run(config: PublishConfig) -> int:
-    """Publish what is new; 1 if a sealed take was refused."""
+    """Publish what is new; 1 if a sealed episode was refused."""
     report = publish(config)
     root = config.dataset.folder()
     pushed = push_after(config.dataset, root)
-    lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
+    lines = [f"{len(report.published)} episodes published to {root}, {report.present} were there."]
     lines += [
         f"{count} {outcome.replace('_', ' ')} left in the journal."
         for outcome, count in report.skipped.items()
     ]
     for reason, count in Counter(report.withheld.values()).items():
-        lines.append(f"{counted(count, 'take')} not published: {reason}.")
-    lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
+        lines.append(f"{counted(count, 'episode')} not published: {reason}.")
+    lines += [f"Episode {uid} not published: {why}." for uid, why in report.refused.items()]
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
     emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))
@@ -62,7 +62,7 @@ def run(config: PublishConfig) -> int:
 
 @command
 def publish(config: PublishConfig) -> PublishReport:
-    """Publish a journal's takes to a LeRobot v3 dataset; `gaploop push` pushes it.
+    """Publish a journal's episodes to a LeRobot v3 dataset; `gaploop push` pushes it.
 
     Raises:
         UnusableInputError: the journal or the dataset can't be used.

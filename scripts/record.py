@@ -1,4 +1,4 @@
-"""`gaploop record`: takes into a journal, published to a LeRobot dataset."""
+"""`gaploop record`: episodes into a journal, published to a LeRobot dataset."""
 
 from __future__ import annotations
 
@@ -53,29 +53,29 @@ DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
 
 @dataclass
 class RecordDataset(options.DatasetOptions):
-    """Where takes are published."""
+    """Where episodes are published."""
 
     num_episodes: int = 20
     """Takes to record in this session; failed demonstrations are kept and don't count."""
     episode_time_s: float | None = None
-    """Longest time of one take [s]; 60 unless given, 10 for the embedded cell's expert."""
+    """Longest time of one episode [s]; 60 unless given, 10 for the embedded cell's expert."""
     reset_time_s: float | None = None
-    """Time for putting things back between two takes [s]; a key ends it early. 60 unless given, 5
-    in the embedded cell with its expert; nobody waits where it records by itself."""
+    """Time for putting things back between two episodes [s]; a key ends it early. 60 unless given,
+    5 in the embedded cell with its expert; nobody waits where it records by itself."""
 
 
 @dataclass
 class RecordConfig(SessionOptions):
-    """Record takes into a journal and publish them to a LeRobot dataset.
+    """Record episodes into a journal and publish them to a LeRobot dataset.
 
-    Each take is sealed before the next begins, so that a crash, a kill or Ctrl-C loses the open
-    take at most. `--dataset.num_episodes` asks for that many new takes, as in lerobot-record;
-    with `--resume` the takes that the journal holds already count. `--plan` records what a plan
+    Each episode is sealed before the next begins, so that a crash, a kill or Ctrl-C loses the open
+    episode at most. `--dataset.num_episodes` asks for that many new episodes, as in lerobot-record;
+    with `--resume` the episodes that the journal holds already count. `--plan` records what a plan
     asks for instead, in blocks so that no condition is recorded all at once, and always counts
-    what it has already; `--status` shows how far it has come. Takes with people in them need
-    their consent: see gaploop consent --help. Takes of a policy: gaploop rollout.
+    what it has already; `--status` shows how far it has come. Episodes with people in them need
+    their consent: see gaploop consent --help. Episodes of a policy: gaploop rollout.
 
-    With an arm, or where a person drives, the operator says in a window or terminal when a take
+    With an arm, or where a person drives, the operator says in a window or terminal when an episode
     begins and how it went. The embedded cell with its expert records by itself.
     """
 
@@ -85,7 +85,7 @@ class RecordConfig(SessionOptions):
     status: bool = False
     """Show how far the plan has come and what comes next, and record nothing."""
     resume: bool = False
-    """Count the takes that the journal holds already."""
+    """Count the episodes that the journal holds already."""
 
 
 @dataclass
@@ -105,12 +105,12 @@ def config_class_for(arguments: Sequence[str]) -> type | None:
 
 @dataclass(frozen=True)
 class RecordResult:
-    """What came of a session, as `end`, and where its takes are.
+    """What came of a session, as `end`, and where its episodes are.
 
     Attributes:
         reports: every publication.
         plan: id of the plan that was followed, or "".
-        evidence: what the takes are evidence of, such as sim-to-sim.
+        evidence: what the episodes are evidence of, such as sim-to-sim.
         campaign: how far the plan has come.
         push: what became of `--dataset.push_to_hub`.
     """
@@ -126,13 +126,13 @@ class RecordResult:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """Outcome to the takes that have it."""
+        """Outcome to the episodes that have it."""
         counts = {o.value: sum(take.outcome is o for take in self.end.takes) for o in Outcome}
         return {name: count for name, count in counts.items() if count}
 
     @property
     def published(self) -> int:
-        """How many takes were published."""
+        """How many episodes were published."""
         return sum(len(report.published) for report in self.reports)
 
     @property
@@ -182,7 +182,7 @@ def run(config: Any) -> int:
     result = record(config)
     end = result.end
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
-    text = f"{len(end.takes)} takes ({words}) in {result.journal}; "
+    text = f"{len(end.takes)} episodes ({words}) in {result.journal}; "
     text += f"{result.published} published to {result.root}."
     if end.interrupted:
         text += " Stopped; go on with the same command and --resume."
@@ -207,7 +207,7 @@ def _request(
 
 @command
 def record(config: Any) -> RecordResult:
-    """Record takes into a journal and publish them to a LeRobot dataset.
+    """Record episodes into a journal and publish them to a LeRobot dataset.
 
     Raises:
         UnusableInputError: options don't go together, or a consent is missing.
@@ -282,7 +282,7 @@ def record(config: Any) -> RecordResult:
     if end.trip:
         log.error("%s", end.trip)
     if end.recovered:
-        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
+        log.info("%d unsealed episodes in %s are marked interrupted.", end.recovered, journal)
     for why, count in Counter(result.withheld.values()).items():
         log.info("%d not published: %s.", count, why)
     if campaign is not None:
@@ -313,19 +313,21 @@ def campaign_text(campaign: Campaign) -> str:
         bands = people.progress()
         rows += [(p.kind.replace("_", " "), p.band, p.have, p.wanted) for p in bands]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
-        table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
+    for name, ratio in (("purpose", 2), ("set-up", 5), ("episodes", 1), ("", 2)):
+        table.add_column(name, ratio=ratio, justify="right" if name == "episodes" else "left")
     for name, what, have, wanted in rows:
         done = min(_BAR, _BAR * have // max(1, wanted))
         table.add_row(name, what, f"{have}/{wanted}", "█" * done + "░" * (_BAR - done))
-    text = f"{now.have} of {now.wanted} takes."
+    text = f"{now.have} of {now.wanted} episodes."
     if not now.left:
         text += " The plan is filled."
     else:
         first, minutes = now.left[0], round(now.left_s / 60)
         left = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
         left = left if now.left_s >= 90 else f"{now.left_s:.0f} s"
-        basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
+        basis = f"from {now.measured} episodes" if now.measured else "assumed, before any episode"
         text += f" About {left} left ({basis})."
-        text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
+        text += (
+            f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'episode')}."
+        )
     return "\n".join([*options.as_lines(table), text])

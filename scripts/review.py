@@ -40,13 +40,14 @@ class ReviewFolder:
 
 @dataclass
 class ReviewConfig:
-    """Look at takes and label them in a browser, by keyboard: ? on the page shows the keys.
+    """Look at episodes and label them in a browser, by keyboard: ? on the page shows the keys.
 
     Each take's video is shown with its signals and what the diagnosis suggests; Enter accepts it.
     Labels are saved as label events of --author, as gaploop label writes them. Two people may
-    review the same folder, one after the other or at once: each sees the other's labels of a take
-    once they have labelled it themselves. Another tab shows the project, the folder around the
-    takes: stations, sessions, campaigns, takes to review, diagnoses, plans, runs and gates, each
+    review the same folder, one after the other or at once: each sees the other's labels of an
+    episode once they have labelled it themselves. Another tab shows the project, the folder around
+    the
+    episodes: stations, sessions, campaigns, takes to review, diagnoses, plans, runs and gates, each
     with the command that comes next. Name a project's folder to see that tab alone. The page is
     served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
     ends it.
@@ -56,17 +57,18 @@ class ReviewConfig:
     author: str = ""
     """Who labels; your login name unless given."""
     diagnosis: Path | None = None
-    """A diagnosis.json of gaploop diagnose; takes that aren't in it are diagnosed meanwhile."""
+    """A diagnosis.json of gaploop diagnose; episodes that aren't in it are diagnosed meanwhile."""
     suggestions: bool = True
     """Show what the diagnosis suggests; with false, nobody is influenced by it."""
     station: Path | None = None
     """station.yaml that names the camera of the scene and the colours in it."""
     units: str = ""
-    """Units of joints, for takes without; as of gaploop diagnose."""
+    """Units of joints, for episodes without; as of gaploop diagnose."""
     port: int = 8321
     """The first port to try; 0 for any that is free."""
     json: bool = False
-    """Print one JSON object: of takes at the end, of a project what its page shows, without it."""
+    """Print one JSON object: of episodes at the end, of a project what its page shows, without
+    it."""
 
 
 def run(config: ReviewConfig) -> int:
@@ -81,10 +83,10 @@ def run(config: ReviewConfig) -> int:
     if not (is_dataset(root) or is_journal(root)) and root.is_dir():
         return _show_project(config)
     author = named_author(config.author)
-    with options.progress("Reading takes"):
+    with options.progress("Reading episodes"):
         store = open_labelled(root)
     if not store.episodes:
-        raise UnusableInputError(f"{store.root} holds no takes. Record some first.")
+        raise UnusableInputError(f"{store.root} holds no episodes. Record some first.")
     # What could not be labelled in the end is refused at once.
     if store.file.exists() and not os.access(store.file, os.W_OK):
         raise UnusableInputError(f"{store.file} can't be written. Change its permissions.")
@@ -100,7 +102,7 @@ def run(config: ReviewConfig) -> int:
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
     def say(address: str) -> None:
-        text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
+        text = f"{len(store.episodes)} episodes. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
     session = LabelSession(store, author, found, use_suggestions=config.suggestions)
@@ -139,7 +141,7 @@ def _show_project(config: ReviewConfig) -> int:
         found = read_project(config.dataset.root)
     if not (any(found.entries.values()) or found.damaged):
         raise UnusableInputError(
-            f"{config.dataset.root} holds no takes, nor anything else of a project. Name a "
+            f"{config.dataset.root} holds no episodes, nor anything else of a project. Name a "
             "dataset, a journal or a project's folder."
         )
     if config.json:

@@ -57,7 +57,7 @@ DEVICES: Final = {"robot": EMBEDDED, "teleop": EXPERT}
 
 @dataclass
 class RolloutDataset(options.DatasetOptions):
-    """Where takes are published."""
+    """Where episodes are published."""
 
     num_episodes: int = 10
     """Attempts to record; failed ones count too."""

@@ -31,7 +31,7 @@ def recoloured_take(take: Take, scene: StationScene) -> Take:
     """
     if not take.cameras:
         return take
-    camera = scene.camera_among(sorted(take.cameras), f"take {take.info.uid}")
+    camera = scene.camera_among(sorted(take.cameras), f"episode {take.info.uid}")
     pictures = take.cameras[camera]
 
     def coloured() -> Iterator[Image]:

@@ -224,7 +224,7 @@ def take(seal):
             picture = np.full((48, 64, 3), 5 * k, dtype=np.uint8)
             writer.frame(FrameRow(k / 50, one, one, one, pictures={"top": picture}))
         with held_take(writer.folder) as is_ours:
-            assert not is_ours, "somebody else could take the take while it is written"
+            assert not is_ours, "somebody else could take the episode while it is written"
         if seal:
             said["sealed"] = str(writer.seal(Outcome.SUCCESS))
 

@@ -165,7 +165,8 @@ class OperatorConsole:
         self._book, self._task, self._bell = book or SessionLabels(), task, bell
         self._now_s, self._hand_held = now_s, hand_held
         self.attended = attended
-        """Whether there is somebody to ask; else takes stay unlabelled, nothing is waited for."""
+        """Whether there is somebody to ask; else episodes stay unlabelled, nothing is waited
+        for."""
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, stage, since_s=now_s())
         self._numbers: dict[str, int] = {}
@@ -376,7 +377,9 @@ class OperatorConsole:
             self.safety.clear()
         self._tripped = tripped
         why = (
-            "No take starts before this is cleared." if tripped and self.attended else self._blocker
+            "No episode starts before this is cleared."
+            if tripped and self.attended
+            else self._blocker
         )
         if why != self._state.blocked:
             self._set(machine.block(self._state, why))
@@ -409,7 +412,7 @@ def listen_to(leader: Any, console: OperatorConsole) -> None:
 # -- takes, as the operator wants them -----------------------------------------------------------
 
 PATIENCE: Final = 10_000
-"""Attempts per take that are asked for: a person decides when to give up."""
+"""Attempts per episode that are asked for: a person decides when to give up."""
 
 
 class ConsoleOperator(Operator):
@@ -505,7 +508,7 @@ class ConsoleOperator(Operator):
         return judged
 
     def _cut_off(self, why: str) -> None:
-        self._console.note(f"The take is interrupted: {why}")
+        self._console.note(f"The episode is interrupted: {why}")
         self._console.await_verdict("", Outcome.INTERRUPTED)
 
 

@@ -34,9 +34,9 @@ class Command(StrEnum):
     """What an operator can ask for."""
 
     NEXT = "next"
-    """Start the take, end it early, end the reset, pass over a question."""
+    """Start the episode, end it early, end the reset, pass over a question."""
     RERECORD = "rerecord"
-    """Discard the take and record it again."""
+    """Discard the episode and record it again."""
     STOP = "stop"
     """End the session."""
     SUCCESS = "success"

@@ -141,17 +141,17 @@ class SessionStage(StrEnum):
     """The station is being changed for the next conditions; the operator says when."""
     READY = "ready"
     STARTING = "starting"
-    """A take was asked for and hasn't begun yet."""
+    """An episode was asked for and hasn't begun yet."""
     RECORDING = "recording"
     ENDING = "ending"
-    """The take was told to end."""
+    """The episode was told to end."""
     VERDICT = "verdict"
     RESET = "reset"
     ENDED = "ended"
 
 
 BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET)
-"""Stages in which nothing is recorded or asked, and the newest take can be labelled anew."""
+"""Stages in which nothing is recorded or asked, and the newest episode can be labelled anew."""
 RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
 
 
@@ -159,9 +159,9 @@ class ActionKind(StrEnum):
     """What is to be done outside."""
 
     START = "start"
-    """Let the next take begin."""
+    """Let the next episode begin."""
     END = "end"
-    """End the take that is being recorded."""
+    """End the episode that is being recorded."""
     LABEL = "label"
     """Write down what was said."""
     LEAVE = "leave"
@@ -231,7 +231,7 @@ class SessionState:
 
 
 SETTLE_S: Final = 0.4
-"""A press this soon after a take began or ended was meant for the state before [s]."""
+"""A press this soon after an episode began or ended was meant for the state before [s]."""
 
 _VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
 """Command to the place of its answer to `Question.OUTCOME`."""

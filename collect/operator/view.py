@@ -301,7 +301,7 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     if loop.trip:
         return "TRIPPED", Tone.ALARM, loop.trip
     if state.prompt is not None:
-        about = [f"Take {take.number}." for take in seen.takes if take.uid == state.prompt.uid]
+        about = [f"Episode {take.number}." for take in seen.takes if take.uid == state.prompt.uid]
         return _QUESTIONS[state.prompt.question], Tone.ASK, "".join(about)
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
@@ -315,22 +315,22 @@ def _below(seen: ScreenContent) -> str:
     state, key = seen.state, seen.keys.name(Command.NEXT)
     number = max((take.number for take in seen.takes), default=0) + 1
     task = f": {seen.task}" if seen.task else "."
-    taking = f"Take {number}{task}"
+    taking = f"Episode {number}{task}"
     if seen.driven is not None:
         taking = f"Recording take {number}{task}"
         if seen.driven.driver is Driver.ALIGNING:
             taking = "Hold the leader: it moves to the arm's pose, then goes limp and you drive."
     return {
         SessionStage.DRIVING: seen.task,
-        SessionStage.READY: f"{key} starts the take.",
-        SessionStage.STARTING: "The take is about to begin.",
+        SessionStage.READY: f"{key} starts the episode.",
+        SessionStage.STARTING: "The episode is about to begin.",
         SessionStage.RECORDING: taking,
-        SessionStage.ENDING: "The take is being closed.",
+        SessionStage.ENDING: "The episode is being closed.",
         SessionStage.RESET: f"Put everything back; {key} when that is done."
         if not state.timing.auto_start
-        else f"Put everything back; the next take begins by itself, or with {key}.",
+        else f"Put everything back; the next episode begins by itself, or with {key}.",
         SessionStage.SET_UP: f"{seen.setup}. {key} when it is set up.",
-        SessionStage.ENDED: "Torque is off; takes are sealed, then published.",
+        SessionStage.ENDED: "Torque is off; episodes are sealed, then published.",
     }.get(state.stage, "")
 
 
@@ -400,22 +400,22 @@ def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
         yield Command.RERECORD, "discard, record again"
         return
     if state.stage is SessionStage.RECORDING:
-        yield Command.NEXT, "end the take"
+        yield Command.NEXT, "end the episode"
         yield Command.SUCCESS, "end it: success"
         yield Command.FAILURE, "end it: failure"
         yield Command.RERECORD, "discard, record again"
-        yield Command.STOP, "last take, then end"
+        yield Command.STOP, "last episode, then end"
         return
     if state.stage is SessionStage.DRIVING:
         yield Command.STOP, "lower the arm and leave; again: let go of it"
     if state.stage not in BETWEEN:
         return
     go = {
-        SessionStage.RESET: "start the next take",
+        SessionStage.RESET: "start the next episode",
         SessionStage.SET_UP: "it is set up",
     }
-    yield Command.NEXT, go.get(state.stage, "start the take")
+    yield Command.NEXT, go.get(state.stage, "start the episode")
     if state.newest:
-        yield Command.SUCCESS, "label the last take anew: success"
+        yield Command.SUCCESS, "label the last episode anew: success"
         yield Command.FAILURE, "… failure"
     yield Command.STOP, "end the session"

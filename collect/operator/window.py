@@ -243,7 +243,7 @@ class OperatorWindow:
             y += 40 * scale
         if not shown.rows:
             return
-        self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
+        self._text("LAST Episodes", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
             self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)

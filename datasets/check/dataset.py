@@ -68,7 +68,7 @@ def check(
         fix = "" if layout.data_files(root) else "Restore data/ and meta/ from a copy."
         findings.error("missing_info", layout.INFO, text, fix)
     else:
-        what = "is empty" if not any(root.iterdir()) else "holds neither a dataset nor takes"
+        what = "is empty" if not any(root.iterdir()) else "holds neither a dataset nor episodes"
         raise UnusableInputError(
             f"{root} {what}. Name a LeRobot dataset (meta/info.json) or a journal."
         )
@@ -132,7 +132,7 @@ def check_dataset(
             stats.check_stats(info, scan, findings)
 
 
-_RESTORE: Final = "Restore the take's folder from a copy, or discard the take."
+_RESTORE: Final = "Restore the take's folder from a copy, or discard the episode."
 
 
 def check_journal(journal: Path, findings: Findings) -> None:
@@ -178,7 +178,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
                 findings.error("row_count", folder.name, text, _RESTORE)
         if not np.isfinite(take.frames.state).all():
             text = "NaN or infinite joint state."
-            findings.error("not_finite", folder.name, text, "Discard the take.")
+            findings.error("not_finite", folder.name, text, "Discard the episode.")
         for camera in header.cameras:
             video = journal_format.camera_path(folder, camera)
             where = f"{folder.name}/{video.name}"
@@ -186,11 +186,13 @@ def check_journal(journal: Path, findings: Findings) -> None:
                 pictures = count_frames(video) if video.exists() else end.frames  # told above
                 if pictures != end.frames:
                     text = f"{pictures} pictures for {end.frames} frames."
-                    findings.error("video_frames", where, text, "Discard the take.")
+                    findings.error("video_frames", where, text, "Discard the episode.")
             except UnusableInputError as error:
                 findings.error("unreadable", where, str(error), _RESTORE)
             if end.dropped.get(camera):
                 text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; "
                 text += "those rows have the previous picture."
-                fix = "Use the take if that is good enough. Fewer or smaller pictures prevent it."
+                fix = (
+                    "Use the episode if that is good enough. Fewer or smaller pictures prevent it."
+                )
                 findings.warn("dropped_pictures", folder.name, text, fix)

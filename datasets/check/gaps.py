@@ -49,7 +49,7 @@ TELEMETRY_BYTES: Final = 512 * 1024**2
 """Telemetry archives are read whole up to this size in all; beyond it, their directories only."""
 _ROWS: Final = 10_000
 type Row = dict[str, Any]
-_SAYS: Final = "the dataset or journal in which the takes still have their labels"
+_SAYS: Final = "the dataset or journal in which the episodes still have their labels"
 
 
 def is_json_object(text: object) -> bool:
@@ -114,8 +114,8 @@ def check_gaps(
         and (uid := of_episode.get(run.episode))
         and run.takes != {columns.take_hash(uid)}
     ]
-    text = "rows belong to another take than gap_uid names, so labels are attached to the wrong "
-    fix = findings.command("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
+    text = "rows belong to another episode than gap_uid names, so labels are attached to the wrong "
+    fix = findings.command("--labels_from=OLD") + "  # OLD: a dataset or journal with the episodes"
     findings.about(wrong, "wrong_take", f"data: {columns.TAKE}", f"{text}recording.", fix)
     _check_rows(info, episodes, findings)
     archives = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
@@ -282,7 +282,7 @@ def fix_labels(draft: FixDraft, episodes: Sequence[WholeEpisode], labels_from: P
             )
         if not any(e.take in given for e in episodes):
             raise UnusableInputError(
-                f"--labels_from={labels_from} knows none of the {len(episodes)} takes. "
+                f"--labels_from={labels_from} knows none of the {len(episodes)} episodes. "
                 f"Name {_SAYS}."
             )
         new = bring_events(labels_from, draft.root, {e.take for e in episodes})

@@ -100,7 +100,7 @@ def plan_choice(
     """
     if not kept:
         raise UnusableInputError(
-            f"{piece.info.root}: none of its {len(piece.held)} takes would be left, and LeRobot "
+            f"{piece.info.root}: none of its {len(piece.held)} episodes would be left, and LeRobot "
             "can't load an empty dataset. Choose others, or remove the folder."
         )
     return EditPlan(command, {"": (piece.only(kept),)}, config)
@@ -121,7 +121,7 @@ def plan_split(
     if empty or len(parts) < 2:
         raise UnusableInputError(
             f"{piece.info.root}: part {', '.join(empty) or next(iter(parts), '')} would hold "
-            f"{'none' if empty else 'all'} of its {len(piece.held)} takes: nothing to split."
+            f"{'none' if empty else 'all'} of its {len(piece.held)} episodes: nothing to split."
         )
     every = [index for indices in parts.values() for index in indices]
     twice = sorted(index for index, n in Counter(every).items() if n > 1)
@@ -138,14 +138,14 @@ def plan_split(
     if common:
         notes.append(f"In several parts, which are thus not independent: session {names}.")
     if not any(e.info.session for e in piece.held):
-        notes.append("No take names its session: each counts as its own session.")
+        notes.append("No episode names its session: each counts as its own session.")
     elif not common:
         total = len(piece.held)
         held = (f"{name} {len(p)} ({len(p) / total:.0%})" for name, p in parts.items())
-        notes.append(f"Sessions stay whole; of {total} takes: {', '.join(held)}.")
+        notes.append(f"Sessions stay whole; of {total} episodes: {', '.join(held)}.")
     left_out = len(piece.held) - len(every)
     if left_out:
-        notes.append(f"{left_out} takes are in no part.")
+        notes.append(f"{left_out} episodes are in no part.")
     chosen = {name: (piece.only(indices),) for name, indices in parts.items()}
     return EditPlan("edit split", chosen, config, tuple(common), tuple(notes))
 
@@ -249,7 +249,7 @@ def plan_merge(
             bare = b if a.tagged else a
             raise UnusableInputError(
                 f"{bare.info.root} has no gap columns, the other has. Add them, with what its "
-                f"takes are: gaploop convert {bare.info.root} --set='{{kind: …, domain: …}}' "
+                f"episodes are: gaploop convert {bare.info.root} --set='{{kind: …, domain: …}}' "
                 "--output_dir=OUT"
             )
         fix = HARMONISE.format(a=a.info.root, b=b.info.root)
@@ -262,14 +262,14 @@ def plan_merge(
         if double and duplicates == "refuse":
             first = double[0]
             raise UnusableInputError(
-                f"Takes are in both {seen[first.info.uid].info.root} and {piece.info.root}: "
+                f"Episodes are in both {seen[first.info.uid].info.root} and {piece.info.root}: "
                 f"{len(double)}, such as its episode {first.index} ({first.info.uid}). Take each "
                 "once, with the labels of both: --duplicates=first"
             )
         twice += len(double)
         seen |= {e.info.uid: piece for e in new}
         chosen.append(piece.only([e.index for e in new]))
-    notes = (f"{twice} takes are in several datasets; each is kept once.",) if twice else ()
+    notes = (f"{twice} episodes are in several datasets; each is kept once.",) if twice else ()
     return EditPlan("edit merge", {"": tuple(chosen)}, config, notes=notes)
 
 
@@ -316,7 +316,7 @@ _FIELDS: Final[dict[str, Callable[[EpisodeRow], object]]] = {
 
 def session_of(episode: EpisodeRow) -> str:
     """Return what tells a take's session from others; a take without one is its own."""
-    return episode.info.session or f"take {episode.info.uid}"
+    return episode.info.session or f"episode {episode.info.uid}"
 
 
 def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
@@ -349,7 +349,7 @@ def by_share(episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: 
     if len(groups) < len(shares):
         names = ", ".join(sorted(groups)[:3])
         raise UnusableInputError(
-            f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
+            f"The {len(episodes)} episodes are of {len(groups)} session{'s'[: len(groups) != 1]} "
             f"({names}), too few for {len(shares)} parts that share no session. "
             f"Record in another session, or {NAME}."
         )
@@ -391,7 +391,7 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
         parts.setdefault(part, []).append(episode.index)
     if len(parts) < 2:
         raise UnusableInputError(
-            f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
+            f"All {len(episodes)} episodes have {name} '{next(iter(parts))}': nothing to split."
             " Split by something in which they differ."
         )
     return dict(sorted(parts.items()))
@@ -399,9 +399,9 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
 
 SOURCE: Final = "engineer"
 _NOT_TAGS: Final = {
-    "consent": "consent is what people in a take gave; manage it with: gaploop consent",
+    "consent": "consent is what people in an episode gave; manage it with: gaploop consent",
     "uid": "labels and lineage are tied to a take's uid; it never changes",
-    "t0_ns": "when a take was recorded never changes",
+    "t0_ns": "when an episode was recorded never changes",
     **dict.fromkeys(labels.FIELDS, "that is a label; set it with: gaploop label"),
 }
 

@@ -217,7 +217,7 @@ def _units_step(spec: Units, known: str, names: Collection[str]) -> Units:
         )
     if known in UNITS and source != known:
         raise UnusableInputError(
-            f"units: from {source}, but the takes are in {known}. Leave from out, or fix the "
+            f"units: from {source}, but the episodes are in {known}. Leave from out, or fix the "
             "takes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for n in names if is_gripper(n)})
@@ -324,7 +324,7 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         units["to"] = target
         if not ours.units:
             draft.undecided.append(
-                f"units, from: no take of {a.root} states its units: one of "
+                f"units, from: no episode of {a.root} states its units: one of "
                 f"{', '.join(map(named, UNITS))}."
             )
         if "m100_100" in (ours.units, target):

@@ -164,7 +164,7 @@ def dataset_card(
     stand_ins = sum(e.info.domain is Domain.SIM_TARGET for e in episodes)
     which = "All" if stand_ins == len(episodes) else f"{stand_ins} of the {len(episodes)}"
     simulated = (
-        f"{which} takes come from a simulated cell that stands in for the real one "
+        f"{which} episodes come from a simulated cell that stands in for the real one "
         "(domain `sim_target`). Nothing learned from them is evidence about a real robot."
     )
     facts = {
@@ -206,18 +206,19 @@ def _consent(episodes: Sequence[EpisodeRow]) -> str:
     if people:
         verb = "shows" if people == 1 else "show"
         return (
-            f"{people} of the {len(episodes)} takes {verb} people who take part. Each of them has "
+            f"{people} of the {len(episodes)} episodes {verb} people who take part. Each of them "
+            "has "
             "agreed to recording, publication and this upload (pseudonymous ids in `gap_consent`); "
             "the agreement was valid when this was pushed. Anybody who withdraws is removed from "
             "later versions: use the latest one."
         )
     if not all(_is_ours(e) for e in episodes):
-        return "Not all takes were recorded with gaploop: nothing here says who is in those."
+        return "Not all episodes were recorded with gaploop: nothing here says who is in those."
     simulated = all(e.info.domain is not Domain.REAL for e in episodes)
     return (
-        "The takes are simulated; nobody is in them."
+        "The episodes are simulated; nobody is in them."
         if simulated
-        else "No take names a participant or was recorded with people taking part."
+        else "No episode names a participant or was recorded with people taking part."
     )
 
 

@@ -126,7 +126,7 @@ def inspect(root: Path, options: PushOptions) -> Look:
     bare = [e.index for e in episodes if e.outcome is Outcome.UNLABELLED]
     if bare:
         warnings.append(
-            f"{len(bare)} of {len(episodes)} takes have no outcome (episodes {numbers(bare)}): "
+            f"{len(bare)} of {len(episodes)} episodes have no outcome (episodes {numbers(bare)}): "
             f"gaploop label {root} --episodes={bare[0]} --outcome=success"
         )
     if left_out:
@@ -153,7 +153,7 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Up
             raise ChangedError(f"{root} was changed while it was pushed. Push it again.")
         require_dataset_consent(root, Use.PUSH)
 
-    takes = f"{len(episodes)} take" + "s" * (len(episodes) != 1)
+    takes = f"{len(episodes)} episode" + "s" * (len(episodes) != 1)
     message = f"gaploop push: {takes}, {info.total_frames} frames"
     # LeRobot looks for a dataset by its format's version.
     tag = str(read_json(root / layout.INFO)["codebase_version"])

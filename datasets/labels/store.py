@@ -50,8 +50,8 @@ def open_labelled(root: Path) -> LabelStore:
             takes.append(EpisodeRow(index, frames, info, outcome, "", "", row={}))
         return LabelStore(root, True, tuple(takes), events)
     raise UnusableInputError(
-        f"{root} holds neither takes nor a dataset. Name a journal (folders with take.json) or a "
-        "LeRobot dataset (meta/info.json)."
+        f"{root} holds neither episodes nor a dataset. Name a journal (folders with take.json) or "
+        "a LeRobot dataset (meta/info.json)."
     )
 
 

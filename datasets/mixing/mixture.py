@@ -184,7 +184,7 @@ class _Rows:
         if not len(pool.frame):
             raise UnusableInputError(
                 f"Source '{pool.name}' has nothing to draw from."
-                " Take it out of the mixture, or record takes for it."
+                " Take it out of the mixture, or record episodes for it."
             )
         if not (np.isfinite(pool.weight) & (pool.weight > 0)).all():
             raise UnusableInputError(f"Source '{pool.name}': weights must be finite and above 0.")

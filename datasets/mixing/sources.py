@@ -130,8 +130,8 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
                 chosen = set(query.where(source.where, known, f"{source.name}: where"))
                 if not chosen:
                     raise UnusableInputError(
-                        f"Source '{source.name}': where: {source.where} chooses none of the takes "
-                        f"in {', '.join(map(str, source.roots))}."
+                        f"Source '{source.name}': where: {source.where} chooses none of the "
+                        f"episodes in {', '.join(map(str, source.roots))}."
                     )
                 known = [e for e in known if e.index in chosen]
             for episode, usable in wanted_frames(info, known, source.select):
@@ -147,7 +147,7 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
     for number, source in enumerate(spec.sources):
         if all(t.source != number for t in weighted):
             raise UnusableInputError(
-                f"Source '{source.name}': every take has weight 0. Raise some weight."
+                f"Source '{source.name}': every episode has weight 0. Raise some weight."
             )
     return OpenMixture(spec, tuple(datasets), tuple(weighted))
 
@@ -187,8 +187,8 @@ def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTab
             for value in values:
                 if type(value) not in (int, float) or not 0 <= float(value or 0) < np.inf:
                     raise UnusableInputError(
-                        f"{where}: a take has {value!r}, which is no weight. Every take needs a "
-                        "number ≥ 0 there; or give a table of value: weight."
+                        f"{where}: an episode has {value!r}, which is no weight. Every episode "
+                        "needs a number ≥ 0 there; or give a table of value: weight."
                     )
             result *= np.array(values, dtype=np.float64)
             continue

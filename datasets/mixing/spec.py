@@ -27,9 +27,10 @@ from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 DIMENSION: Final = "dimension"
-"""The weight that goes by gap dimension; every other is named like what a take says of itself."""
+"""The weight that goes by gap dimension; every other is named like what an episode says of
+itself."""
 VALUE: Final = "value"
-"""Stands for weights where the number that a take says is itself the weight."""
+"""Stands for weights where the number that an episode says is itself the weight."""
 MAX_WEIGHT: Final = 1e6
 
 type WeightTable = Mapping[str, float] | str
@@ -165,8 +166,8 @@ def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
 
 SELECTIONS: Final = {
     "demonstrations": "successful demonstrations whole, rollouts where a person had taken over",
-    "successful": "every successful take whole, whoever drove",
-    "all": "every take that isn't discarded or interrupted, whatever its outcome",
+    "successful": "every successful episode whole, whoever drove",
+    "all": "every episode that isn't discarded or interrupted, whatever its outcome",
 }
 log = logging.getLogger(__name__)
 _GONE: Final = (Outcome.DISCARDED, Outcome.INTERRUPTED)
@@ -196,7 +197,7 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
         and all(e.outcome is Outcome.UNLABELLED for e in judged)
     ):
         log.warning(
-            "%s: nobody said how its %d takes went; all of them count as demonstrations. Leave "
+            "%s: nobody said how its %d episodes went; all of them count as demonstrations. Leave "
             "some out: gaploop label --outcome=failure.", root, len(judged),
         )  # fmt: skip
         return [e for e in episodes if e.info.kind is not TakeKind.PROBE
@@ -208,8 +209,8 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
     ]
     if bare and select != "all":
         raise UnusableInputError(
-            f"{root}: {len(bare)} of {len(episodes)} takes have no outcome (first: episode "
-            f"{bare[0]}). Say how they went with gaploop label, or train on every take with "
+            f"{root}: {len(bare)} of {len(episodes)} episodes have no outcome (first: episode "
+            f"{bare[0]}). Say how they went with gaploop label, or train on every episode with "
             "--select=all."
         )
 
@@ -245,11 +246,13 @@ def wanted_frames(
     found = [(e, usable[e.index]) for e in chosen if usable[e.index].any()]
     if not found:
         if not episodes:
-            raise UnusableInputError(f"{info.root} has no takes. Record some with gaploop record.")
+            raise UnusableInputError(
+                f"{info.root} has no episodes. Record some with gaploop record."
+            )
         counts = Counter(f"{e.outcome.value} {e.info.kind.value}s" for e in episodes)
         held = ", ".join(f"{n} {what}" for what, n in counts.items())
         raise UnusableInputError(
-            f"{info.root}: --select={select} ({SELECTIONS[select]}) leaves none of its takes "
+            f"{info.root}: --select={select} ({SELECTIONS[select]}) leaves none of its episodes "
             f"({held}). Record demonstrations, or choose another --select."
         )
     return found

@@ -77,7 +77,7 @@ def headline(plan: Plan) -> str:
         expected = f"{brings}." if brings else ""
         return f"Don't collect now: {' and '.join(done)}, with the commands below.{expected}"
     spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
-    sentence = f"Record {plan.takes} takes, about {spent}."
+    sentence = f"Record {plan.takes} episodes, about {spent}."
     sentence += brings or f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
     sentence += f". Time: {time_words(plan.hours)}."
     if plan.machine_hours:
@@ -103,7 +103,9 @@ def summary_cells(item: PlanItem) -> tuple[str, ...]:
 def plan_answer(plan: Plan) -> list[tuple[str, str]]:
     """Return what to do and what it costs, in a sentence each."""
     instead = [i for i in plan.items if not i.takes and i.remedy in INSTEAD]
-    said = [f"record {i.takes} takes for {words(i.dimension.value)}" for i in plan.items if i.takes]
+    said = [
+        f"record {i.takes} episodes for {words(i.dimension.value)}" for i in plan.items if i.takes
+    ]
     said += [
         f"{INSTEAD[i.remedy]} ({words(i.dimension.value)}) rather than record" for i in instead
     ]
@@ -134,7 +136,7 @@ def plan_section(plan: Plan) -> Section:
         said = " ".join(f"{name}{value}{'' if not name else '.'}" for name, value in facts if value)
         title, share, do, takes, gain, _ = summary_cells(item)
         rows.append((title, share, do, takes, f"{gain} points" if gain else "–", said))
-    head = ("dimension", "share", "do", "takes", "expected gain", "why and how")
+    head = ("dimension", "share", "do", "episodes", "expected gain", "why and how")
     blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:
@@ -164,10 +166,10 @@ def prospect_figure(planned: PlanResult) -> Any:
             axes.set_title(title, fontsize=10)
             at, said = 0.03 * float(prospect.takes[-1]), f"don't collect:\n{doing(item)}"
             if collected:
-                at, said = float(prospect.planned), f" {prospect.planned} takes"
+                at, said = float(prospect.planned), f" {prospect.planned} episodes"
                 axes.axvline(at, color=INK, linewidth=0.8)
             axes.text(at, 0.02, said, transform=axes.get_xaxis_transform(), fontsize=9, color=INK)
-            axes.set_xlabel("takes")
+            axes.set_xlabel("episodes")
             axes.yaxis.label.set_color(SOFT)
             axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
         known = plan.success_now is not None

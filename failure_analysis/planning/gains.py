@@ -42,7 +42,7 @@ TAKES_NEEDED: Final[FloatArray] = np.asarray(np.geomspace(2.0, 200.0, 13), dtype
 """Grid of `tau` [takes]."""
 TAU_MEDIAN: Final = 15.0
 TAU_LOG_SD: Final = 1.0
-"""Before any trial, tau lies within a factor of e of 15 takes in two cases of three: assumed."""
+"""Before any trial, tau lies within a factor of e of 15 episodes in two cases of three: assumed."""
 TRAINING_CORRELATION: Final = 0.02
 """Between rollouts of one trained policy: retraining moves a rate of 50 % by some 7 points.
 Assumed; two training seeds of the embedded cell differed by about as much."""
@@ -199,11 +199,11 @@ def updated(curve: Curve, takes: int, before: tuple[int, int], after: tuple[int,
 CAUSES: Final = (*GapDimension, None)
 """Columns of shares: the nine dimensions, then "none of these"."""
 PSEUDO_TAKES: Final = 1.0
-"""Prior of the shares: one take, spread evenly over the causes (Perks 1947). Three failures of
+"""Prior of the shares: one episode, spread evenly over the causes (Perks 1947). Three failures of
 one cause don't show that all have it."""
 SHARED_ERRORS: Final = 0.5
-"""Share of what the diagnosis is unsure of that goes wrong on all takes of a station together.
-Assumed: with none of it ten takes at 60 % would make 60 % all but certain."""
+"""Share of what the diagnosis is unsure of that goes wrong on all episodes of a station together.
+Assumed: with none of it ten episodes at 60 % would make 60 % all but certain."""
 DRAWS: Final = 4000
 """For intervals: their ends move by about a point between sets of as many draws."""
 
@@ -371,8 +371,8 @@ class GainModel:
 
 
 LEAST_GAIN: Final = 0.1
-"""Percentage points of success that a take must be expected to bring: assumed. Fifty takes for
-five points are hardly worth an afternoon."""
+"""Percentage points of success that an episode must be expected to bring: assumed. Fifty episodes
+for five points are hardly worth an afternoon."""
 OPEN_RESPONSE: Final = 0.8
 """Probability that demonstrations help, below which the plan says that it is open."""
 
@@ -396,13 +396,13 @@ class Decision(StrEnum):
     """What becomes of a dimension."""
 
     RECORD = "record"
-    """Its takes are worth their time."""
+    """Its episodes are worth their time."""
     UNCLEAR = "unclear"
     """Too few failures have a named cause."""
     NO_BUDGET = "no_budget"
     """Takes would be worth their time; the budget goes elsewhere."""
     NOT_WORTH = "not_worth"
-    """The first take brings too little."""
+    """The first episode brings too little."""
     NOT_FIXED = "not_fixed"
     """Demonstrations hardly ever fix it."""
     INSTEAD = "instead"

@@ -63,7 +63,7 @@ LEAST_SHARE: Final = 0.10
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
 FIND_OUT: Final = "Find out first:"
-"""Begins the note of a plan that asks for more rollouts before it pays for takes."""
+"""Begins the note of a plan that asks for more rollouts before it pays for episodes."""
 COLLECT, RESIMULATE = "collect", "resimulate"
 LEAST_POINTS: Final = 1.0
 """Percentage points of success that a remedy must be expected to bring to be weighed."""
@@ -356,7 +356,7 @@ def _items(
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
     mine = [t for t in failures.named if t.top == dimension.value]
     why = (
-        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
+        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} episodes mainly; "
         f"{len(failures.takes) - len(failures.named)} abstained)."
     )
     modes = Counter(t.mode for t in mine).most_common(2)
@@ -433,15 +433,17 @@ def _verdict_words(
             return "Too few failures with a named cause to pay for demonstrations yet."
         case Decision.NOT_WORTH:
             return (
-                f"Demonstrations aren't worth their time here: a first take is expected to bring "
-                f"{quota.next_gain:.2g} points."
+                "Demonstrations aren't worth their time here: a first episode is expected to "
+                f"bring {quota.next_gain:.2g} points."
             )
         case Decision.NO_BUDGET:
-            return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
+            return (
+                f"The budget goes elsewhere; an episode would bring {quota.next_gain:.2g} points."
+            )
         case Decision.RECORD:
             sure = curve.responds >= OPEN_RESPONSE
             doubt = "" if sure else f" Whether demonstrations fix this is open (chance {chance})."
-            return f"{quota.takes} takes are expected to fix {part}.{doubt}"
+            return f"{quota.takes} episodes are expected to fix {part}.{doubt}"
 
 
 def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[str, Any]) -> str:
@@ -468,7 +470,7 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
         return "" if unclear else "Don't collect: demonstrations would fix nothing that was found."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
-    what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"
+    what = f"the next episode ({dimension.value}) is expected to bring {gain:.2g} points"
     if gain >= LEAST_GAIN:
         return f"The budget ends it: {what}, still worth its time (from {LEAST_GAIN:g} points on)."
     return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
@@ -483,20 +485,20 @@ def _notes(
     channels = ""
     if unseen:
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
-        channels = f" Not recorded in the takes: {'; '.join(names)}."
+        channels = f" Not recorded in the episodes: {'; '.join(names)}."
     notes = []
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
             "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
-            "more simulated takes (gaploop finetune --policy.type=act), then roll out and diagnose "
-            "again; no takes of this station fix that."
+            "more simulated episodes (gaploop finetune --policy.type=act), then roll out and "
+            "diagnose again; no episodes of this station fix that."
         )
     if named < LEAST_TAKES and not failures.by_station:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
-            "before more than a few takes are paid for. Roll out ten more and diagnose again, or "
-            f"label what you saw (gaploop label).{channels}"
+            "before more than a few episodes are paid for. Roll out ten more and diagnose again, "
+            f"or label what you saw (gaploop label).{channels}"
         )
     elif 3 * named < 2 * n:
         notes.append(
@@ -510,8 +512,8 @@ def _notes(
         )
     if not effort.measured:
         notes.append(
-            f"Times are {effort.take.basis} ({effort.take.mean_s:.0f} s a take, "
-            f"{effort.reset.mean_s:.0f} s to reset): --takes=DIR measures them from takes."
+            f"Times are {effort.take.basis} ({effort.take.mean_s:.0f} s an episode, "
+            f"{effort.reset.mean_s:.0f} s to reset): --takes=DIR measures them from episodes."
         )
     if summary.get("sim_to_sim"):
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
@@ -535,7 +537,7 @@ def _notes(
         )
     if (no_twin or any(item.takes for item in items)) and not ask.about.record_with:
         notes.append(
-            "To have measuring and collecting as commands, say how takes are recorded here: "
+            "To have measuring and collecting as commands, say how episodes are recorded here: "
             "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "
             "--takes=DIR of what was diagnosed."
         )

@@ -97,7 +97,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "change_scene",
         "Agree on when people may reach in, let the arm wait while somebody is in view; then "
         "evaluate again.",
-        "Agree on when people may reach in. Record takes with consenting participants (gaploop "
+        "Agree on when people may reach in. Record episodes with consenting participants (gaploop "
         "consent) in which the arm waits, then goes on from where the object lies.",
         ("every camera that the policy uses", "a camera that sees the people"),
         ("grid_cell",),
@@ -143,7 +143,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "Clear the cell, or make perception tell the object from what looks like it; keep "
         "obstacles out of the arm's way; then evaluate again.",
         "Record successful demonstrations with systematic clutter: 0, 2, 4 and 8 objects, in new "
-        "places every take.",
+        "places every episode.",
         ("every camera that the policy uses",),
         ("grid_cell",),
         "distractors",
@@ -151,13 +151,13 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
     ),
     D.TASK_SPECIFICATION: Remedy(
         "change_task",
-        "Look at these takes together with whoever judges them, agree on criterion and tolerance, "
-        "write them down, and evaluate again.",
+        "Look at these episodes together with whoever judges them, agree on criterion and "
+        "tolerance, write them down, and evaluate again.",
         "Nothing to record.",
         (),
         (),
         "",
-        "Let two people judge the same ten takes without talking: do they agree?",
+        "Let two people judge the same ten episodes without talking: do they agree?",
     ),
 }
 
@@ -234,7 +234,8 @@ Assumed."""
 OPERATOR_H: Final = Estimate(0.1, 0.05, 0.2)
 """To start three commands and to look at what comes of them [h]. Assumed."""
 TAKES: Final = 24
-"""Scripted takes that are recorded in a twin: what docs/diagnose/remedies.md was measured with."""
+"""Scripted episodes that are recorded in a twin: what docs/diagnose/remedies.md was measured
+with."""
 MIXED: Final = 40
 """Nominal ones that are mixed in, so that little is forgotten."""
 RANDOMISED_TAKES: Final = 100
@@ -268,7 +269,7 @@ STEPS: Final[Mapping[str, str]] = {
     "it in the twin, then at the station.",
     "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
     "nominal ones mixed in, and try it in the twin, then at the station.",
-    "randomise": "Record scripted demonstrations in cells that are drawn anew for every take, "
+    "randomise": "Record scripted demonstrations in cells that are drawn anew for every episode, "
     "fine-tune on them with nominal ones mixed in, and try it at the station.",
 }
 """How each remedy is carried out, in words."""

@@ -56,7 +56,7 @@ from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
 
 SIM_TO_SIM: Final = (
-    "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "
+    "Sim-to-sim: these episodes come from the embedded cell with injected gaps, a stand-in for a "
     "real robot. Nothing here is evidence about a real robot."
 )
 NONE_SEEN: Final = "none seen"
@@ -76,7 +76,7 @@ def diagnosis_report(
     """Return the page; `pictures` are a few of a take's, RGB, by uid."""
     summary, cohort = diagnosis.summary, diagnosis.cohort
     subtitle = (
-        f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
+        f"{summary['diagnosed']} of {summary['takes']} episodes diagnosed, "
         f"against {summary['reference']['name']}"
     )
     sections = [_in_a_minute(diagnosis, plan)]
@@ -86,11 +86,11 @@ def diagnosis_report(
         rows, columns, counts = _modes(diagnosis)
         if columns == ["unknown"]:
             found = [(words(mode), counts[mode, "unknown"]) for mode in rows]
-            block, title = table(("mode", "takes"), found, numbers=(1,)), "What: failure modes"
+            block, title = table(("mode", "episodes"), found, numbers=(1,)), "What: failure modes"
             sections.append(section(title, "", [block]))
         else:
             title = "What and when: failure modes by phase"
-            sections.append(section(title, "Failed takes.", [heat(rows, columns, counts)]))
+            sections.append(section(title, "Failed episodes.", [heat(rows, columns, counts)]))
         sections.append(_dimension_section(diagnosis))
         if diagnosis.cameras is not None:
             sections.append(_cameras_section(diagnosis.cameras))
@@ -100,14 +100,14 @@ def diagnosis_report(
             sections.append(_reproduction_section(summary["reproduction"]))
         taken = summary["reference"]["takes"]
         usual = f"What is usual: {summary['reference']['name']}"
-        surety = [text(usual + (f" ({taken} takes)." if taken else "."))]
+        surety = [text(usual + (f" ({taken} episodes)." if taken else "."))]
         if by := summary.get("attributed_by"):
             judges = ", ".join(f"{k} ({n})" for k, n in by.items())
             surety.append(text(f"Causes judged by {judges}."))
         for line in summary.get("evidence", {}).get("says", ()):
             surety.append(notice(line) if line.startswith("Warning") else text(line))
         if unseen := summary.get("unseen"):
-            reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
+            reasons = "; ".join(f"{why} ({count} episodes)" for why, count in unseen.items())
             surety.append(notice(f"Could not be seen: {reasons}."))
         sections.append(section("How sure", "", surety))
         if plan is not None:
@@ -123,7 +123,9 @@ def diagnosis_report(
         nothing = text("No dimension reaches a tenth of the failures.")
         meanings = table(head, meant) if meant else nothing
         sections.append(section("What the dimensions mean", "", [meanings]))
-    footer = f"Diagnosis {diagnosis.id} of {diagnosis.source or 'takes'}. Made by gaploop diagnose."
+    footer = (
+        f"Diagnosis {diagnosis.id} of {diagnosis.source or 'episodes'}. Made by gaploop diagnose."
+    )
     return page("Diagnosis", sections, subtitle=subtitle, footer=footer)
 
 
@@ -195,8 +197,8 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
         return section(title, "", [notice(str(diagnosis.summary["station"]["says"]))])
     if diagnosis.summary["none"] > NOTHING_SEEN:
         nothing = (
-            "Nothing recorded in these takes shows why: gap dimensions show in joint commands and "
-            "readings, in pictures and in the tracked scene."
+            "Nothing recorded in these episodes shows why: gap dimensions show in joint commands "
+            "and readings, in pictures and in the tracked scene."
         )
         return section(title, "", [notice(nothing)])
     shares, spans = _shares(diagnosis), _cause_shares(diagnosis)
@@ -240,9 +242,9 @@ def _camera_check_section(report: CameraReport) -> Section:
     blocks = [notice(line) for line in report.lines()[1:]]
     for camera, question in report.found:
         uid, picture = report.shown[camera, question]
-        caption = f"{camera}, {words(question)}: usual; in take {uid[:13]}; what shows it"
+        caption = f"{camera}, {words(question)}: usual; in episode {uid[:13]}; what shows it"
         blocks.append(figure(picture_png(picture), caption, 760))
-    lead = f"Against {report.n_reference} takes: {report.reference}."
+    lead = f"Against {report.n_reference} episodes: {report.reference}."
     return section("What has changed about the cameras", lead, blocks)
 
 
@@ -253,14 +255,14 @@ def _cameras_section(station: StationCameras) -> Section:
         usual = station.reference.cameras[name]
         shown = np.hstack([usual.picture, trace.worst, overlay(trace)])
         caption = (
-            f"{name}: usual in training; least familiar, of take {uid[:13]}; what is red is "
+            f"{name}: usual in training; least familiar, of episode {uid[:13]}; what is red is "
             "unlike anything that the policy learned from"
         )
         blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))
         scores = [s for s in station.scores[name].values() if np.isfinite(s).all()]
         if scores and usual.unfamiliar is not None:
             drawn = _familiarity_figure(scores, usual.unfamiliar.mean)
-            said = "How unfamiliar its pictures are, take by take."
+            said = "How unfamiliar its pictures are, episode by episode."
             blocks.append(figure(figure_png(drawn), said))
     lead = f"Against {station.reference.name}, which the policy learned from."
     return section("What the policy makes of its pictures", lead, blocks)
@@ -276,7 +278,7 @@ def _familiarity_figure(scores: Sequence[FloatArray], usual: float) -> Any:
             axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
         axes.axhline(usual, color=SOFT, lw=1, ls="--")
         axes.text(0, usual, " usual in training", va="bottom", fontsize=8, color=SOFT)
-        axes.set_xlabel("time in the take [s]")
+        axes.set_xlabel("time in the episode [s]")
         axes.set_ylabel("distance, 1 = training's reach")
         return figure
 
@@ -306,8 +308,8 @@ def evidence_section(
         lines = [e.message for e in take.evidence[:5]]
         cards.append(take_card(title, tags, lines, pictures.get(take.uid, ())))
     left = len(diagnosis.takes) > most
-    lead = f"{most} of {len(diagnosis.takes)} takes: of each kind, the clearest." if left else ""
-    return section("Evidence, take by take", lead, cards)
+    lead = f"{most} of {len(diagnosis.takes)} episodes: of each kind, the clearest." if left else ""
+    return section("Evidence, episode by episode", lead, cards)
 
 
 def shown_takes(takes: Sequence[TakeDiagnosis], most: int = CARDS) -> list[TakeDiagnosis]:
@@ -346,7 +348,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     """Return what a person reads of a diagnosis in the terminal."""
     summary = found.summary
     lines = [
-        f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
+        f"{summary['diagnosed']} of {summary['takes']} episodes diagnosed, "
         f"{summary['diagnosed'] - summary['abstained']} with a clear cause "
         f"(reference: {summary['reference']['name']})"
     ]
@@ -354,7 +356,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
         lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
-        lines.append(f"{silent} takes have no outcome and aren't judged: gaploop review")
+        lines.append(f"{silent} episodes have no outcome and aren't judged: gaploop review")
     lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
     lines += deployment_lines(summary)
     lines.append(summary["station"]["says"])
@@ -394,7 +396,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         name = "episode" if len(silent_about) == 1 else f"{len(silent_about)} episodes:"
         lines.append(f"  {name} {numbers(silent_about)}  unknown, no clear cause")
     if found.cohort is not None:
-        lines += ["", "All takes together:", *cohort_lines(found.cohort)]
+        lines += ["", "All episodes together:", *cohort_lines(found.cohort)]
     return lines
 
 
@@ -414,9 +416,9 @@ def cohort_page(cohort: CohortStatistics, source: str) -> str:
 def headline(cohort: CohortStatistics) -> str:
     """Return in one sentence where success is lost."""
     if cohort.table is None:
-        return "No take has an outcome, so nothing can be compared."
+        return "No episode has an outcome, so nothing can be compared."
     if not cohort.table.effects:
-        return "Every take was recorded under the same conditions, so none can be compared."
+        return "Every episode was recorded under the same conditions, so none can be compared."
     worst = cohort.table.worst
     if worst is None:
         return "No condition is shown to cost success."

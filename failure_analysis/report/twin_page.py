@@ -47,7 +47,7 @@ def residual_lines(twin: Twin) -> list[str]:
         found = [p.name for p in twin.parameters if p.differs and p.mechanism.startswith(_DRIVES)]
         lines.append(
             f"one of these two: {', '.join(found) or 'nothing'}; or {', '.join(instead)}, which "
-            "explains these takes nearly as well"
+            "explains these episodes nearly as well"
         )
     return lines
 
@@ -77,7 +77,10 @@ def twin_page(
     sure = [
         ("Differs", "; ".join(describe(p) for p in differs) or "Nothing."),
         ("Error", f"{_degrees(before)} on motion that was held out; fitted {_degrees(after)}."),
-        ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: not shown by these takes."),
+        (
+            "Open",
+            f"{len(open_)} of {len(twin.parameters)} parameters: not shown by these episodes.",
+        ),
     ]
     blocks: list[Markup] = [answers(sure)]
     if not is_real:
@@ -106,7 +109,7 @@ def twin_page(
         sections.append(section("How it was found", lead, [table(head, rows, numbers=(1, 2))]))
     rest: list[Markup] = []
     if open_:
-        rest.append(more(f"{len(open_)} that the takes don't show", [
+        rest.append(more(f"{len(open_)} that the episodes don't show", [
             text("A change that would matter moves no reading, or other parameters move it alike."),
             table(_HEAD[::3], [_row(p)[::3] for p in open_]),
         ]))  # fmt: skip
@@ -119,7 +122,7 @@ def twin_page(
     return page(
         f"The twin of {twin.station}",
         sections,
-        subtitle=f"{twin.arm}, from {fit['takes']} takes with {fit['motion_s']:.0f} s of motion",
+        subtitle=f"{twin.arm}, from {fit['takes']} episodes with {fit['motion_s']:.0f} s of motion",
         footer=f"Made from {made} by gaploop identify.",
     )
 

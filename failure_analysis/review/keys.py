@@ -78,10 +78,10 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("Backspace", "reset", "", "back to what is suggested", _GO),
     Key("u", "undo", "", "take back what you said last", _GO),
     Key("U", "redo", "", "say it again", _GO),
-    Key("n", "next", "", "next take that needs you, saving nothing", _GO),
-    Key("j", "move", "1", "next take", _GO),
+    Key("n", "next", "", "next episode that needs you, saving nothing", _GO),
+    Key("j", "move", "1", "next episode", _GO),
     Key("k", "move", "-1", "take before", _GO),
-    Key("ArrowDown", "move", "1", "next take", _GO),
+    Key("ArrowDown", "move", "1", "next episode", _GO),
     Key("ArrowUp", "move", "-1", "take before", _GO),
     *_of(_OUTCOMES, "outcome", "How it ended"),
     *_of(_MODES, "mode", "What was seen"),
@@ -100,7 +100,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(".", PLAYER, "faster", "faster", _SEE),
     Key("e", "note", "", "write a note; Esc or Enter leaves it", _LOOK),
     Key("/", "search", "", "search; Esc leaves it", _LOOK),
-    Key("v", "disagreements", "", "only takes on which people disagree, or all again", _LOOK),
+    Key("v", "disagreements", "", "only episodes on which people disagree, or all again", _LOOK),
     Key("?", "help", "", "this help", _LOOK),
 )
 

@@ -42,7 +42,7 @@ QUIET_S: Final = 2.0
 PAUSE_S: Final = 120.0
 """Whoever says nothing for longer has done something else: that time doesn't count."""
 LATEST: Final = 30
-"""The rate is that of so many takes."""
+"""The rate is that of so many episodes."""
 _AUTO, _OPERATOR = labels.SOURCES[0], labels.SOURCES[1]
 
 type Said = Mapping[str, LabelEvent]

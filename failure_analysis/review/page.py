@@ -236,7 +236,7 @@ def _suggestion(take: Listed, waiting: bool) -> None:
     found = take.found
     _text("Suggested", tag="h3")
     if found is None:
-        missing = "diagnosing …" if waiting else "nothing: this take isn't diagnosed"
+        missing = "diagnosing …" if waiting else "nothing: this episode isn't diagnosed"
         _text(missing, "quiet")
         return
     mode = "no failure seen" if found.mode == NO_MODE else words(found.mode)
@@ -395,7 +395,7 @@ class ReviewPage:
         return row(take, self._site.shows(take.episode.index))
 
     def _list_again(self) -> None:
-        nothing = "No takes here." if self._filter == Filter() else "No take matches."
+        nothing = "No episodes here." if self._filter == Filter() else "No episode matches."
         self._list.show(len(self._uids), self._uid, self._place.get(self._uid, 0), nothing)
 
     def open(self, uid: str) -> None:
@@ -492,7 +492,7 @@ class ReviewPage:
             return
         self._start_over()
         self._list_again()
-        self._notify("No other take in this list needs you.")
+        self._notify("No other episode in this list needs you.")
 
     def _move(self, step: int) -> None:
         place = self._place.get(self._uid, 0) + step
@@ -504,7 +504,7 @@ class ReviewPage:
             self._notify(nothing)
             return
         if uid not in self._place:
-            self._notify("That take isn't in this list; it is changed all the same.")
+            self._notify("That episode isn't in this list; it is changed all the same.")
             self._list_again()
         else:
             self.open(uid)

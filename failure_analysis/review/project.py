@@ -185,7 +185,9 @@ def _add_takes(project: Project, stores: Sequence[LabelStore]) -> None:
             people = sorted({e.info.operator for e in episodes} - {""})
             began = min(e.info.t0_ns for e in episodes)
             day = f"{datetime.fromtimestamp(began / 1e9, UTC):%Y-%m-%d %H:%M}" if began else ""
-            facts = " · ".join(filter(None, [day, *people, f"{len(episodes)} takes: {outcomes}"]))
+            facts = " · ".join(
+                filter(None, [day, *people, f"{len(episodes)} episodes: {outcomes}"])
+            )
             failed = any(e.outcome == Outcome.FAILURE and e.info.policy for e in episodes)
             command = _command("diagnose" if failed else "check", project.at(root))
             if unpublished:
@@ -194,7 +196,7 @@ def _add_takes(project: Project, stores: Sequence[LabelStore]) -> None:
             title = episodes[0].info.task or session or root.name
             project.add("Sessions", title, root, facts, next=command)
         if waits:
-            facts = f"{waits} of {len(store.episodes)} takes that nobody has reviewed"
+            facts = f"{waits} of {len(store.episodes)} episodes that nobody has reviewed"
             review = _command("review", project.at(root))
             project.add("Takes to review", root.name, root, facts, next=review)
 
@@ -211,7 +213,7 @@ def _add_plan(
         plan = load_plan(path, stations[0])
     items, rig = {item.id for item in plan.items}, "--config_path=rig.yaml"
     remedies = (f"{words(item.dimension.value)}: {item.remedy}" for item in plan.items)
-    title, facts = path.parent.name, "; ".join([f"{plan.takes} takes to record", *remedies])
+    title, facts = path.parent.name, "; ".join([f"{plan.takes} episodes to record", *remedies])
     command = _command("record", rig, f"--plan={project.at(path)}", "--dataset.root=takes")
     typed = [line for item in plan.items for line in item.commands]
     if not plan.takes:
@@ -230,7 +232,7 @@ def _add_plan(
         command = _command("record", rig, f"--plan={project.at(path)}", f"--dataset.root={target}")
         if not now.left:
             command = _command("finetune", "--policy.path=base", f"--real=[{target}]")
-        facts = f"{now.have} of {now.wanted} takes, {left}"
+        facts = f"{now.have} of {now.wanted} episodes, {left}"
         project.add("Campaigns", title, journal.root, facts, bars=bars, next=command)
 
 

@@ -13,10 +13,10 @@ from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEn
 STYLE: Final = Path(__file__).with_name("project.css")
 WORDS: Final = {
     "Stations": "None yet. Describe yours in a station.yaml.",
-    "Sessions": "None yet. gaploop record records takes.",
+    "Sessions": "None yet. gaploop record records episodes.",
     "Campaigns": "None yet. gaploop record --plan=plan.yaml begins one.",
-    "Takes to review": "No take waits for review.",
-    "Diagnoses": "None yet. gaploop diagnose DIR finds out why takes failed.",
+    "Takes to review": "No episode waits for review.",
+    "Diagnoses": "None yet. gaploop diagnose DIR finds out why episodes failed.",
     "Plans": "None yet. gaploop plan decides what to collect.",
     "Runs": "None yet. gaploop finetune adapts a policy.",
     "Gates": "None yet. gaploop gate compares two policies.",

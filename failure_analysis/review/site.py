@@ -127,9 +127,9 @@ class ReviewSite:
         self.suggester = suggester
         self.trouble = ""
         self.pages: list[Callable[[set[str]], None]] = []
-        """Called with the uids of takes that have changed."""
+        """Called with the uids of episodes that have changed."""
         self.ahead: Callable[[], Sequence[str]] = lambda: ()
-        """The takes that are looked at next, the open one first."""
+        """The episodes that are looked at next, the open one first."""
         self.report: AbsoluteReport | None = None
         """What episodes show by themselves, once that is known."""
         self._given_up: set[str] = set()
@@ -146,12 +146,12 @@ class ReviewSite:
             OSError: there is no room, or it is gone.
         """
         if uid not in self.session.view:
-            raise UnusableInputError("There is no such take.")
+            raise UnusableInputError("There is no such episode.")
         for picture in self.source.pictures(self.session.take(uid).episode):
             if picture.camera == camera:
                 self.source.inside(picture.path)
                 return self.media.video(uid, picture)
-        raise UnusableInputError(f"This take has no camera {camera!r}.")
+        raise UnusableInputError(f"This episode has no camera {camera!r}.")
 
     def tell(self, uids: set[str]) -> None:
         """Tell every open page which takes have changed."""

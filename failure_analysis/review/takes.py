@@ -199,7 +199,7 @@ def make_playable(picture: CameraVideo, target: Path) -> None:
                 for packet in container.demux(video=0):
                     frames += bool(packet.size) and not packet.is_corrupt
     if not frames:
-        raise UnusableInputError(f"{picture.path} holds no whole picture. The take was cut off.")
+        raise UnusableInputError(f"{picture.path} holds no whole picture. The episode was cut off.")
     if plays:
         with contextlib.suppress(UnusableInputError), VideoWriter(target, picture.fps) as writer:
             writer.append_part(picture.path, picture.start_s, frames)
@@ -263,7 +263,7 @@ class Preparer:
         else:
             address = f"media/{quote(uid, safe='')}"
             cameras = {p.camera: f"{address}/{quote(p.camera, safe='')}" for p in pictures}
-            message = "" if cameras else "This take has no video."
+            message = "" if cameras else "This episode has no video."
             signals = json.dumps(options(drawn)) if drawn.strips else ""
             marks = [(span.start_s, span.end_s, span.label) for span in drawn.spans]
             found = Prepared(cameras, drawn.frame_t_s.tolist(), fps, signals, marks, message)

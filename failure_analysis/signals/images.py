@@ -25,8 +25,8 @@ _READ: Final = (
      "corners", "Median grey of the corners over that of the middle: vignetting."),
     ("pixel_noise", "", 0.6, "still pixels vary by {value} grey levels",
      "noise", "Noise of one pixel, from what changes between pictures in still places."),
-    ("light_swing_stops", "stops", 0.03, "the light changes by {value} in the take", "swing_stops",
-     "Spread (5th to 95th percentile) of the pictures' median grey over the take, base 2 log. "
+    ("light_swing_stops", "stops", 0.03, "the light changes by {value} in it", "swing_stops",
+     "Spread (5th to 95th percentile) of the pictures' median grey over the episode, base 2 log. "
      "Flicker, clouds, a person's shadow, an exposure that regulates."),
     ("camera_shift_px", "px", 0.5, "the background stands {value} from its place", "shift_px",
      "Shift of the picture's middle against the reference background, in a 192 px picture."),
@@ -77,7 +77,7 @@ def camera_age_s(view: TakeView) -> float:
     "",
     "policy",
     0.05,
-    "to the policy its pictures are {value} times as unfamiliar as its training takes'",
+    "to the policy its pictures are {value} times as unfamiliar as its training episodes'",
 )
 def view_unfamiliar(view: TakeView) -> float:
     """Median over the take of how unfamiliar the policy's pictures are, its worst camera.

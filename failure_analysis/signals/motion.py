@@ -83,7 +83,7 @@ def rest_offset_rad(view: TakeView) -> float:
     return _largest(medians[motion.arm_joints])
 
 
-@signal("rad", "motion", 0.004, "readings drift by {value} over the take")
+@signal("rad", "motion", 0.004, "readings drift by {value} over the episode")
 def drift_rad(view: TakeView) -> float:
     """Largest change of a joint's rest offset between the first and last third of the take."""
     motion = known(view.motion)
@@ -314,7 +314,7 @@ def load_jump_pct(view: TakeView) -> float:
 
 
 QUIET_SAMPLES: Final = 5
-"""As many samples in a row, the quietest of the take, say what a force sensor reads at rest."""
+"""As many samples in a row, the quietest of the episode, say what a force sensor reads at rest."""
 
 
 def quiet_stretch(wrench: FloatArray) -> tuple[FloatArray, float]:

@@ -13,7 +13,7 @@ from gaploop.failure_analysis.views.view import TakeView, runs
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
 
 
-@signal("share", "scene", 0.03, "the object is hidden for {value} of the take")
+@signal("share", "scene", 0.03, "the object is hidden for {value} of the episode")
 def hidden_share(view: TakeView) -> float:
     """Share of frames in which the tracker doesn't see the object."""
     return float((known(view.scene)[:, 5] < 0.5).mean())

@@ -20,7 +20,7 @@ from gaploop.datasets.video import pictures_at
 from gaploop.failure_analysis.views.pictures import Grey
 
 PLACES: Final = 16
-"""Of a take at which pictures are decoded."""
+"""Of an episode at which pictures are decoded."""
 WIDTH: Final = 128
 HEIGHT: Final = 96
 """Size that pictures are kept at [pixels], whatever their own."""
@@ -31,7 +31,7 @@ BLOCK: Final = 16
 CELL: Final = 8
 """Side of a cell, of a kept picture [pixels]."""
 STILL: Final = 0.06
-"""Stops by which a pixel's brightness may typically vary over a take and count as still."""
+"""Stops by which a pixel's brightness may typically vary over an episode and count as still."""
 
 type Alter = Callable[[Image, int], Image]
 """Changes a picture of a given row; for benchmarks."""

@@ -38,7 +38,8 @@ FARTHEST_DEG: Final = 3 * 360.0
 TICKS: Final = 4095
 """The last step of a servo's encoder."""
 FOLLOWS_RAD: Final = math.radians(15.0)
-"""Nearer than this, in the middle of a take, a reading stands to the command that it answers."""
+"""Nearer than this, in the middle of an episode, a reading stands to the command that it
+answers."""
 MOST_PAIRINGS: Final = 2000
 
 
@@ -62,7 +63,7 @@ def units_of(takes: Sequence[Take], stated: str = "") -> str:
         if said and other not in ("", "unknown", said):
             raise UnusableInputError(
                 f"--units={stated}, but take {take.info.uid} states its joints in {named(other)}. "
-                "Leave --units out, or fix the takes: gaploop edit retag DIR --episodes=0:"
+                "Leave --units out, or fix the episodes: gaploop edit retag DIR --episodes=0:"
                 f'{len(takes)} --set=\'{{"units": "{named(said)}"}}\' --yes.'
             )
     _require_one_unit(takes)
@@ -136,7 +137,7 @@ def _require_one_unit(takes: Sequence[Take]) -> None:
             stated.setdefault(take.info.units, []).append(name)
     if len(stated) > 1:
         listed = "; ".join(f"{unit}: {numbers(found)}" for unit, found in stated.items())
-        raise UnusableInputError(f"These takes are in several units ({listed}). {fix}")
+        raise UnusableInputError(f"These episodes are in several units ({listed}). {fix}")
     silent = [t for t in takes if _is_silent(t) and np.isfinite(t.frames.state).all()]
     if len({t.info.joint_names for t in silent}) != 1:
         return

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gaploop.core.messages import Image
 
 SAMPLES: Final = 24
-"""Pictures looked at closely, spread over the take."""
+"""Pictures looked at closely, spread over the episode."""
 SIZE_PX: Final = 192
 """Pictures are brought to this size, so that areas and shifts compare."""
 THUMB_PX: Final = 96

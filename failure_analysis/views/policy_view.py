@@ -18,7 +18,7 @@ from gaploop.core.take import Take
 from gaploop.failure_analysis.views.pictures import squared
 
 EVERY_S: Final = 0.1
-"""How often a policy is asked along a take [s]."""
+"""How often a policy is asked along an episode [s]."""
 CELLS: Final = 3
 """A picture is as unfamiliar as the mean of its so many least familiar cells."""
 PATCHES: Final = 1500

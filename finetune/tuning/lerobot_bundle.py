@@ -111,7 +111,7 @@ def check_fits(
         if held != width and not padded:
             raise UnusableInputError(
                 f"{info.root}: {key} has {held} entries, policy {folder} was trained on {width}. "
-                "Use takes of the arm it was trained with, or gaploop edit harmonise."
+                "Use episodes of the arm it was trained with, or gaploop edit harmonise."
             )
     path = folder / SIDECAR
     if not path.exists():

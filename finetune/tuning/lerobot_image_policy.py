@@ -48,7 +48,7 @@ type Alter = Callable[[Tensors, int], Tensors]
 SEED: Final = 0
 """Draws the noise of held-out losses, the same every time."""
 FRAMES: Final = 16
-"""Frames of a held-out take that are looked at: neighbours are alike, pictures are dear."""
+"""Frames of a held-out episode that are looked at: neighbours are alike, pictures are dear."""
 
 
 class ImagePolicyWork:

@@ -34,7 +34,7 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
         spec = replace(load_mixture(config.mixture), seed=config.seed)
         return open_mixture(spec)
     if not config.real:
-        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
+        raise UnusableInputError("Nothing to adapt to. Name real episodes with --real='[DIR]'.")
     sources, shares = [SourceSpec(REAL, config.real, config.select)], {REAL: 1.0}
     if config.sim:
         sources.append(SourceSpec(SIM, config.sim, config.select))
@@ -46,7 +46,8 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
         if take.source == 0 and take.episode.info.is_nominal:
             root = opened.datasets[take.dataset].root
             raise UnusableInputError(
-                f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."
+                f"{root} holds episodes of nominal simulation, given with --real. Give it with "
+                "--sim."
             )
     chosen = [
         t
@@ -62,7 +63,7 @@ def mixture_of(config: FinetuneConfig) -> OpenMixture:
         stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
         indices = ", ".join(str(i) for i in sorted({e.index for e in real}))
         raise UnusableInputError(
-            "No real take is left by --episodes and --station. There are episodes "
+            "No real episode is left by --episodes and --station. There are episodes "
             f"{indices} of station {stations}."
         )
     return replace(opened, takes=tuple(chosen))
@@ -110,7 +111,7 @@ def split_held_out(
         if all(t.source != number for t in kept):
             count = sum(t.source == number for t in opened.takes)
             raise UnusableInputError(
-                f"Source '{source.name}': all {count} takes are held out. Hold out fewer."
+                f"Source '{source.name}': all {count} episodes are held out. Hold out fewer."
             )
     aside = [t for t in opened.takes if t.episode.info.uid in uids]
     return replace(opened, takes=kept), aside
@@ -124,8 +125,8 @@ def chosen_held_out(config: FinetuneConfig, real: Sequence[TakeNote]) -> frozens
     if lacking:
         known = ", ".join(map(str, sorted({t.index for t in real})))
         raise UnusableInputError(
-            f"--held_out names episode {min(lacking, key=str)}, which is not among the takes that "
-            f"would be learned from ({known})."
+            f"--held_out names episode {min(lacking, key=str)}, which is not among the episodes "
+            f"that would be learned from ({known})."
         )
     return frozenset(t.uid for t in real if {t.index, t.uid} & set(config.held_out))
 
@@ -151,8 +152,8 @@ def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[
     groups = list(grouped(takes).values())
     if len(groups) < 2:
         raise UnusableInputError(
-            f"{len(takes)} real take can't be split into takes to learn from and takes to hold "
-            "out. Record more, or leave --held_out out."
+            f"{len(takes)} real episode can't be split into episodes to learn from and episodes "
+            "to hold out. Record more, or leave --held_out out."
         )
     order = np.random.default_rng((seed, len(takes))).permutation(len(groups)).tolist()
     wanted = max(1.0, share * len(takes))

@@ -68,7 +68,7 @@ class TrackedWork:
                 if len(ours) != len(theirs):
                     raise UnusableInputError(
                         f"{first.root}: {len(theirs)} {name.replace('_', ' ')} where policy "
-                        f"{named} was trained on {len(ours)}. Use takes of the arm it was "
+                        f"{named} was trained on {len(ours)}. Use episodes of the arm it was "
                         "trained with."
                     )
             log.warning(bundles.UNNAMED, named, first.root)

@@ -37,7 +37,7 @@ CAMERA_M: Final = 0.62
 PERIOD_S: Final = 0.02
 """the period of its policies. In another scene they are relative to its own."""
 HORIZON_S: Final = 30.0
-"""What comes and goes within a take is drawn this far ahead; no take is longer."""
+"""What comes and goes within an episode is drawn this far ahead; no episode is longer."""
 
 
 def stream(seed: Sequence[int], *names: str) -> Rng:

@@ -72,7 +72,7 @@ QUICK, FULL = 2, 4
 SELECT_S: Final = 30.0
 """So much motion decides which parameters differ; all of it, by how much [s]."""
 MOST_S: Final = 240.0
-"""Of more motion than this, takes are left out evenly [s]."""
+"""Of more motion than this, episodes are left out evenly [s]."""
 
 _A: Final = "actuator_response"
 DRIVES: Final = f"{_A}.drives"
@@ -584,7 +584,7 @@ def fit_drives(
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
     final = everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
     motion_s = sum(float(log.t_s[-1]) for log in way)
-    source = f"{len(way)} take{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
+    source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
     encoders = _encoder_parameters(everything, final, way, source)
     parameters = [*_drive_parameters(everything, final, source), *encoders]
     advance()

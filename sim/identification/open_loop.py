@@ -134,10 +134,11 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
             if set(joints) == set(arm.joint_names):
                 return arm_named(arm.name, "--arm")
         raise UnusableInputError(
-            f"Take {take.info.uid} is of an arm with the joints {', '.join(joints) or 'unknown'}, "
+            f"Episode {take.info.uid} is of an arm with the joints "
+            f"{', '.join(joints) or 'unknown'}, "
             f"which no simulated arm has. Name one with --arm: {', '.join(CELL_ARMS)}."
         )
-    raise UnusableInputError("There are no takes. Record some first: gaploop record.")
+    raise UnusableInputError("There are no episodes. Record some first: gaploop record.")
 
 
 def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
@@ -151,13 +152,13 @@ def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
     long_enough = [log for log in logs if len(log.t_s) > 3 and log.t_s[-1] >= SHORTEST_S]
     if not long_enough:
         raise UnusableInputError(
-            f"All {len(logs)} takes are shorter than {SHORTEST_S:g} s. Record longer ones."
+            f"All {len(logs)} episodes are shorter than {SHORTEST_S:g} s. Record longer ones."
         )
     moved = max(float(np.ptp(log.goal_rad[:, :-1], axis=0).max()) for log in long_enough)
     if moved < LEAST_MOTION_RAD:
         raise UnusableInputError(
             f"No goal moves by more than {moved:.3f} rad: nothing can be told from an arm that "
-            "stands still. Record takes with motion."
+            "stands still. Record episodes with motion."
         )
     return long_enough
 
@@ -200,7 +201,7 @@ def _log(take: Take, arm: CellArm) -> DriveLog:
     uid, joints = take.info.uid, _joints(take)
     if set(joints) != set(arm.joint_names):
         raise UnusableInputError(
-            f"Take {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
+            f"Episode {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
             f"{', '.join(arm.joint_names)}. Name the right arm with --arm."
         )
     order = [joints.index(name) for name in arm.joint_names]
@@ -214,13 +215,13 @@ def _log(take: Take, arm: CellArm) -> DriveLog:
         sent = frames.sent if frames.sent.size and np.isfinite(frames.sent).any() else frames.action
         if sent.shape != (len(times), len(joints)) or frames.state.shape != sent.shape:
             raise UnusableInputError(
-                f"Take {uid} has no joint goals with readings: neither telemetry, nor action and "
-                "observation.state of the same joints. Record joint commands."
+                f"Episode {uid} has no joint goals with readings: neither telemetry, nor action "
+                "and observation.state of the same joints. Record joint commands."
             )
         unit = take.info.units
         if unit not in UNITS:
             raise UnusableInputError(
-                f"Take {uid} doesn't state the units of its joints ({unit or 'none'}). Give "
+                f"Episode {uid} doesn't state the units of its joints ({unit or 'none'}). Give "
                 "--units=degrees or --units=radians: degrees with the gripper from 0 to 100, as "
                 "LeRobot records with use_degrees; normalised joints can't be turned into angles."
             )

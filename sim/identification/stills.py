@@ -136,7 +136,7 @@ def joints_rad(take: Take, arm: CellArm) -> FloatArray | None:
 
 
 OPTIONS: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10"}
-"""As takes are encoded."""
+"""As episodes are encoded."""
 
 
 def recorded(pictures: Sequence[Image], held: int = 1) -> list[Image]:

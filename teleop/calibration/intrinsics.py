@@ -292,7 +292,7 @@ def calibrate_intrinsics(
     if len(views) < MIN_VIEWS:
         raise UnusableInputError(
             f"The board was found in {len(views)} pictures, {MIN_VIEWS} are needed and 15 to 25 "
-            "are good. Take more, with the board all over the picture and tilted."
+            "are good. Episode more, with the board all over the picture and tilted."
         )
     sizes = Counter((view.width, view.height) for view in views)
     if len(sizes) > 1:

@@ -92,7 +92,7 @@ DAMPED: Final = 0.5
 """A motor that brakes lets the joint fall at less than this share of its free speed."""
 FIX_JOINT: Final = "Look for what holds it, and for a cable or an id that is wrong: gaploop doctor."
 FIX_IDS: Final = (
-    "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Takes that "
+    "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Episodes that "
     "were recorded with swapped ids have swapped joints, too."
 )
 

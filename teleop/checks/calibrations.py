@@ -187,7 +187,7 @@ def check_station_ages(path: Path) -> list[CheckResult]:
         results.append(CheckResult(NAME, level, f"{days:.0f} days old ({path})", fix, data, name))
     if results:
         return results
-    data = {"hint": "Only takes with cameras need it: gaploop calibrate --help"}
+    data = {"hint": "Only episodes with cameras need it: gaploop calibrate --help"}
     return [CheckResult(NAME, Level.OK, "no cameras calibrated yet", "", data, path.name)]
 
 
@@ -227,8 +227,8 @@ def check_station(
         if measured:  # intrinsics don't say where it stands
             is_so = "has no hand-eye calibration" if "intrinsics" in data else "has no intrinsics"
         question = (
-            f"Camera {camera} {is_so}. Does it stand where it stood when the policy's takes were "
-            "recorded?"
+            f"Camera {camera} {is_so}. Does it stand where it stood when the policy's episodes "
+            "were recorded?"
         )
         answer = person.ask(question, {"y": "yes", "n": "no"})
         level, word = Level.FAIL, "No"

@@ -32,7 +32,7 @@ MORE_PICTURES: Final = (
 )
 LOOK_S: Final = 0.005
 STALE_S: Final = 0.5
-"""A take ends where a picture is older than this [s]."""
+"""An episode ends where a picture is older than this [s]."""
 OLD_S: Final = 0.15
 """Pictures older than this make a policy late [s]."""
 FROZEN_S: Final = 1.0

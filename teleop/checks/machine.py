@@ -125,7 +125,7 @@ def check_disk(journal: Path) -> CheckResult:
         folder = folder.parent
     free_gb = shutil.disk_usage(folder).free / 1e9
     minutes = free_gb * 1e3 / JOURNAL_MB_PER_MIN
-    found = f"{free_gb:.0f} GB free in {folder}: about {minutes / 60:.0f} h of takes"
+    found = f"{free_gb:.0f} GB free in {folder}: about {minutes / 60:.0f} h of episodes"
     data = {"free_gb": free_gb, "folder": str(folder)}
     if not os.access(folder, os.W_OK):
         fix = f"Choose another with --journal=DIR, or: sudo chown $USER {folder}"

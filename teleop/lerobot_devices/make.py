@@ -46,7 +46,8 @@ _GOAL: Final = "Goal_Position"
 _THROUGH: Final = frozenset(kind for arm in ARMS.values() for kind in arm.robot_types)
 """LeRobot's types whose class hands its bus's positions and goals through unchanged."""
 _NEVER: Final = {
-    "disable_torque_on_disconnect": "in the end gaploop lowers the arm to its park pose, and takes "
+    "disable_torque_on_disconnect": "in the end gaploop lowers the arm to its park pose, and "
+    "episodes "
     'torque off once it rests there (docs/teleoperate/teleoperation.md, "However it ends")',
 }
 _BY_US: Final = {

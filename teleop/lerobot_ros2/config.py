@@ -18,7 +18,7 @@ EXAMPLE: Final = """\
 # gaploop record|rollout|teleoperate --robot.type=ros2 --robot.topics=THIS_FILE.
 /**:
   ros__parameters:
-    robot_type: so101_follower        # as the policy's takes name the arm
+    robot_type: so101_follower        # as the policy's episodes name the arm
     # LeRobot's joint names in the policy's order, and the same joints as ROS calls them.
     joints: [shoulder_pan, shoulder_lift, elbow_flex, wrist_flex, wrist_roll, gripper]
     ros_joints: [joint_1, joint_2, joint_3, joint_4, joint_5, gripper_joint]

@@ -175,7 +175,7 @@ def test_a_session_that_can_record_nothing_ends_with_one_line(tmp_path: Path) ->
     from dataclasses import replace
 
     broken = replace(rig, cameras=(NoPicture(),), tracker=None)  # type: ignore[arg-type]
-    with pytest.raises(DeviceError, match="3 takes in a row could not be recorded"):
+    with pytest.raises(DeviceError, match="3 episodes in a row could not be recorded"):
         record_takes(
             tmp_path,
             TakeInfo("", "t", kind=TakeKind.ROLLOUT),

@@ -107,7 +107,7 @@ def test_a_campaign_asks_who_takes_part(
     [
         ("{age_band: {young: 2}}", "18-29"),
         ("{age: {18-29: 2}}", "age_band"),
-        ("{handedness: {left: 5}}", "5 takes, the plan for 4"),
+        ("{handedness: {left: 5}}", "5 episodes, the plan for 4"),
         ("{handedness: {left: -1}}", "0 or more"),
         ("{most_each: some}", "whole number"),
         ("[age_band]", "must be a mapping"),

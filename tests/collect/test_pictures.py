@@ -84,6 +84,6 @@ def test_a_camera_that_was_another_one_before_is_told(tmp_path: Path) -> None:
             pass
         said = list(other_cameras(journal, now))
         assert bool(said) == bool(identity)
-    assert "Camera top was USB 046d:0825, serial A in the take before" in said[0]
+    assert "Camera top was USB 046d:0825, serial A in the episode before" in said[0]
     now["top"]["identity"] = "USB 046d:0825, serial A"
     assert not list(other_cameras(journal, now))

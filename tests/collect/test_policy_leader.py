@@ -117,7 +117,7 @@ def test_a_plan_of_the_take_before_is_thrown_away(steps: tuple[Steps, AsyncPolic
     policy.gate.set()
     until(lambda: policy.acts == 2)
     until(lambda: leader.pace.asked == 1 or not frame(leader))
-    assert leader._path[-1] == [101.0], "the first answer, 100, was about another take"
+    assert leader._path[-1] == [101.0], "the first answer, 100, was about another episode"
 
 
 class Plans:

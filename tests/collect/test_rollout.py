@@ -145,7 +145,7 @@ def test_the_ramp_takes_twenty_successes_and_is_kept(tmp_path: Path) -> None:
         scales.append(ramp.scale)
         journal.mkdir(exist_ok=True)
         assert ramp.successes == min(take, SUCCESSES)
-        ramp.succeeded({f"take {take}"})
+        ramp.succeeded({f"episode {take}"})
     assert scales[0] == pytest.approx(0.1)
     np.testing.assert_allclose(np.diff(scales[: SUCCESSES + 1]), 0.9 / SUCCESSES)
     assert scales[SUCCESSES:] == [1.0, 1.0]

@@ -272,11 +272,11 @@ def test_the_command_from_adding_to_withdrawing(
     write_take(journal, id_)
     assert main(["consent", "withdraw", id_, f"--places=[{journal}]"]) == 0
     said = capsys.readouterr().out
-    assert "1 take would be removed" in said
+    assert "1 episode would be removed" in said
     assert "--yes" in said
     assert len(take_folders(journal)) == 1
     assert main(["consent", "withdraw", id_, f"--places=[{journal}]", "--yes"]) == 0
-    assert "1 take removed" in capsys.readouterr().out
+    assert "1 episode removed" in capsys.readouterr().out
     assert take_folders(journal) == []
     assert main(["consent", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["consents"]

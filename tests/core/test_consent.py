@@ -84,7 +84,7 @@ def test_a_scope_that_makes_no_sense_is_refused(scope: list[str], said: str) -> 
 def test_no_register_means_that_nobody_agreed(tmp_path: Path) -> None:
     empty = consent.load_register(tmp_path / "none.jsonl")
     with pytest.raises(UnusableInputError, match="gaploop consent add"):
-        consent.require_consent(empty, [info(consent=ANA)], Use.RECORD, "This take")
+        consent.require_consent(empty, [info(consent=ANA)], Use.RECORD, "This episode")
 
 
 def test_the_register_keeps_what_was_said_and_withdrawal_is_final(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_dataset_is_passed_on_only_with_consent_to_that(
     uid = write_take(journal, consent=id_)
     publish_takes(journal, root, "me/x")
     require_dataset_consent(root, Use.PUBLISH)
-    with pytest.raises(UnusableInputError, match=f"take {uid}.*doesn't cover 'push'"):
+    with pytest.raises(UnusableInputError, match=f"episode {uid}.*doesn't cover 'push'"):
         require_dataset_consent(root, Use.PUSH)
     consents.add(register, id_, LATER, frozenset(Use))
     require_dataset_consent(root, Use.PUSH)

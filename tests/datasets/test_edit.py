@@ -340,10 +340,10 @@ def tree(folder: Path) -> dict[str, int]:
         (["delete", "--episodes=[1]", "--dry_run"], 0, ""),
         (["keep", "--where=outcome=success", "--dry_run"], 0, ""),
         (["split", '--splits={"a": 0.5, "b": 0.5}', "--dry_run"], 0, ""),
-        (["delete", "--episodes=0:6", "--yes"], 2, "none of its 6 takes would be left"),
-        (["keep", "--where=session=absent", "--yes"], 2, "chooses none of the 6 takes"),
+        (["delete", "--episodes=0:6", "--yes"], 2, "none of its 6 episodes would be left"),
+        (["keep", "--where=session=absent", "--yes"], 2, "chooses none of the 6 episodes"),
         (["delete", "--episodes=[6]", "--yes"], 2, "name episodes 0 to 5"),
-        (["delete", "--yes"], 2, "Which takes.*--episodes.*--where"),
+        (["delete", "--yes"], 2, "Which episodes.*--episodes.*--where"),
         (
             ["purge", "--yes"],
             2,
@@ -433,7 +433,7 @@ def test_a_query_chooses_and_json_says_what_was_done(
         f"--output_dir={tmp_path / 'm'}",
     ]
     assert main(again) == 0
-    assert "4 takes are in several" in capsys.readouterr().out
+    assert "4 episodes are in several" in capsys.readouterr().out
 
 
 def test_shares_draw_whole_sessions(

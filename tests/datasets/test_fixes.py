@@ -307,7 +307,7 @@ PUBLISHED: dict[str, tuple[str, Plant]] = {
     "same uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", lambda v: [v[0]] * 3)),
     "no uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", second(""))),
     "path as uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", second("../x"))),
-    "another take": (
+    "another episode": (
         "wrong_take",
         lambda r: change(episode_files(r)[0], "gap_uid", lambda v: v[::-1]),
     ),
@@ -335,7 +335,7 @@ BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
 """What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
 ALL = RECORDED | PUBLISHED | STORED
 LAID_OUT_ANEW = {"overlap", "between pictures", "late pictures", "uneven pictures"}
-"""Faults after whose fix each take still has its own pictures."""
+"""Faults after whose fix each episode still has its own pictures."""
 COMMANDS = {
     "late pictures": "convert", "uneven pictures": "convert", "gaps in numbers": "convert",
     "another program's": "convert", "NaN": "check", "truncated video": "check",

@@ -361,7 +361,7 @@ def test_a_rename_that_makes_no_sense_is_one_line(
     [
         ({"units": "rad"}, "gripper: keep"),
         ({"units": "grad"}, "Unknown units 'grad'"),
-        ({"units": {"from": "rad", "to": "deg"}}, "the takes are in deg"),
+        ({"units": {"from": "rad", "to": "deg"}}, "the episodes are in deg"),
         ({"units": "m100_100"}, "Give ranges"),
         ({"joints": {"waist": "pan"}}, "Unknown joint 'waist'"),
         ({"joints": {"elbow_flex": "wrist_flex"}}, "get one name"),

@@ -172,7 +172,7 @@ def test_takes_held_out_are_the_last_of_each_source_and_task(folders: tuple[Path
     train, aside = held_out(mixture, 0.4)
     assert [t.episode.index for t in train.takes] == [0]
     assert [t.episode.index for t in aside] == [1]
-    with pytest.raises(UnusableInputError, match="no take of source 'b'"):
+    with pytest.raises(UnusableInputError, match="no episode of source 'b'"):
         held_out(opened(folders), 0.4)
 
 

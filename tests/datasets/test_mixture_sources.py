@@ -79,7 +79,7 @@ def test_demonstrations_that_nobody_labelled_count_as_such(
     make("plain", imported, imported, silent, {**silent, "kind": TakeKind.ROLLOUT})
     chosen = opened(mix(sources={"all": "plain"})).takes
     assert [t.episode.index for t in chosen if len(t.frames) == FRAMES] == [0, 1, 2]
-    assert "nobody said how its 3 takes went" in caplog.text
+    assert "nobody said how its 3 episodes went" in caplog.text
     for told in (Outcome.FAILURE, Outcome.SUCCESS):  # somebody began to label
         make(told.value, imported, {"outcome": told})
         with pytest.raises(UnusableInputError, match="no outcome"):

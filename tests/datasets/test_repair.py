@@ -115,7 +115,7 @@ def test_labels_from_what_knows_none_of_the_takes_is_refused(
 ) -> None:
     write_take(tmp_path / "other")
     before = {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()}
-    for source, word in ((tmp_path / "other", "none of the 3 takes"), (tmp_path, "name the")):
+    for source, word in ((tmp_path / "other", "none of the 3 episodes"), (tmp_path, "name the")):
         with pytest.raises(UnusableInputError, match=word):
             fix(edited, FixOptions(labels_from=source))
     assert {p: p.read_bytes() for p in edited.rglob("*") if p.is_file()} == before

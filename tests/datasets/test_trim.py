@@ -34,7 +34,7 @@ Barcodes = tuple[Callable[[int], np.ndarray], Callable[[np.ndarray], int]]
 FPS = 20
 JOINTS = ("pan", "lift", "gripper")
 IDLE = ((27, 24, 13), (0, 30, 0), (30, 0, 0), (0, 24, 21))
-"""Per take: frames before the motion, of the motion with a pause in it, and after it."""
+"""Per episode: frames before the motion, of the motion with a pause in it, and after it."""
 MARGIN = 4
 STEP = 0.088
 

@@ -81,7 +81,7 @@ def test_rollouts_count_and_demonstrations_do_not() -> None:
     shown = [attempt(10 + k, True, kind=TakeKind.DEMONSTRATION) for k in range(9)]
     counted, words = attempted([*rollouts, *shown])
     assert len(counted) == 6
-    assert "9 takes" in words
+    assert "9 episodes" in words
     assert len(attempted(shown)[0]) == 9
 
 
@@ -114,7 +114,7 @@ def test_scenes_pair_takes_and_are_no_factor_of_their_own() -> None:
 def test_no_judged_take_is_said(tmp_path: Path) -> None:
     found = cohort_of_takes([])
     assert found.table is None
-    assert list(cohort_lines(found)) == ["no take has an outcome: nothing to compare"]
+    assert list(cohort_lines(found)) == ["no episode has an outcome: nothing to compare"]
     assert found.to_json()["trials"] == 0
     path = tmp_path / "across.json"
     path.write_text(json.dumps(cohort_of_takes([attempt(0, True)]).to_json(), allow_nan=False))
@@ -133,7 +133,7 @@ def factors(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     [
         ([], "--dataset.root"),
         (["{tmp}/nowhere"], "nowhere"),
-        (["{tmp}"], "holds neither takes nor a dataset"),
+        (["{tmp}"], "holds neither episodes nor a dataset"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

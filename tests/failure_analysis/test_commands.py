@@ -113,7 +113,7 @@ def test_from_takes_to_plan(
     ("arguments", "says"),
     [
         (["diagnose", "{tmp}/nowhere"], "nowhere"),
-        (["diagnose", "{tmp}"], "holds neither takes nor a dataset"),
+        (["diagnose", "{tmp}"], "holds neither episodes nor a dataset"),
         (["diagnose"], "--dataset.root"),
         (["plan"], "--diagnosis"),
         (["plan", "--diagnosis={tmp}/nowhere.json"], "nowhere.json"),

@@ -193,7 +193,7 @@ def test_takes_are_asked_for_where_the_study_saw_them_help() -> None:
         (item,) = make_plan(diagnosed({dimension: 0.9}, count=16), 20).items
         assert item.remedy == "collect"
         assert item.takes > 0
-        assert item.protocol.startswith("First"), "what fixes it without takes comes before"
+        assert item.protocol.startswith("First"), "what fixes it without episodes comes before"
 
 
 def test_a_policy_that_sees_pictures_can_learn_the_light() -> None:

@@ -44,7 +44,7 @@ def test_the_prior_says_what_was_measured() -> None:
     assert fixed[POSE] == max(fixed.values())
     assert 0.0 < fixed[D.HUMAN_BEHAVIOR] < 0.2
     for hopeless in (D.SENSOR_NOISE, D.VISUAL_DOMAIN, D.TASK_SPECIFICATION):
-        assert curves[hopeless].responds < LEAST_RESPONSE, "else takes are asked for"
+        assert curves[hopeless].responds < LEAST_RESPONSE, "else episodes are asked for"
         assert fixed[hopeless] < 0.1
 
 
@@ -147,7 +147,7 @@ def test_no_trial_of_the_prior_counts_twice() -> None:
 def belief_table() -> str:
     """The table of docs/diagnose/planning.md: what is believed before any campaign."""
     lines = [
-        "| dimension | chance that takes help | 5 takes fix | 20 takes | 50 takes |",
+        "| dimension | chance that takes help | 5 episodes fix | 20 episodes | 50 episodes |",
         "|---|---|---|---|---|",
     ]
     for d, curve in sorted(expected_curves().items(), key=lambda pair: -pair[1].fixed(AT_20)[0]):

@@ -297,12 +297,12 @@ def test_what_was_tried_counts_and_not_what_was_expected(tmp_path: Path) -> None
     assert any("recalibrate was tried" in note for note in plan.notes)
     assert item.gain_points is not None
     assert item.gain_points.low > 20  # of the 72 % of rollouts that fail for it
-    stuck = {**tried, "resimulate": RemedyTrial((0, 0), (0, 0), "Gave up on the takes.")}
+    stuck = {**tried, "resimulate": RemedyTrial((0, 0), (0, 0), "Gave up on the episodes.")}
     plan = planned(shares, replace(context, tried=stuck)).plan
     assert all(
         "resimulate" not in (i.remedy, *(a.remedy for a in i.alternatives)) for i in plan.items
     )
-    assert any("couldn't be carried out (Gave up on the takes.)" in note for note in plan.notes)
+    assert any("couldn't be carried out (Gave up on the episodes.)" in note for note in plan.notes)
     worse = {name: RemedyTrial((3, 20), (0, 20)) for name in tried}
     (item,) = planned(shares, replace(context, tried=worse)).plan.items
     assert item.remedy == "collect"

@@ -86,7 +86,7 @@ def test_without_a_success_nothing_is_named_and_what_would_tell_is_said() -> Non
     found = diagnose(real([take(lag_s=0.3)]))
     assert found.takes[0].abstained
     assert "What would tell" in found.summary["station"]["says"]
-    assert "no take that went well" in found.summary["reference"]["name"]
+    assert "no episode that went well" in found.summary["reference"]["name"]
     few = diagnose(real([*successes(1), take(lag_s=0.3)]))
     assert "the 1 success" in few.summary["reference"]["name"]
 

@@ -89,7 +89,7 @@ def test_what_a_stations_own_demonstrations_hide_is_never_ruled_out() -> None:
         assert each.abstained
         assert min(each.dimensions[d] for d in hidden) > 0.05
     assert found.summary["station"]["named"] == []
-    assert "nothing in these takes tells the causes apart" in found.summary["station"]["says"]
+    assert "nothing in these episodes tells the causes apart" in found.summary["station"]["says"]
     stop = make_plan(found, 50).stop
     assert "Don't collect" not in stop
 

@@ -107,7 +107,7 @@ def test_nothing_is_gone_on_with_from_something_else(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"real": "[]"}, "Name real takes"),
+        ({"real": "[]"}, "Name real episodes"),
         ({"policy.path": "nowhere"}, "Policy nowhere not found"),
         ({"real": "[unlabelled]"}, "have no outcome .* gaploop label"),
         ({"real": "[rotated]"}, "Name and order the joints alike with gaploop edit harmonise"),
@@ -115,7 +115,7 @@ def test_nothing_is_gone_on_with_from_something_else(
         ({"mix.real": "2"}, "at most 1"),
         ({"method": "act_lroa"}, "Did you mean 'act_lora'"),
         ({"stats": "mine"}, "base, new"),
-        ({"held_out": "[0,1,2,3,4,5]"}, "all 6 takes are held out"),
+        ({"held_out": "[0,1,2,3,4,5]"}, "all 6 episodes are held out"),
         ({"station": "cell9"}, "of station cell0, cell1"),
         ({"select": "everything"}, "demonstrations, successful"),
         ({"held_out": "0"}, "above 0 and below 1; episodes are written as"),
@@ -158,7 +158,7 @@ def test_options_that_do_nothing_or_undo_each_other_are_refused(
     given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
     for arguments, says in (
         (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
-        (["--patience=2"], "Hold takes out: --held_out"),
+        (["--patience=2"], "Hold episodes out: --held_out"),
         (["--randomise.strength=0.5"], "no pictures: --randomise"),
         (["--method=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
         (["--lora.r=-1"], "--lora.r=-1 must be at least 1"),

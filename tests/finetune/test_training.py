@@ -275,7 +275,10 @@ def test_memory_and_numbers_that_fail_on_held_out_takes_are_said(
             return float("nan")
 
     spec = replace(SPEC, eval_every=3, checkpoint_every=100)
-    for at, says in ((98, "Out of memory at step 3"), (99, "held-out takes became nan at step 3")):
+    for at, says in (
+        (98, "Out of memory at step 3"),
+        (99, "held-out episodes became nan at step 3"),
+    ):
         bundle = make_bundle()
         with pytest.raises(UnusableInputError, match=says):
             train(Failing(ActLearner(bundle, bundle.policy), at), batches, spec, tmp_path)

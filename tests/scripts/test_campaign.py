@@ -111,8 +111,8 @@ def test_the_next_set_up_is_said_in_words_where_it_changes(
     assert set_up(first, first)  # nothing to change
     assert set_up(second, first)
     assert [record.getMessage() for record in caplog.records] == [
-        "Set up: lighting: day; object in grid cell row 0, column 2 (right, far) (3 takes).",
-        "Set up: object in grid cell row 1, column 0 (middle, near) (1 take).",
+        "Set up: lighting: day; object in grid cell row 0, column 2 (right, far) (3 episodes).",
+        "Set up: object in grid cell row 1, column 0 (middle, near) (1 episode).",
     ]
 
 
@@ -165,7 +165,7 @@ def test_the_status_says_what_is_there_and_what_comes_next(
     command = ["record", f"--plan={tmp_path / 'plan.yaml'}", f"--dataset.root={tmp_path / 'set'}"]
     assert main([*command, "--status"]) == 0
     text = capsys.readouterr().out
-    assert "0 of 6 takes" in text
+    assert "0 of 6 episodes" in text
     assert "assumed" in text
     assert main([*command, "--status", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -189,7 +189,7 @@ def test_the_status_needs_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[s
         [f"--config_path={rig}"],
     ):
         assert main([*command, "--status", *more]) == 0
-        assert "0 of 6 takes" in capsys.readouterr().out
+        assert "0 of 6 episodes" in capsys.readouterr().out
     assert main([*command, "--status", "--robt.type=so101_follower"]) == 2
     assert "--robt.type" in capsys.readouterr().err
 

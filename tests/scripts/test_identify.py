@@ -126,7 +126,7 @@ def test_late_pictures_are_a_parameter_of_the_twin() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "Which takes?"),
+        ([], "Which episodes?"),
         (["--arm=pr2"], "pr2"),
         (["nowhere"], "nowhere"),
     ],

@@ -127,7 +127,7 @@ def test_an_engineer_overrules_an_operator_and_undo_takes_it_back(label: Label) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--outcome=success"], "Which takes?"),
+        (["--outcome=success"], "Which episodes?"),
         (["--episodes=4", "--outcome=success"], "name episodes 0 to 3"),
         (["--episodes=0", "--outcome=sucess"], "Did you mean 'success'"),
         (["--episodes=0", "--failure_mode=slipp"], "Did you mean 'slip'"),

@@ -183,7 +183,7 @@ def test_an_arm_that_is_lost_in_every_take_ends_a_session_that_nobody_watches(
     command += [f"--dataset.root={tmp_path / 'data'}"]
     with loses(pair, journal, loop_time, 1, 2, 3):
         assert main(command) == 2
-    assert "lost 3 times and no take finished in between" in capsys.readouterr().err
+    assert "lost 3 times and no episode finished in between" in capsys.readouterr().err
     assert [take.outcome for take in read_journal(journal)] == [Outcome.INTERRUPTED] * 3
 
 

@@ -78,7 +78,7 @@ def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_o
     assert take.info.policy == policy_id("base")
     assert take.outcome is Outcome.SUCCESS
     ((first, last),) = spans(take.frames.intervention)
-    assert first >= 1.5 * take.info.fps, "the policy's own attempt is in the take"
+    assert first >= 1.5 * take.info.fps, "the policy's own attempt is in the episode"
     assert last == len(take.frames.intervention), "the person drove to the end"
     assert check(root) == []
     (episode,) = load_source(root).episodes

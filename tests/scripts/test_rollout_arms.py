@@ -311,7 +311,7 @@ def test_what_is_finished_between_losses_counts_as_headway() -> None:
         drive_on(
             cast(SessionDevices, Found()), lose, lambda: False, finished=lambda: finished.pop(0)
         )
-    assert finished == [2], "the third loss since a take was finished ends it"
+    assert finished == [2], "the third loss since an episode was finished ends it"
 
 
 def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(bench: Bench) -> None:

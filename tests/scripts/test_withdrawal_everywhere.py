@@ -150,9 +150,9 @@ def test_from_recording_to_withdrawing(home: Path, capsys: pytest.CaptureFixture
         if not policy.exists():
             os.rename(checkpoint, policy)
         assert main([*push, str(policy)]) == 2
-        assert f"learned from takes of {ana}" in capsys.readouterr().err
+        assert f"learned from episodes of {ana}" in capsys.readouterr().err
     assert main(["evaluate", f"--policy.path={home / 'moved'}", "--n=1", "--workers=1"]) != 0
-    assert f"learned from takes of {ana}" in capsys.readouterr().err
+    assert f"learned from episodes of {ana}" in capsys.readouterr().err
 
 
 def test_a_policy_made_from_such_a_policy_is_named_too(home: Path) -> None:

@@ -277,7 +277,7 @@ def test_what_was_said_of_a_lost_servo_goes_when_it_answers_again() -> None:
     console = console_with(Safety(loop=lambda: loop[0]))
     loop[0] = Loop(lost="a servo stopped answering")
     console.seen()
-    console.note("The take is interrupted: check that servo's cable.")
+    console.note("The episode is interrupted: check that servo's cable.")
     assert "cable" in console.seen().note
     loop[0] = Loop(lost="Everything answers again.", found=True)
     assert console.seen().note == ""

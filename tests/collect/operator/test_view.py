@@ -57,7 +57,7 @@ states = st.builds(
         st.sampled_from(Question),
         st.none() | st.sampled_from(Outcome),
     ),
-    blocked=st.sampled_from(["", "No take starts before this is cleared."]),
+    blocked=st.sampled_from(["", "No episode starts before this is cleared."]),
     newest=st.sampled_from(["", "a"]),
 )
 seens = st.builds(

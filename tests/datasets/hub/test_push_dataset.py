@@ -409,7 +409,7 @@ def test_a_push_with_consent_is_remembered_for_a_withdrawal(
     push(root)
     places = consent.load_register().places[id_]
     assert (places[-1].what, places[-1].where) == ("hub", f"{hub.url}/datasets/{NAME}")
-    assert "1 of the 1 takes shows people" in hub.files(NAME)["README.md"].decode()
+    assert "1 of the 1 episodes shows people" in hub.files(NAME)["README.md"].decode()
 
 
 def test_who_withdraws_during_a_push_isnt_pushed(
@@ -437,7 +437,7 @@ def test_the_card_counts_what_is_there(dataset: Path, hub: LoopbackHub, push: Pu
         "license: cc-by-4.0",
         "- kitchen",
         "- sim-to-sim",
-        "2 of the 3 takes come from a simulated cell",
+        "2 of the 3 episodes come from a simulated cell",
         "| success | 2 |",
         "| failure | 1 |",
         "| sim_target (sim-to-sim) | 2 |",

@@ -199,7 +199,7 @@ def test_filters_and_search_narrow_the_list(dataset: Path, tab: Tab) -> None:
         tab.wait("document.querySelectorAll('.take').length === 3")
         tab.key("v")
         tab.wait("document.querySelectorAll('.take').length === 0")
-        assert "No take matches." in tab.js("document.body.innerText")
+        assert "No episode matches." in tab.js("document.body.innerText")
 
 
 def test_another_program_on_this_machine_is_told_nothing(dataset: Path, tab: Tab) -> None:

@@ -95,7 +95,7 @@ def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
         "human_behavior": LEAST,
     }
     assert max(weights.values()) <= MOST
-    with pytest.raises(UnusableInputError, match="collects no takes"):
+    with pytest.raises(UnusableInputError, match="collects no episodes"):
         weights_of(Plan("p", "d", (item(GapDimension.SENSOR_NOISE, 50.0, "change_scene"),)))
 
 
