@@ -60,6 +60,17 @@ def test_a_slow_bus_is_told_with_its_rate() -> None:
     assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
+def test_a_straight_way_isnt_taken_for_steps() -> None:
+    """Incident: an arm that came to its leader's pose at one speed "reads in steps of 0.967"."""
+
+    def straight(values: FloatArray, _episode: int) -> FloatArray:
+        ramp = 0.967 * np.arange(len(values))[:, None] - 60.0
+        return np.minimum(np.tile(ramp, (1, values.shape[1])), 5.0)
+
+    found = report(recording(0, episodes=1, sent=straight, read=straight))
+    assert "quantum" not in [f.kind for f in found.findings]
+
+
 @pytest.mark.parametrize(
     ("kind", "joint", "sent", "read", "size"),
     [
