@@ -212,8 +212,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "freeze_vision_encoder": False, "train_expert_only": False,
     },
 }  # fmt: skip
-STEPS: Final = {"act": 1500, "diffusion": 800, "smolvla": 2500}
-TUNED: Final = {"act": 150, "diffusion": 200, "smolvla": 300}
+STEPS: Final = {"act": 1500, "diffusion": 6000, "smolvla": 2500}
+TUNED: Final = {"act": 150, "diffusion": 800, "smolvla": 300}
 """Steps from a policy of one arm to one of another, which takes a core seconds."""
 BATCH: Final = 8
 

@@ -14,13 +14,13 @@ CHANNELS: Final = {
     "scene": "the tracked scene, `observation.environment_state`",
     "force": "a force/torque sensor",
     "images": "the first camera's pictures",
-    "policy": "the policy that drove, asked again along the take",
+    "policy": "the policy that drove, asked again along the episode",
 }
 HEAD: Final = """\
 # Signals
 
-Named numbers that each say one thing about one take. Units are SI; angles are radians and shown to
-people in degrees. A signal is empty where its channel is missing, and the diagnosis then says so.
+Named numbers that each say one thing about one episode. Units are SI; angles are radians and shown
+to people in degrees. A signal is empty where its channel is missing, and the diagnosis then says so.
 "Floor" is the spread below which differences from usual mean nothing. "live" marks those that are
 also kept up to date while a rollout runs, with the same value at its end.
 

@@ -232,7 +232,7 @@ class Sandbox:
                 with contextlib.suppress(psutil.Error):
                     used += process.memory_info().rss
             if used > self._limits.memory_mb * MB:
-                self._end(f"episodes more than {self._limits.memory_mb} MiB of memory")
+                self._end(f"takes more than {self._limits.memory_mb} MiB of memory")
             elif time.monotonic() > self._until_s:
                 self._end("takes too long")
 

@@ -223,7 +223,7 @@ def _camera_shift(
         )
     if (old.width, old.height) != (new.width, new.height):
         raise UnusableInputError(
-            f"Camera {name} episodes {new.width}x{new.height} px, the reference has {old.width}x"
+            f"Camera {name} takes {new.width}x{new.height} px, the reference has {old.width}x"
             f"{old.height}. Set the camera to that size, or store it again with --store."
         )
     again = f"gaploop calibrate hand_eye --camera_name={name}"

@@ -485,7 +485,7 @@ class GenericLeader:
             gives = ", ".join(by_joint) or f"no joint positions but {', '.join(says)}"
             raise UnusableInputError(
                 f"{device.name} gives {gives}; {follower.robot_type} "
-                f"episodes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool "
+                f"takes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool "
                 "is moved by --teleop.type=keyboard or gamepad."
             )
         self._keys = [by_joint.get(name, "") for name in follower.joint_names]

@@ -47,7 +47,7 @@ _THROUGH: Final = frozenset(kind for arm in ARMS.values() for kind in arm.robot_
 """LeRobot's types whose class hands its bus's positions and goals through unchanged."""
 _NEVER: Final = {
     "disable_torque_on_disconnect": "in the end gaploop lowers the arm to its park pose, and "
-    "episodes "
+    "takes "
     'torque off once it rests there (docs/teleoperate/teleoperation.md, "However it ends")',
 }
 _BY_US: Final = {

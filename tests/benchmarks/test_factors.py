@@ -13,12 +13,12 @@ from gaploop.failure_analysis.trials import Trials
 
 def test_planted_effects_lie_in_their_intervals_as_often_as_stated() -> None:
     """95 % of them; by chance a run of 120 intervals may be off by four points."""
-    assert measure_law("intervals of factors, 60 episodes", 40, 0)["share"] > 0.90
+    assert measure_law("intervals of factors, 60 takes", 40, 0)["share"] > 0.90
 
 
 def test_where_nothing_matters_alarms_are_as_rare_as_stated() -> None:
     """At most 5 % of tables; 40 tables show 6 alarms or more once in fifty runs at 5 %."""
-    assert measure_law("no factor matters, 60 episodes", 40, 0)["share"] * 40 < 6
+    assert measure_law("no factor matters, 60 takes", 40, 0)["share"] * 40 < 6
 
 
 @pytest.mark.slow

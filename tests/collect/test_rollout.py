@@ -120,14 +120,14 @@ def test_a_policy_out_of_reach_is_no_failure_and_is_waited_for(tmp_path: Path) -
 
 def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path) -> None:
     operator = Operator(attempts=Attempts(SpeedRamp(tmp_path, "p", 1.0)))
-    with pytest.raises(DeviceError, match=r"3 takes in a row ended in a fault; .* not aligned"):
+    with pytest.raises(DeviceError, match=r"3 episodes in a row ended in a fault; .* not aligned"):
         roll(tmp_path, Still(fails=tuple(range(9))), 9, operator=operator)
     assert len(list(read_journal(tmp_path))) == 3
 
 
 def test_a_policy_does_not_drive_on_a_stale_picture(tmp_path: Path) -> None:
     operator = Operator(attempts=Attempts(SpeedRamp(tmp_path, "p", 1.0)))
-    with pytest.raises(DeviceError, match=r"3 takes in a row .* Camera overhead is stale"):
+    with pytest.raises(DeviceError, match=r"3 episodes in a row .* Camera overhead is stale"):
         roll(tmp_path, Still(), 1, frozen=True, operator=operator)
     for folder in take_folders(tmp_path):
         end = read_end(folder)

@@ -245,7 +245,7 @@ def test_a_device_fault_interrupts_its_take_and_the_session_goes_on(tmp_path: Pa
 
 
 def test_a_fault_of_every_take_ends_the_session_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"3 takes in a row .* cable"):
+    with pytest.raises(DeviceError, match=r"3 episodes in a row .* cable"):
         record_takes(
             tmp_path,
             TakeInfo("", "t", kind=TakeKind.ROLLOUT),

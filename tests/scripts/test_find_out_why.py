@@ -113,7 +113,7 @@ def test_stated_units_hold_from_then_on(
     again = ["diagnose", "rollouts", "--pictures=false", "--output_dir=again"]
     assert main([*again, "--units=deg"]) == 0  # as takes note it
     assert main([*again, "--units=radians"]) == 2
-    fix = capsys.readouterr().err.partition("takes: ")[2].strip().rstrip(".")
+    fix = capsys.readouterr().err.partition("episodes: ")[2].strip().rstrip(".")
     assert "retag" in fix
     assert ran(fix.replace("DIR", "rollouts")) == 0
     assert main([*again, "--units=radians"]) == 0

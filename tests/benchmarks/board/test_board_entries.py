@@ -19,7 +19,7 @@ from gaploop.finetune.hub_policy import files_of
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE
 from gaploop.finetune.sandbox import Limits
 
-BASE = Submission("ana", "base", "policy", "scripted episodes")
+BASE = Submission("ana", "base", "policy", "scripted takes")
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def made_up(job: Job) -> Attempted:
 def put(board: Path, name: str, skill: float, tmp_path: Path, user: str = "ana") -> Submission:
     mark = tmp_path / f"{name}-{MARK}"
     write_json(mark, {"skill": skill})
-    entry = Submission(user, name, "policy", "me/takes, 200 episodes")
+    entry = Submission(user, name, "policy", "me/takes, 200 takes")
     enter(board, entry, {**files_of(PACKAGED_BASE), MARK: mark})
     return entry
 
@@ -345,7 +345,7 @@ def takes(tmp_path: Path) -> Path:
 def enter_program(how: Serving, tmp_path: Path, code: str, name: str = "judge") -> None:
     run = tmp_path / f"{name}.py"
     run.write_text(code)
-    enter(how.board, Submission("bob", name, "attribution", "own episodes"), {"run.py": run})
+    enter(how.board, Submission("bob", name, "attribution", "own takes"), {"run.py": run})
 
 
 @pytest.mark.skipif(sandbox.isolation() != sandbox.NAMESPACES, reason="programs need namespaces")
@@ -354,7 +354,7 @@ def test_a_program_reads_takes_and_is_scored_and_one_that_fails_is_refused(
 ) -> None:
     enter_program(how, tmp_path, RUN)
     enter_program(how, tmp_path, "raise SystemExit(1)", "broken")
-    enter_program(how, tmp_path, 'print(\'{"id": "secret of an episode"}\')', "odd")
+    enter_program(how, tmp_path, 'print(\'{"id": "secret of a take"}\')', "odd")
     served = serve(how, MEASURE)
     assert sorted(served.waiting) == ["bob/broken", "bob/judge", "bob/odd"]
     serve(replace(how, programs=True, takes=takes))
@@ -363,7 +363,7 @@ def test_a_program_reads_takes_and_is_scored_and_one_that_fails_is_refused(
     assert results["odd"]["refused"] == "It prints something that is no prediction."
     assert results["judge"]["figures"]["top1"]["value"] == 0.75
     assert results["judge"]["rate"]["successes"] == 3
-    assert "secret of an episode" not in public(how.board)
+    assert "secret of a take" not in public(how.board)
     assert TRUTH not in [p.name for p in (how.private / "takes").rglob("*")]
     order = look(how.board).ranking["tracks"]["attribution"]["order"]
     assert [e["submission"] for e in order] == ["bob/judge"]
@@ -424,7 +424,7 @@ def test_the_base_drives_from_its_box_as_it_does_outside(tmp_path: Path) -> None
     from gaploop.finetune.evaluate import evaluate
 
     board = str(tmp_path / "board")
-    told = ["--user=ana", "--trained_on=scripted episodes", "--policy.path=base"]
+    told = ["--user=ana", "--trained_on=scripted takes", "--policy.path=base"]
     assert main(["submit", board, *told]) == 0
     assert main(["serve", board, "--n=2"]) == 0
     found = look(Path(board))
