@@ -20,9 +20,9 @@ HEAD: Final = """\
 # Signals
 
 Named numbers that each say one thing about one episode. Units are SI; angles are radians and shown
-to people in degrees. A signal is empty where its channel is missing, and the diagnosis then says so.
-"Floor" is the spread below which differences from usual mean nothing. "live" marks those that are
-also kept up to date while a rollout runs, with the same value at its end.
+to people in degrees. A signal is empty where its channel is missing, and the diagnosis then says
+so. "Floor" is the spread below which differences from usual mean nothing. "live" marks those that
+are also kept up to date while a rollout runs, with the same value at its end.
 
 `python -m benchmarks signals` measures what they cost and writes this page.
 """
