@@ -30,8 +30,8 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.views.camera_samples import (
     HEIGHT,
     WIDTH,
-    CameraLook,
     CameraSamples,
+    TakeLook,
     by_cells,
     lasting_edges,
     sample,
@@ -222,7 +222,7 @@ class KnownCamera:
         self.measures = {
             key: np.concatenate([t.measures[key] for t in takes]) for key in takes[0].measures
         }
-        self.looks = [CameraLook.of(t) for t in takes]
+        self.looks = [TakeLook.of(t) for t in takes]
         self.levels = np.concatenate([look.levels for look in self.looks])
         self.block = np.minimum(np.arange(len(takes)) * BLOCKS // max(len(takes), 1), BLOCKS - 1)
         if len(takes) <= BLOCKS:
@@ -257,7 +257,7 @@ class KnownCamera:
             return float("nan")
         return float(np.corrcoef(samples.change, expected)[0, 1])
 
-    def resembles(self, look: CameraLook, left_out: int | None) -> float:
+    def resembles(self, look: TakeLook, left_out: int | None) -> float:
         """Return the correlation of a take's lasting edges with this camera's."""
         edges = self._still(tuple(self._others(left_out)))[2]
         return float(np.corrcoef(edges.reshape(-1), look.edges.reshape(-1))[0, 1])
@@ -278,7 +278,7 @@ class KnownCamera:
         return [k for k in takes if left_out is None or self.block[k] != left_out]
 
     def compared(
-        self, samples: CameraSamples, look: CameraLook, left_out: int | None = None
+        self, samples: CameraSamples, look: TakeLook, left_out: int | None = None
     ) -> tuple[dict[str, float], dict[str, FloatArray]]:
         """Return how a take differs from the reference, and by cells; a block may be left out."""
         others = self._others(left_out)
@@ -392,7 +392,7 @@ class KnownCamera:
                 CameraAnswer(self.name, q, YesNo.UNKNOWN, "", np.nan, np.nan, why=why)
                 for q in QUESTIONS
             ]
-        look = CameraLook.of(samples)
+        look = TakeLook.of(samples)
         numbers, maps = self.compared(samples, look)
         share = ERROR_RATE / len(FLOORS)
         answers = list[CameraAnswer]()
@@ -502,7 +502,7 @@ class CameraCheck:
         def crossed(
             of_a: CameraSamples,
             of_b: CameraSamples,
-            looks: tuple[CameraLook, CameraLook],
+            looks: tuple[TakeLook, TakeLook],
             block: int | None,
         ) -> tuple[float, float]:
             moves = (
@@ -520,7 +520,7 @@ class CameraCheck:
             for k, j in both
         ])  # fmt: skip
         now = crossed(
-            shown[one], shown[other], (CameraLook.of(shown[one]), CameraLook.of(shown[other])), None
+            shown[one], shown[other], (TakeLook.of(shown[one]), TakeLook.of(shown[other])), None
         )
         best, said = YesNo.UNKNOWN, (float("nan"), float("nan"))
         for value, known in zip(now, usual.T, strict=True):

@@ -91,7 +91,7 @@ def evaluate_gym(
     if n < 1 or batch < 1:
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
     how = dict(loading or {})
-    driver = Driver(policy_path, how)
+    driver = GymDriver(policy_path, how)
     identity = driver.id
     # The environment's options as JSON gives them back; its features follow from them.
     said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
@@ -165,11 +165,11 @@ def evaluate_gym(
 
 
 type Attempted = tuple[Sequence[int], list[tuple[bool, float, str]]]
-"""Scenes, and of each what `Driver.attempts` returns."""
+"""Scenes, and of each what `GymDriver.attempts` returns."""
 
 
 def _here(
-    driver: Driver, env: EnvConfig, vector: Any, lacking: Sequence[int]
+    driver: GymDriver, env: EnvConfig, vector: Any, lacking: Sequence[int]
 ) -> Iterator[Attempted]:
     """Yield attempts in this process, as many at once as there are environments."""
     for start in range(0, len(lacking), vector.num_envs):
@@ -219,13 +219,13 @@ class Job:
 
 def _do(job: Job) -> Attempted:
     """Do a job, in any process."""
-    driver = Driver(job.policy, job.loading)
+    driver = GymDriver(job.policy, job.loading)
     with driver.worlds(job.env, job.spec) as made:
         parts = list(_here(driver, job.env, made[job.task], job.seeds))
     return job.seeds, [attempt for _, found in parts for attempt in found]
 
 
-class Driver:
+class GymDriver:
     """A policy, or a script, that drives environments.
 
     Attributes:

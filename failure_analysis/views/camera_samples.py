@@ -181,7 +181,7 @@ def _pair(now: Image, after: Image) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class CameraLook:
+class TakeLook:
     """A take's pictures by cells and pixels.
 
     Attributes:
@@ -199,7 +199,7 @@ class CameraLook:
     motion: FloatArray
 
     @classmethod
-    def of(cls, samples: CameraSamples) -> CameraLook:
+    def of(cls, samples: CameraSamples) -> TakeLook:
         """Return the look of a take's pictures."""
         stops = brightness(samples.pictures)
         level = stops - np.median(stops, axis=(1, 2), keepdims=True)

@@ -348,7 +348,7 @@ def _world_tries(
     task: SuiteTask, policies: Mapping[str, Path], policy_format: str = ""
 ) -> Iterator[Try]:
     """Yield what makes an attempt at a task of anybody's simulation, which judges it itself."""
-    from gaploop.finetune.lerobot_gym import Driver
+    from gaploop.finetune.lerobot_gym import GymDriver
     from gaploop.sim.lerobot_worlds import config_of
     from gaploop.sim.world import WorldSpec
 
@@ -361,10 +361,10 @@ def _world_tries(
     config = config_of(said, f"env of task '{task.name}'")
     spec = WorldSpec(task.gaps, task.gap_seed, task.conditions, Path(roles) if roles else None)
     how = {"device": "auto", "format": policy_format}
-    drivers = {side: Driver(path, how) for side, path in policies.items()}
+    drivers = {side: GymDriver(path, how) for side, path in policies.items()}
     with ExitStack() as stack:
         made = dict[str, Any]()
-        for side, driver in drivers.items() or {"": Driver("demonstrator")}.items():
+        for side, driver in drivers.items() or {"": GymDriver("demonstrator")}.items():
             worlds = stack.enter_context(driver.worlds(config, spec))
             if len(worlds) != 1:
                 names = ", ".join(worlds)
