@@ -39,6 +39,12 @@ def echo(connection: Connection) -> None:
         link.say(connection, word)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a handshake may take longer than a person would wait for it."""
+    monkeypatch.setattr(link, "OPEN_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with link.listening(KIND, TOKEN, echo, host="127.0.0.1", port=0, max_bytes=MOST) as found:
