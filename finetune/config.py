@@ -87,7 +87,7 @@ class TrainingCell:
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
     randomise: str = ""
-    """Draw every take's cell anew: visual, dynamics, all, twin (what the twin leaves open), or a
+    """Draw every episode's cell anew: visual, dynamics, all, twin (what the twin leaves open), or a
     file of ranges; help prints a file to edit."""
 
     def cell(self) -> dict[str, Any]:
@@ -101,7 +101,8 @@ class TrainingCell:
 
 @dataclass
 class FinetuneConfig:
-    """Adapt any LeRobot policy to real takes, mixed with simulated takes so that it forgets little.
+    """Adapt any LeRobot policy to real episodes, mixed with simulated ones so that it forgets
+    little.
 
     Writes OUT/adapter (with the base inside: it loads from anywhere), OUT/merged (a plain LeRobot
     policy), metrics.jsonl and run.json with the lineage. Ctrl-C keeps a checkpoint; the same

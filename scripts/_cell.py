@@ -17,7 +17,7 @@ class StationCell:
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
     randomise: str = ""
-    """Draw every take's cell anew: BG (background), LT (light), TD (texture, distractors), CP
+    """Draw every episode's cell anew: BG (background), LT (light), TD (texture, distractors), CP
     (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
     twin: what the twin leaves open. all:0.5 draws from half of the ranges. help prints a file to
     edit."""

@@ -54,7 +54,7 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
     "drive": ("teleoperate", "rollout", "serve", "doctor", "calibrate", "emulate"),
-    "takes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
+    "episodes and datasets": ("publish", "check", "label", "review", "edit", "convert", "consent"),
     "find out why": ("identify",),
     "deploy": ("gate", "push"),
 }

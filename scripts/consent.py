@@ -38,7 +38,7 @@ gaploop consent withdraw c-k3v7q2mzna --yes    removes it
 
 @dataclass
 class ConsentConfig:
-    """Consent of people in takes: add one, list them, withdraw one and remove its episodes.
+    """Consent of people in episodes: add one, list them, withdraw one and remove its episodes.
 
     Participants go by pseudonymous ids, which takes carry as gap_consent. `add` prints a new id;
     with an ID it renews that consent. Names stay in names.json beside the register, readable by

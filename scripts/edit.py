@@ -70,8 +70,7 @@ gaploop edit harmonise sim_takes --to=real_takes --output_dir=sim_like_real
 
 @dataclass
 class EditConfig:
-    """Delete, keep, split, trim, correct, re-tag, merge episodes; make datasets alike; labels
-    follow.
+    """Delete, split, trim, correct, re-tag, merge episodes; make datasets alike; labels follow.
 
     The result goes to --output_dir, or takes the dataset's place with --yes; --dry_run only shows
     what would change. Killed at any instant, the dataset is the old one or the new one. Rows keep
@@ -79,7 +78,7 @@ class EditConfig:
     their history, telemetry, consent ids and columns of other tools come along; run.json says
     from which dataset and episodes the result was made. Works on any LeRobot v3 dataset.
 
-    split writes one dataset for each part below --output_dir, and never puts takes of one
+    split writes one dataset for each part below --output_dir, and never puts episodes of one
     session into two parts: shares are drawn of whole sessions.
 
     trim leaves out frames at the ends of episodes in which neither state nor action moves; pauses

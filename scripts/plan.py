@@ -37,8 +37,7 @@ POSITIONAL = "diagnosis"
 
 @dataclass
 class PlanConfig:
-    """Turn a diagnosis into plan.yaml: how many episodes of what, or what to do instead of
-    collecting.
+    """Turn a diagnosis into plan.yaml: how many episodes of what, or what to do instead.
 
     With the station's twin each remedy that a command carries out is priced beside collecting, and
     what brings most success for an operator's hour is chosen; its commands are in the plan and run

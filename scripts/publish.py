@@ -22,7 +22,7 @@ class PublishConfig:
     """Publish a journal's episodes to a LeRobot v3 dataset, without re-encoding their videos.
 
     Episodes that the dataset has already are left alone, labels given since then are brought over.
-    Discarded, interrupted and unsealed episodes stay in the journal, and so do takes with people
+    Discarded, interrupted and unsealed episodes stay in the journal, and so do episodes with people
     whose consent to publishing isn't valid today. Safe to kill at any instant. Exit code 1 where
     a sealed episode couldn't be published.
     """

@@ -56,7 +56,7 @@ class RecordDataset(options.DatasetOptions):
     """Where episodes are published."""
 
     num_episodes: int = 20
-    """Takes to record in this session; failed demonstrations are kept and don't count."""
+    """Episodes to record in this session; failed demonstrations are kept and don't count."""
     episode_time_s: float | None = None
     """Longest time of one episode [s]; 60 unless given, 10 for the embedded cell's expert."""
     reset_time_s: float | None = None

@@ -42,14 +42,14 @@ class ReviewFolder:
 class ReviewConfig:
     """Look at episodes and label them in a browser, by keyboard: ? on the page shows the keys.
 
-    Each take's video is shown with its signals and what the diagnosis suggests; Enter accepts it.
-    Labels are saved as label events of --author, as gaploop label writes them. Two people may
+    Each episode's video is shown with its signals and what the diagnosis suggests; Enter accepts
+    it. Labels are saved as label events of --author, as gaploop label writes them. Two people may
     review the same folder, one after the other or at once: each sees the other's labels of an
     episode once they have labelled it themselves. Another tab shows the project, the folder around
     the
-    episodes: stations, sessions, campaigns, takes to review, diagnoses, plans, runs and gates, each
-    with the command that comes next. Name a project's folder to see that tab alone. The page is
-    served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
+    episodes: stations, sessions, campaigns, episodes to review, diagnoses, plans, runs and gates,
+    each with the command that comes next. Name a project's folder to see that tab alone. The page
+    is served to this machine only, at an address that it prints, and opens from a terminal; Ctrl-C
     ends it.
     """
 

@@ -93,7 +93,7 @@ class RolloutConfig(SessionOptions):
     hand_back_s: float | None = None
     """With auto: hand back after the person has driven this long [s]. Unless given, only t does."""
     watch: str = "auto"
-    """Takes that went well, as the reference: an attempt that looks like failing is reported
+    """Episodes that went well, as the reference: an attempt that looks like failing is reported
     while it runs; 5 % of those that go well may be. A folder with 20 or more of this policy on
     this station, auto (what ships, for the packaged base in the embedded cell; else nothing), or
     never."""
