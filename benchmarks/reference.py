@@ -107,7 +107,7 @@ def record_reference(
                 )
             on_take()
         rig.close()
-    built = build_reference(read_journal(journal), "nominal takes of the embedded cell")
+    built = build_reference(read_journal(journal), "nominal episodes of the embedded cell")
     if built is None:
         raise GaploopError(f"Too few of {2 * count} nominal takes went well to say what is usual.")
     save_reference(built, path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.remedies import (
     PlanContext,
@@ -57,9 +57,18 @@ def try_remedies(
         images: the policy sees pictures.
         say: told what goes on, a line each.
         type_command: runs one of gaploop's commands.
+
+    Raises:
+        UnusableInputError: the policy can't be tried in the twin as it is.
     """
     found = dict[str, RemedyTrial]()
     before: Evaluation | None = None
+    assert about.twin_file is not None
+    asked = {"policy": about.policy, "twin": sha256(about.twin_file)}
+    if (kept := about.folder / "tried" / "asked.json").exists() and read_json(kept) != asked:
+        shutil.rmtree(kept.parent)  # another policy's or twin's
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, asked)
     for dimension in dimensions[:CAUSES]:
         for offer in offers(dimension, about, images):
             name = trial_name(offer.remedy, dimension)
@@ -72,10 +81,10 @@ def try_remedies(
             typed = [shlex.split(line)[1:] for line in commands(
                 offer.remedy, dimension, replace(about, folder=folder), images
             )]  # fmt: skip
+            if before is None:
+                untouched = _untouched(typed[-1], about)
+                before = _evaluated(folder.parent / "before", untouched, type_command)
             try:
-                if before is None:
-                    untouched = _untouched(typed[-1], about)
-                    before = _evaluated(folder.parent / "before", untouched, type_command)
                 say(f"Trying to {offer.remedy} in the twin …")
                 after = _carried_out(folder, typed, type_command)
             except UnusableInputError as error:

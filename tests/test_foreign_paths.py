@@ -288,6 +288,7 @@ collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:])
 scripts/push.py:_kind | folder / part | ours
 finetune/lerobot_demonstrations.py:Demonstrations.__enter__ | self._root.rmdir() | user
 finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours
+finetune/remedy_trials.py:try_remedies | shutil.rmtree(kept.parent) | ours
 finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours
 sim/lerobot_worlds.py:config_of | Path(given['scene']) | user
 benchmarks/board/command.py:_serve | near / f'{name}_private' | user

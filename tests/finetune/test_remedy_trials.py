@@ -9,7 +9,7 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
-from gaploop.core.twin import Twin, TwinParameter
+from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.remedies import PlanContext, RemedyTrial
 from gaploop.finetune.evaluation import Rollout, summarise
@@ -32,6 +32,8 @@ class Typist:
             raise KeyboardInterrupt
         self.typed.append(words[0])
         options = dict(word.lstrip("-").partition("=")[::2] for word in words[1:])
+        if self.successes.get(options.get("policy.path", "")) == -1:
+            raise UnusableInputError("gaploop evaluate failed: no such policy")
         if words[0] == "record":
             assert int(options["dataset.num_episodes"]) <= TAKES
         if words[0] == "evaluate":
@@ -45,9 +47,13 @@ class Typist:
             raise UnusableInputError(f"gaploop {words[0]} failed: no room left")
 
 
-def trials(typist: Typist, folder: Path) -> tuple[dict[str, RemedyTrial], list[str]]:
+def trials(
+    typist: Typist, folder: Path, policy: str = "base"
+) -> tuple[dict[str, RemedyTrial], list[str]]:
     said = list[str]()
-    about = PlanContext(folder, "base", Twin("bench", "so101", (CAMERA,)), folder / "twin.yaml")
+    twin = Twin("bench", "so101", (CAMERA,))
+    save_twin(twin, folder / "twin.yaml")
+    about = PlanContext(folder, policy, twin, folder / "twin.yaml")
     return try_remedies(about, GEOMETRY, False, say=said.append, type_command=typist), said
 
 
@@ -79,9 +85,25 @@ def test_after_ctrl_c_only_what_is_missing_is_carried_out(tmp_path: Path) -> Non
     assert typist.typed.count("record") == 1
 
 
+def test_a_policy_that_cannot_be_tried_is_no_fault_of_a_remedy(tmp_path: Path) -> None:
+    """Every remedy would be left out of the plan for it."""
+    with pytest.raises(UnusableInputError, match="no such policy"):
+        trials(Typist({"base": -1}), tmp_path)
+
+
+def test_what_another_policy_was_tried_with_does_not_count(tmp_path: Path) -> None:
+    successes = {"base": 3, "mine": 5, "recalibrated": 17, "resimulated_policy": 9}
+    trials(Typist(successes), tmp_path)
+    typist = Typist(successes)
+    assert trials(typist, tmp_path, "mine")[0]["recalibrate"] == RemedyTrial((5, 20), (17, 20))
+    assert typist.typed.count("calibrate") == 1
+
+
 def test_training_that_takes_hours_is_named_and_left(tmp_path: Path) -> None:
     said = list[str]()
-    about = PlanContext(tmp_path, "me/smolvla", Twin("bench", "so101", (CAMERA,)), tmp_path / "t")
+    twin = Twin("bench", "so101", (CAMERA,))
+    save_twin(twin, tmp_path / "t")
+    about = PlanContext(tmp_path, "me/smolvla", twin, tmp_path / "t")
     found = try_remedies(
         about, GEOMETRY, True, say=said.append, type_command=Typist({"smolvla": 3})
     )

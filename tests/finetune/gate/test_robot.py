@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,26 @@ def test_whatever_is_wrong_the_baseline_drives(
         file.write_text(broken)
         assert drove(robot(gate, "arm_1")) == {"base"}
     assert "The baseline drives" in caplog.text
+
+
+def test_an_assignment_is_read_over_http_and_the_journal_keeps_the_reports(
+    gate: GateFolder, tmp_path: Path
+) -> None:
+    reported(SUITE, gate.path / REPORTS, gate, "new")
+    serve = functools.partial(SimpleHTTPRequestHandler, directory=str(gate.path))
+    attempts = Attempts(SpeedRamp(gate.path, "base", 1.0))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/{ASSIGNMENT}"
+        journal = tmp_path / "journal"
+        one = AssignedPolicy(url, "arm_1", driver("base"), lambda _path: driver("new"), journal)
+        assert {one.choose(attempts) for _ in range(6)} == {"base", "new"}
+        server.shutdown()
+    assert {one.choose(attempts) for _ in range(6)} == {"base"}, "it doesn't answer any more"
+    attempts.notes["take"] = RolloutNote("take", 1.0, 0, 0.0)
+    attempts.outcomes["take"] = Outcome.SUCCESS
+    one.choose(attempts)
+    assert json.loads((journal / "arm_1.jsonl").read_text())["success"]
 
 
 def test_two_cells_roll_out_as_they_are_assigned(
