@@ -200,7 +200,9 @@ def read_end(folder: Path) -> TakeEnd | None:
             statistics=dict(end.statistics),
         )
     except DAMAGE as error:
-        raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
+        raise UnusableInputError(
+            f"{path} is not an episode's seal ({error}). Restore it."
+        ) from None
 
 
 def require_as_sealed(folder: Path) -> None:
