@@ -191,6 +191,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
     from gaploop.failure_analysis.diagnosis import deployment
+    from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
     from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
@@ -241,7 +242,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     about = None
     if twin is not None:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
-        about = PlanContext(folder / "plan", policy, twin, config.twin, task)
+        known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
+        about = PlanContext(folder / "plan", policy, twin, config.twin, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
