@@ -49,7 +49,7 @@ class LedgerEntry:
         plan: its id.
         diagnosis: id of the diagnosis of the rollouts after it.
         date: when it was written, such as 2026-11-27.
-        expected: percentage points of success, with a 90 % interval.
+        expected: percentage points of success, and a 90 % interval; None of a plan in words.
         before: rollouts that the plan rests on, and how many went well.
         after: the same of the rollouts after it.
     """
@@ -57,7 +57,7 @@ class LedgerEntry:
     plan: str
     diagnosis: str
     date: str
-    expected: Estimate
+    expected: Estimate | None
     before: TrialCounts
     after: TrialCounts
     remedies: tuple[LedgerRemedy, ...]
@@ -76,6 +76,8 @@ class LedgerEntry:
         Both errors are squared and added, each side for itself (Zou and Donner 2008).
         """
         e, came = self.expected, self.came
+        if e is None:
+            return False
         below = math.hypot(e.value - e.low, came.high - came.value)
         above = math.hypot(e.high - e.value, came.value - came.low)
         return e.value - below <= came.value <= e.value + above
@@ -93,12 +95,15 @@ class LedgerEntry:
         """The entry in words."""
         done = " and ".join(dict.fromkeys(words(r.remedy) for r in self.remedies))
         against = ", ".join(words(r.dimension) for r in self.remedies)
+        what = f"to {done} ({against})" if done else "what the plan said"
+        expected = "; nothing was promised"
+        if self.expected is not None:
+            expected = f", expected {_points(self.expected)}"
+            expected += "" if self.is_inside else ": outside"
         return (
-            f"{self.date}: to {done} ({against}) was expected to bring "
-            f"{_points(self.expected)}, and brought {_points(self.came)} "
-            f"({self.before.successes} of {self.before.trials} rollouts before, "
-            f"{self.after.successes} of {self.after.trials} after)"
-            f"{'' if self.is_inside else ', outside what was expected'}."
+            f"{self.date}: {what} brought {_points(self.came)} ({self.before.successes} of "
+            f"{self.before.trials} rollouts before, {self.after.successes} of "
+            f"{self.after.trials} after){expected}."
         )
 
 
@@ -136,7 +141,7 @@ def note_carried_out(path: Path, plan_file: Path, after: Diagnosis) -> LedgerEnt
         after: diagnosis of rollouts made after it, successes among them.
 
     Raises:
-        UnusableInputError: the plan expected nothing, or the diagnosis can't say what came of it.
+        UnusableInputError: plan or diagnosis can't say what came of it.
     """
     plan, found = load_plan(plan_file, None), Failures.of(after)
     n = found.failed + found.succeeded
@@ -145,19 +150,18 @@ def note_carried_out(path: Path, plan_file: Path, after: Diagnosis) -> LedgerEnt
             f"{plan_file} was made from this diagnosis. Carry it out, roll out again, diagnose "
             "these rollouts and name that diagnosis."
         )
-    if plan.expected is None or plan.before is None:
+    if plan.before is None or not plan.before.trials:
         raise UnusableInputError(
-            f"{plan_file} says nothing of what its commands or episodes should bring, so nothing "
-            "can be compared. Leave --carried_out out."
+            f"{plan_file} doesn't name the rollouts that it rests on, so nothing can be compared. "
+            "Leave --carried_out out."
         )
     if not n:
         raise UnusableInputError(
             "No rollout of this diagnosis has an outcome: label them with gaploop review first."
         )
+    promised = [i for i in plan.items if i.gain_points is not None]
     done = tuple(
-        LedgerRemedy(i.remedy, i.dimension, i.takes, i.share)
-        for i in plan.items
-        if i.gain_points is not None
+        LedgerRemedy(i.remedy, i.dimension, i.takes, i.share) for i in promised or plan.items
     )
     today, counts = datetime.now(UTC).date().isoformat(), TrialCounts(found.succeeded, n)
     entry = LedgerEntry(plan.id, after.id, today, plan.expected, plan.before, counts, done)
@@ -169,14 +173,14 @@ def note_carried_out(path: Path, plan_file: Path, after: Diagnosis) -> LedgerEnt
 
 def ledger_lines(entries: Sequence[LedgerEntry]) -> list[str]:
     """Return how far plans could be trusted here, and the newest entries, for people."""
-    if not entries:
-        return []
-    inside = sum(e.is_inside for e in entries)
-    counted = (
-        f"Of plans carried out here, {inside} of {len(entries)} brought what was expected (90 % "
-        "intervals)."
-    )
-    return [counted, *(e.message for e in entries[-SHOWN:])]
+    promised, said = [e for e in entries if e.expected is not None], list[str]()
+    if promised:
+        inside = sum(e.is_inside for e in promised)
+        said.append(
+            f"Of plans carried out here, {inside} of {len(promised)} brought what was expected "
+            "(90 % intervals)."
+        )
+    return [*said, *(e.message for e in entries[-SHOWN:])]
 
 
 def brought_here(

@@ -63,7 +63,7 @@ def test_what_came_of_a_plan_is_written_once_and_read_again(tmp_path: Path) -> N
     ("changes", "found", "says"),
     [
         ({}, after(3, 3, "d"), "made from this diagnosis"),
-        ({"expected": None}, after(3, 3), "nothing of what"),
+        ({"before": None}, after(3, 3), "doesn't name the rollouts"),
         ({}, after(0, 0), "gaploop review"),
     ],
 )
@@ -93,6 +93,9 @@ def test_intervals_that_are_right_hold_as_often_as_they_say() -> None:
         inside += entry.is_inside
     assert inside / n == pytest.approx(EXPECTED_CONFIDENCE, abs=0.06)
     assert not replace(ENTRY, after=TrialCounts(2, 20)).is_inside
+    words = replace(ENTRY, expected=None)
+    assert ledger_lines([words]) == [words.message]
+    assert "nothing was promised" in words.message
     counted, *_ = ledger_lines([ENTRY, replace(ENTRY, after=TrialCounts(0, 20))])
     assert "1 of 2" in counted
 
