@@ -254,7 +254,15 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         for take in takes  # in the colours that they were taken in
         if config.pictures and take.info.uid in shown
     }
-    write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned))
+    clips = list[tuple[bytes, str]]()
+    if twin is not None and config.pictures:
+        from gaploop.finetune.counterfactual import counterfactuals
+
+        with options.progress("Rolling out what would have been") as advance:
+            for clip in counterfactuals(found, takes, twin, config.policy.required(), scene.camera):
+                clips.append((clip.video, clip.caption))
+                advance()
+    write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned, clips))
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
