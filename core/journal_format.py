@@ -196,7 +196,9 @@ def read_end(folder: Path) -> TakeEnd | None:
             checksums=dict(end.checksums),
         )
     except DAMAGE as error:
-        raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
+        raise UnusableInputError(
+            f"{path} is not an episode's seal ({error}). Restore it."
+        ) from None
 
 
 def require_as_sealed(folder: Path) -> None:
