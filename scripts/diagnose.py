@@ -258,10 +258,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     if twin is not None and config.pictures:
         from gaploop.finetune.counterfactual import counterfactuals
 
-        with options.progress("Rolling out what would have been") as advance:
-            for clip in counterfactuals(found, takes, twin, config.policy.required(), scene.camera):
-                clips.append((clip.video, clip.caption))
-                advance()
+        with options.progress("Rolling out what would have been"):
+            clips = counterfactuals(found, takes, twin, config.policy.required(), scene.camera)
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned, clips))
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]

@@ -18,7 +18,7 @@ from gaploop.core.twin import Twin, TwinParameter
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.finetune.counterfactual import PANEL_PX, Counterfactual, counterfactuals
+from gaploop.finetune.counterfactual import PANEL_PX, counterfactuals
 from gaploop.finetune.evaluate import EVALUATION_SEEDS
 from gaploop.finetune.lerobot_policy import load_policy
 
@@ -49,7 +49,7 @@ def take(tmp_path_factory: pytest.TempPathFactory) -> Take:
     return replace(found, outcome=Outcome.FAILURE)
 
 
-def of(take: Take, late: float) -> tuple[Counterfactual, ...]:
+def of(take: Take, late: float) -> list[tuple[bytes, str]]:
     shares = {d.value: 0.0 for d in GapDimension} | {"actuator_response": 0.9}
     told = TakeDiagnosis(take.info.uid, 0, "timeout", "approach", shares, 0.1, False, ())
     costs = [
@@ -61,11 +61,11 @@ def of(take: Take, late: float) -> tuple[Counterfactual, ...]:
 
 
 def test_the_scene_is_the_episodes_and_the_cause_makes_the_difference(take: Take) -> None:
-    (shown,) = of(take, 0.6)
+    ((video, caption),) = of(take, 0.6)
     assert "in the same scene, which fails; without actuator response: latency, which succeeds" in (
-        shown.caption
+        caption
     )
-    with av.open(io.BytesIO(shown.video)) as container:
+    with av.open(io.BytesIO(video)) as container:
         frames = [f.to_ndarray(format="rgb24").astype(float) for f in container.decode(video=0)]
     panels = np.split(frames[0], 3, axis=1)
     assert all(panel.shape == (PANEL_PX, PANEL_PX, 3) for panel in panels)
@@ -80,5 +80,5 @@ def test_causes_that_cost_little_and_the_policy_itself_get_no_video(take: Take) 
 
 def test_an_episode_whose_scene_nobody_tracked_says_so(take: Take) -> None:
     frames = replace(take.frames, environment_names=())
-    (shown,) = of(replace(take, frames=frames), 0.6)
-    assert "another scene (none was tracked)" in shown.caption
+    ((_, caption),) = of(replace(take, frames=frames), 0.6)
+    assert "another scene (none was tracked)" in caption
