@@ -228,9 +228,9 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
     if report is not None:
-        first = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
-        known = {name: faults for name, faults in first.items() if faults}
-        found = replace(found, summary={**found.summary, **known})
+        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
+        said = {name: faults for name, faults in alone.items() if faults}
+        found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 

@@ -220,9 +220,9 @@ def _text(plan: Plan, folder: Path) -> str:
     words += [plan.stop, *plan.notes]
     wrapped = []
     for text in filter(None, words):
-        said, arrow, line = text.partition(" → ")  # what is typed stays in one line
-        wrapped.append(textwrap.fill(said, 100, subsequent_indent="  "))
-        wrapped += [f"  → {line}"] if arrow else []
+        reason, arrow, fix = text.partition(" → ")  # what is typed stays in one line
+        wrapped.append(textwrap.fill(reason, 100, subsequent_indent="  "))
+        wrapped += [f"  → {fix}"] if arrow else []
     typed = [line for item in plan.items for line in item.commands]
     first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
     said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]
