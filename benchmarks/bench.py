@@ -47,6 +47,7 @@ python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks startup --n=5
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks seeing_remedies --output_dir=outputs/seeing_remedies
@@ -84,6 +85,7 @@ BENCHES: Final = {
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
+    "startup": "from a command entered to its answer: help, check, review, record",
     "supervised_ends": "killed, crashed, stopped, hung: what becomes of the arm; drop, speed",
     "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
