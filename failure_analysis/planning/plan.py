@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Alternative, Plan, PlanItem
+from gaploop.core.plan import EXPECTED_CONFIDENCE, Alternative, Plan, PlanItem
 from gaploop.core.station import Station
-from gaploop.core.statistics import Estimate, percent
+from gaploop.core.statistics import Estimate, TrialCounts, percent
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.effort import (
@@ -43,6 +43,7 @@ from gaploop.failure_analysis.planning.gains import (
     no_response,
     split_takes,
 )
+from gaploop.failure_analysis.planning.ledger import ledger_lines
 from gaploop.failure_analysis.planning.remedies import (
     REMEDIES,
     ROLLOUTS,
@@ -153,6 +154,8 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         round(60 * now_h, 1),
         gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
+        expected=estimate(gain, 1, EXPECTED_CONFIDENCE) if gain.any() else None,
+        before=TrialCounts(failures.succeeded, failures.failed + failures.succeeded),
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
         hours=estimate(hours, 3),
@@ -519,6 +522,7 @@ def _notes(
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
+    notes += ledger_lines(ask.about.ledger)
     for name, trial in ask.about.tried.items():
         notes.append(f"To {words(name)} was {trial.message.rstrip('.')}.")
     untried = {o.remedy: o for i in items for o in offers(i.dimension, ask.about, ask.image_policy)}
