@@ -41,6 +41,7 @@ python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
+python -m benchmarks record --cameras=4 --seconds=1800 --output_dir=outputs/record4
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
 python -m benchmarks power_cuts --kills=1000 --output_dir=outputs/power_cuts
 python -m benchmarks probe --n=2 --output_dir=outputs/probe
@@ -84,7 +85,7 @@ BENCHES: Final = {
     "probe": "hidden stations: what their pictures tell of camera, light, table and object",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
-    "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
+    "record": "pictures dropped, frame periods, hand-over, memory, processor time",
     "startup": "from a command entered to its answer: help, check, review, record",
     "supervised_ends": "killed, crashed, stopped, hung: what becomes of the arm; drop, speed",
     "faults": "how sessions end: random faults and presses on emulated arms that have weight",
@@ -158,6 +159,8 @@ class BenchConfig:
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
+    cameras: int = 2
+    """record: how many; two film at 50 Hz, more at 30."""
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
