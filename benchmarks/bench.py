@@ -49,6 +49,7 @@ python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks startup --n=5
+python -m benchmarks simulate --workers=2 --output_dir=outputs/simulate
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks seeing_remedies --output_dir=outputs/seeing_remedies
@@ -100,6 +101,7 @@ BENCHES: Final = {
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
+    "simulate": "simulated takes and rollouts a minute, beside plain physics",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
     "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
@@ -155,7 +157,8 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
+    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero, simulate:
+    processes."""
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
