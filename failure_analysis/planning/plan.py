@@ -154,7 +154,7 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         round(60 * now_h, 1),
         gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
-        expected=estimate(gain, 1, EXPECTED_CONFIDENCE) if gain.any() else None,
+        expected=estimate(gain / 100.0, 4, EXPECTED_CONFIDENCE) if gain.any() else None,
         before=TrialCounts(failures.succeeded, failures.failed + failures.succeeded),
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
