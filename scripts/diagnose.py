@@ -190,7 +190,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
 def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
-    from gaploop.failure_analysis.diagnosis import deployment
+    from gaploop.failure_analysis.diagnosis import deployment, shown_alone
     from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
@@ -227,8 +227,10 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
-    if report is not None and (mistakes := deployment(report, found)):
-        found = replace(found, summary={**found.summary, "deployment": mistakes})
+    if report is not None:
+        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
+        said = {name: faults for name, faults in alone.items() if faults}
+        found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 

@@ -218,7 +218,11 @@ def _text(plan: Plan, folder: Path) -> str:
         if item is first[item.dimension]
     ]
     words += [plan.stop, *plan.notes]
-    wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
+    wrapped = []
+    for text in filter(None, words):
+        reason, arrow, fix = text.partition(" → ")  # what is typed stays in one line
+        wrapped.append(textwrap.fill(reason, 100, subsequent_indent="  "))
+        wrapped += [f"  → {fix}"] if arrow else []
     typed = [line for item in plan.items for line in item.commands]
     first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
     said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]

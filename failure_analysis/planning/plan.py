@@ -61,6 +61,8 @@ from gaploop.failure_analysis.station import POLICY, words
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
+MENDED: Final = 3
+"""So many faults that the episodes show by themselves are named in a plan."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
 FIND_OUT: Final = "Find out first:"
@@ -461,6 +463,11 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
+    if not open_ones and summary.get("shown_alone"):
+        return (
+            "Don't collect yet: mend what the episodes show by themselves (below), roll out and "
+            "diagnose again."
+        )
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
@@ -493,7 +500,9 @@ def _notes(
     if unseen:
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" Not recorded in the episodes: {'; '.join(names)}."
-    notes = []
+    notes = [
+        f"Mend first: {f['what']} → {f['fix']}" for f in summary.get("shown_alone", ())[:MENDED]
+    ]
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
