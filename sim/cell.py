@@ -204,8 +204,13 @@ class SimCell:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
         mujoco.mj_forward(self.model, self.data)
-        self._state = replace(self._state, start_m={"object": self._state.place_m("object")})
+        self.begin()
         self._camera.reset([self._gap_seed, seed, 23], self.data)
+
+    def begin(self) -> None:
+        """Start a take with the scene as it stands."""
+        start_m = {"object": self._state.place_m("object")}
+        self._state = replace(self._state, start_m=start_m, since_s=float(self.data.time))
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""
