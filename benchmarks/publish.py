@@ -49,14 +49,16 @@ def _one_rate(folder: Path, fps: int, takes: int, seed: int) -> dict[str, Any]:
         for take in range(takes):
             _write(journal, fps, take * frames, frames)
             advance()
-    speeds = []
+    speeds, of_processor = [], []
     for n in range(REPEATS):
-        began_s = time.monotonic()
+        began_s, spent_s = time.monotonic(), time.process_time()
         published = publish_takes(journal, folder / f"set_{n}", "bench/publish").published
         speeds.append(len(published) * TAKE_S / (time.monotonic() - began_s))
+        of_processor.append(len(published) * TAKE_S / (time.process_time() - spent_s))
     peer = _lerobot_speed(folder / "lerobot", fps, round(min(PEER_S, TAKE_S) * fps))
     return {
         "times_real_time": _spread(speeds),
+        "times_processor_time": _spread(of_processor),
         "lerobot_times_real_time": _spread(peer),
         **_check(folder / "set_0", seed, takes * frames),
     }
@@ -144,9 +146,11 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [f"{result['takes']} takes of {result['take_s']:g} s, two 640×480 cameras, 200 Hz"]
     for name, found in result["rates"].items():
         ours, peer = found["times_real_time"], found["lerobot_times_real_time"]
+        spent = found["times_processor_time"]
         lines.append(
             f"{name:>6}: published {ours['median']:g}× real time ({ours['min']:g} to "
-            f"{ours['max']:g}); LeRobot's save_episode {peer['median']:g}×; "
+            f"{ours['max']:g}), {spent['median']:g}× ({spent['min']:g} to {spent['max']:g}) by "
+            f"processor time; LeRobot's save_episode {peer['median']:g}×; "
             f"{found['pictures_wrong']} of {found['pictures_checked']} pictures wrong; "
             f"{found['rows']} of {found['rows_expected']} rows"
         )

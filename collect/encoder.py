@@ -59,11 +59,11 @@ class LocalTake:
         """Return 0: every picture is encoded already."""
         return 0.0
 
-    def wait(self) -> dict[str, int]:
-        """Close the videos; return camera to the pictures that it holds."""
+    def wait(self) -> dict[str, dict[str, Any]]:
+        """Close the videos; return camera to `VideoStream.summary`."""
         for stream in self._streams.values():
             stream.close()
-        return {camera: stream.pictures for camera, stream in self._streams.items()}
+        return {camera: stream.summary() for camera, stream in self._streams.items()}
 
     def sync(self) -> None:
         """Bring the videos to the disk."""
@@ -78,7 +78,7 @@ class _Process:
         self.cameras = {camera: dict(spec) for camera, spec in cameras.items()}
         self.ring = Ring(cameras)
         self.free = {c: list(range(len(slots))) for c, slots in self.ring.slots.items()}
-        self.closed: dict[str, dict[str, int]] = {}
+        self.closed: dict[str, dict[str, dict[str, Any]]] = {}
         self.heard_s = time.monotonic()
         """When it last said something [s]."""
         self.faults: dict[str, str] = {}
@@ -142,7 +142,7 @@ class _Process:
                 for camera, slot in answer.get("free", ()):
                     self.free[camera].append(slot)
                 if "closed" in answer:
-                    self.closed[answer["closed"]] = answer["pictures"]
+                    self.closed[answer["closed"]] = answer["videos"]
                 if "fault" in answer:
                     self.faults[answer["fault"]] = answer["why"]
 
@@ -233,8 +233,8 @@ class RemoteTake:
         with contextlib.suppress(DeviceError):  # one that hangs is found out by `wait`
             self._process.tell({"close": self._uid})
 
-    def wait(self) -> dict[str, int]:
-        """Return camera to its pictures; DeviceError where the videos couldn't be finished."""
+    def wait(self) -> dict[str, dict[str, Any]]:
+        """Return camera to `VideoStream.summary`; DeviceError where a video isn't finished."""
         began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()

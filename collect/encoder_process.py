@@ -6,9 +6,10 @@ It reads orders as JSON lines:
     {"show": uid, "slots": [3, -1]}   one row: a slot per camera, -1 for the picture before
     {"close": uid}                    no more rows
 
-It answers `{"free": [[camera, slot]]}` after every picture, `{"closed": uid, "pictures": {camera:
-n}}` and `{"fault": uid, "why": …}`. When the orders end, because the recorder was killed, it
-finishes the open files: pictures that were handed over are not lost. Each camera has a thread.
+It answers `{"free": [[camera, slot]]}` after every picture, `{"closed": uid, "videos": {camera:
+VideoStream.summary()}}` and `{"fault": uid, "why": …}`. When the orders end, because the recorder
+was killed, it finishes the open files: pictures that were handed over are not lost. Each camera has
+a thread.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from av.video.reformatter import VideoReformatter
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import DEPTH_CODEC, Image, is_depth
+from gaploop.core.pixels import PictureSample
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 # -- a camera's video ----------------------------------------------------------------------------
@@ -105,6 +107,7 @@ class VideoStream:
         self._path = path
         self._is_lossless = encoder == LOSSLESS
         self._last: tuple[Image, av.VideoFrame] | None = None
+        self._sample = PictureSample()
         self._closing, self._is_named = threading.Lock(), False
         rate = Fraction(fps).limit_denominator(1000)
         self._time_base = 1 / rate
@@ -141,7 +144,12 @@ class VideoStream:
         self._rgb.fill(picture.reshape(-1).view(np.uint8))
         if self._is_lossless:
             return self._rgb.frame
+        self._sample.add(picture)
         return self._reformatter.reformat(self._rgb.frame, format=self._format)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the number of pictures and, but of depth, their statistics for the seal."""
+        return {"pictures": self.pictures, "statistics": self._sample.stated()}
 
     def repeat_picture(self) -> None:
         """Write the picture before once more, so that the count keeps step with the rows.
@@ -357,8 +365,8 @@ class _Server:
             if len(closed) < len(self._specs):
                 return
             del self._takes[uid], self._closed[uid]
-        pictures = {c: closed[c].pictures for c in self._specs}
-        self.say({"closed": uid, "pictures": pictures})
+        videos = {c: closed[c].summary() for c in self._specs}
+        self.say({"closed": uid, "videos": videos})
 
     def _fault(self, uid: str, why: str) -> None:
         self._faulty.add(uid)

@@ -229,18 +229,19 @@ class JournalWriter:
                 self._events.flush()
                 videos = self._encoding.wait()
                 rows = self._frames.rows, self._telemetry.rows
-                for camera, count in videos.items():
-                    if count != rows[0]:
+                for camera, video in videos.items():
+                    if video["pictures"] != rows[0]:
                         raise DeviceError(
-                            f"Camera '{camera}' has {count} pictures for {rows[0]} frames in "
-                            f"{self.folder}. The episode stays unsealed; record it again."
+                            f"Camera '{camera}' has {video['pictures']} pictures for {rows[0]} "
+                            f"frames in {self.folder}. The episode stays unsealed; record it again."
                         )
                 self._sync_names()
                 files = sorted(self.folder.iterdir())
                 for path in files:
                     platform_calls.sync_path(path)
                 sums = {path.name: sha256(path) for path in files}
-                end = TakeEnd(outcome, reason, *rows, self.dropped, sums)
+                stats = {camera: video["statistics"] for camera, video in videos.items()}
+                end = TakeEnd(outcome, reason, *rows, self.dropped, sums, stats)
                 write_json(self.folder / journal_format.END, asdict(end))
             self.sealed = True
         finally:

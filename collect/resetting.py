@@ -273,7 +273,9 @@ class ResetScript:
         return self._state
 
     def _script(self) -> Iterator[FloatArray]:
-        grip, motion = self._arm.grip, ToolMotion(np.random.default_rng(self._seed), self._arm)
+        hand = _Hand(self._arm, 1.0 / self._period_s, self._arm_state)
+        motion = ToolMotion(np.random.default_rng(self._seed), self._arm, hand.drives())
+        grip = self._arm.grip
         motion.reset(self._q, SPEED)
         tool_m, turned = motion.ik.tcp(self._q)
         if turned[2, 2] < POINTS_DOWN:  # else it is folded: home is away from the table
@@ -297,8 +299,9 @@ class ResetScript:
             [azimuth, radius, fold_square(seen.yaw_rad - azimuth), *polar(self.goal_m), 1.0, 0.0]
         )
         sight = TrackedSight(self._arm, self._arm_state, lambda: features, goal_yaw_rad=yaw_rad)
-        hand = cast(SimCell, _Hand(self._arm, 1.0 / self._period_s, self._arm_state))
-        leader = ScriptedLeader(hand, self._seed, sight=sight, retries=0, speed=SPEED)
+        leader = ScriptedLeader(
+            cast(SimCell, hand), self._seed, sight=sight, retries=0, speed=SPEED
+        )
         while not leader.done():
             yield leader.read(self._t_s).q_rad
         yield from self._look_from_home()
@@ -326,6 +329,11 @@ class _Hand:
     fps: float
     read: Callable[[], FollowerState]
     task: str = "pick_place"
+
+    def drives(self) -> tuple[FloatArray, FloatArray]:
+        """No play and no slow joint is known, as of `SimCell.drives`."""
+        count = len(self.arm.joint_names)
+        return np.zeros(count), np.full(count, np.inf)
 
 
 @dataclass(frozen=True)

@@ -137,11 +137,11 @@ def fetch_hint(folder: Path) -> str:
     )
 
 
-def open_video_file(path: Path) -> Any:
+def open_video_file(path: Path, **options: str) -> Any:
     """Open a video that somebody else wrote, with PyAV.
 
     FFmpeg goes by content, not by name: a text that begins with "ffconcat version 1.0" makes it
-    open the files that are listed there, pipes among them.
+    open the files that are listed there, pipes among them. `options` are FFmpeg's, for reading.
 
     Raises:
         UnusableInputError: it is missing or no regular file.
@@ -149,7 +149,7 @@ def open_video_file(path: Path) -> Any:
     """
     import av  # here: most readers need no codec
 
-    return av.open(str(regular_file(path)), options={"format_whitelist": VIDEO_FORMATS})
+    return av.open(str(regular_file(path)), options={**options, "format_whitelist": VIDEO_FORMATS})
 
 
 def read_content(path: Path, limit: int = LARGEST_TEXT) -> bytes:

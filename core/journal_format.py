@@ -121,6 +121,8 @@ class TakeEnd:
         dropped: camera to pictures that the encoder could not take; those rows stand beside the
             picture before, as its age in the row says.
         checksums: file name to SHA-256.
+        statistics: camera to what `core.pixels` states of its pictures; episodes sealed before
+            2026-11-27, recovered ones and depth cameras have none.
     """
 
     outcome: Outcome
@@ -129,6 +131,7 @@ class TakeEnd:
     telemetry_rows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
 def frames_schema(
@@ -194,9 +197,12 @@ def read_end(folder: Path) -> TakeEnd | None:
             telemetry_rows=int(end.telemetry_rows),
             dropped={str(camera): int(n) for camera, n in end.dropped.items()},
             checksums=dict(end.checksums),
+            statistics=dict(end.statistics),
         )
     except DAMAGE as error:
-        raise UnusableInputError(f"{path} is not a take's seal ({error}). Restore it.") from None
+        raise UnusableInputError(
+            f"{path} is not an episode's seal ({error}). Restore it."
+        ) from None
 
 
 def require_as_sealed(folder: Path) -> None:

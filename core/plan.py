@@ -25,7 +25,7 @@ from gaploop.core.schema import (
     word,
 )
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
-from gaploop.core.statistics import Estimate
+from gaploop.core.statistics import Estimate, TrialCounts
 from gaploop.core.vocabulary import GapDimension
 
 SCHEMA: Final = "gaploop.plan.v1"
@@ -35,6 +35,9 @@ REMEDIES: Final = (
 )  # fmt: skip
 """What fixes a gap. Only the first asks for episodes of a person; the next four are commands, and
 the last two words: what no command can do."""
+
+EXPECTED_CONFIDENCE: Final = 0.90
+"""Of the interval of `Plan.expected`."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,8 @@ class Plan:
         minutes: estimated time to record it [min].
         gain_points: percentage points of success expected of all items together.
         gain_of: what the points are of, in words.
+        expected: the same points with their 90 % interval, and
+        before: the rollouts that the plan rests on: what comes of it is compared with them.
         success_now: share of rollouts that succeed before, 0 to 1; None where it isn't known.
         success_then: the same with everything recorded.
         hours: to record it all, what may follow too [h].
@@ -163,6 +168,8 @@ class Plan:
     minutes: float = ranged(0.0, 0, 1e6)
     gain_points: Estimate | None = None
     gain_of: str = ""
+    expected: Estimate | None = None
+    before: TrialCounts | None = None
     success_now: Estimate | None = None
     success_then: Estimate | None = None
     hours: Estimate | None = None

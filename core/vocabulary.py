@@ -94,7 +94,7 @@ DIMENSIONS: Final[dict[GapDimension, DimensionDoc]] = {
         "Image brightness, colour or sharpness lie outside the reference; detections shrink or go.",
         "Fix exposure and white balance, add light, recalibrate the segmentation; for an image "
         "policy, record under the site's light across the day.",
-        "takes from the deployment cameras under the site's light, across the day",
+        "episodes from the deployment cameras under the site's light, across the day",
     ),
     GapDimension.SENSOR_NOISE: DimensionDoc(
         "Sensors are biased, drift, are coarse, or drop readings.",
@@ -113,13 +113,13 @@ DIMENSIONS: Final[dict[GapDimension, DimensionDoc]] = {
         "More object-like blobs than objects, detections that jump between them, or hide.",
         "Make perception tell the object from clutter, or clear the cell; then record with "
         "systematic clutter.",
-        "takes with systematic clutter levels (2, 4, 8 objects)",
+        "episodes with systematic clutter levels (2, 4, 8 objects)",
     ),
     GapDimension.HUMAN_BEHAVIOR: DimensionDoc(
         "People reach in, hand over, hesitate or move things.",
         "Something large moves through the view, or the object moves while no gripper is near it.",
         "Agree on how people share the cell, detect them and wait; record with consenting people.",
-        "takes with consenting participants",
+        "episodes with consenting participants",
     ),
     GapDimension.ACTUATOR_RESPONSE: DimensionDoc(
         "Latency, backlash, friction or saturation of the drives.",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core import journal_format, labels
+from gaploop.core import journal_format, labels, pixels
 from gaploop.core.consent import Place, Use, refusal_at
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_content
@@ -219,7 +219,10 @@ def _write(
             writer = NewDataset(stage, info.fps, info.robot_type, features)
         at = {f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras}
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
-        writer.append(take.info.task, columns.frame_columns(take), at, depth)
+        end = read_end(folder)
+        stated = end.statistics if end is not None else {}
+        stats = {f"{columns.IMAGES}{c}": pixels.from_stated(stated.get(c)) for c in take.cameras}
+        writer.append(take.info.task, columns.frame_columns(take), at, depth, stats)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))

@@ -1,8 +1,8 @@
 """A dataset of LeRobot's v3, written or appended to one episode after the other, without LeRobot.
 
 LeRobot's own `save_episode` encodes anew and copies the growing mp4 for every episode. Here packets
-of videos that are already encoded go straight into the dataset's, and image statistics come from
-their key frames.
+of videos that are already encoded go straight into the dataset's, and statistics of pictures were
+gathered while they were recorded, or come from key frames.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gaploop.core.files import read_json, write_json
+from gaploop.core.pixels import Stats
 from gaploop.core.take import Images
 from gaploop.datasets import layout, v3_files
 from gaploop.datasets.check.episodes import read_tasks
@@ -70,6 +71,7 @@ class NewDataset:
         columns: Mapping[str, NDArray[Any]],
         videos: Mapping[str, Path],
         depth: Mapping[str, Images] | None = None,
+        stated: Mapping[str, Stats | None] | None = None,
     ) -> None:
         """Append one episode.
 
@@ -78,6 +80,7 @@ class NewDataset:
             videos: feature to its encoded video, one picture per frame.
             depth: feature to its pictures, 16 bit, stored as LeRobot stores them: lossless TIFF in
                 the rows.
+            stated: feature to statistics of its video; computed from key frames where it has none.
         """
         n, first = len(next(iter(columns.values()))), self._frames
         index = self._first + len(self._rows)
@@ -95,7 +98,7 @@ class NewDataset:
         stats = of_rows(table, self._info)
         for key, path in videos.items():
             row |= self._videos[key].append(path, None, n)
-            stats[key] = of_key_frames(path)
+            stats[key] = (stated or {}).get(key) or of_key_frames(path)
         for key, pictures in (depth or {}).items():
             stats[key] = of_depth(pictures(), n)
         row |= {f"stats/{k}/{s}": v.tolist() for k, own in stats.items() for s, v in own.items()}

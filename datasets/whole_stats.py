@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.messages import Image
+from gaploop.core.pixels import QUANTILES, Stats, pixel_counts, statistics_of
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import batches, matrix, numeric_features
@@ -30,16 +31,12 @@ from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.v3_files import with_columns, write_episodes
 from gaploop.datasets.video import VideoRange, sample_pictures
 
-QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _GRID: Final = 1025
 """Values at which pictures' distributions are added up; 8 bits have 256."""
 
 PICTURES: Final = 10
 """Pictures of an episode that enter its image statistics."""
-PIXELS: Final = 96
-"""They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
 
-type Stats = dict[str, NDArray[Any]]
 type Floats = NDArray[np.float64]
 
 
@@ -135,7 +132,7 @@ def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:
 def of_images(images: Iterator[Image], frames: int) -> Stats:
     """Return statistics of one episode's `frames` pictures, as `of_pictures` does."""
     every = max(1, frames // PICTURES)
-    return _of_pixels(np.stack([p for i, p in enumerate(images) if i % every == 0]))
+    return _of_pixels(p for i, p in enumerate(images) if i % every == 0)
 
 
 def of_key_frames(path: Path) -> Stats:
@@ -151,11 +148,9 @@ def of_depth(pictures: Iterator[Image], frames: int) -> Stats:
     return {**stats, "count": np.array([len(kept)])}
 
 
-def _of_pixels(pictures: NDArray[np.uint8]) -> Stats:
-    step = max(1, max(pictures.shape[1:3]) // PIXELS)
-    colours = pictures[:, ::step, ::step].reshape(-1, pictures.shape[-1])
-    stats = {n: np.reshape(v, (-1, 1, 1)) / 255.0 for n, v in _of_numbers(colours).items()}
-    return {**stats, "count": np.array([len(pictures)])}
+def _of_pixels(pictures: Iterable[Image]) -> Stats:
+    counts = [pixel_counts(picture) for picture in pictures]
+    return statistics_of(np.sum(counts, axis=0), len(counts))
 
 
 def _of_numbers(values: NDArray[Any]) -> dict[str, list[float]]:

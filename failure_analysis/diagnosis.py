@@ -27,7 +27,7 @@ from gaploop.core.vocabulary import (
     Phase,
     dimension,
 )
-from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
+from gaploop.datasets.absolute.findings import BELONGS, MISTAKES, AbsoluteReport
 from gaploop.failure_analysis.attribution import (
     LEAST_LABELS,
     Attribution,
@@ -228,6 +228,18 @@ def deployment(report: AbsoluteReport, found: Diagnosis) -> list[dict[str, Any]]
                 "what": finding.line(), "fix": finding.command,
             })  # fmt: skip
     return made
+
+
+def shown_alone(report: AbsoluteReport) -> list[dict[str, Any]]:
+    """Return what at least half of the episodes show by themselves, and its fix, dearest first.
+
+    How policy, arm and cameras were put together isn't among it: see `deployment`.
+    """
+    return [
+        {"kind": f.kind, "belongs_to": BELONGS[f.kind], "what": f.line(), "fix": f.command}
+        for f in report.findings
+        if f.kind not in MISTAKES and 2 * len(f.episodes) >= f.of
+    ]
 
 
 def needs_diagnosis(take: Take) -> bool:

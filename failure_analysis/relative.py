@@ -93,7 +93,7 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         "the gripper closes with {about} at {value}", "°", 1.0, mode=M.MISSED_GRASP
     ),
     "close_far": FigureKind(
-        "the gripper closes {value} from where it closes in the most similar takes", "°", 1.0,
+        "the gripper closes {value} from where it closes in the most similar episodes", "°", 1.0,
         mode=M.MISSED_GRASP, side=1,
     ),
     "held": FigureKind(
@@ -105,7 +105,7 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
     ),
     "open": FigureKind("the gripper opens with {about} at {value}", "°", 1.0, mode=M.MISPLACEMENT),
     "open_far": FigureKind(
-        "the gripper opens {value} from where it opens in the most similar takes", "°", 1.0,
+        "the gripper opens {value} from where it opens in the most similar episodes", "°", 1.0,
         mode=M.MISPLACEMENT, side=1,
     ),
     "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),

@@ -274,9 +274,9 @@ class EvidenceBase:
                 "values of gaploop's own cell don't hold here."
             ]
         reference = {
-            ReferenceKind.GAP_FREE: "takes of another station",
+            ReferenceKind.GAP_FREE: "episodes of another station",
             ReferenceKind.SIMULATED: "simulated episodes",
-            ReferenceKind.STATION: "takes of this very station",
+            ReferenceKind.STATION: "episodes of this very station",
             ReferenceKind.NONE: "no episode that went well",
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]

@@ -59,7 +59,7 @@ def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str
     judged = [a for a in attempts if a.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
     rollouts = [a for a in judged if a.info.kind == TakeKind.ROLLOUT]
     if not rollouts:
-        return judged, "takes that ended in success or failure"
+        return judged, "episodes that ended in success or failure"
     left = len(judged) - len(rollouts)
     return rollouts, "rollouts" + (
         f"; {left} episodes that aren't rollouts left out" if left else ""

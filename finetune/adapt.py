@@ -184,10 +184,10 @@ def require_same(folder: Path, options: FinetuneConfig, recipe: Preset, base: Pa
         "lora": {} if recipe.full else asdict(recipe.lora),
         "size": options.cache.size,
         "base": policy_id(base),
-        "takes of --real": [_takes(r) for r in options.real],
-        "takes of --sim": [_takes(r) for r in options.sim],
+        "episodes of --real": [_takes(r) for r in options.real],
+        "episodes of --sim": [_takes(r) for r in options.sim],
         "mixture": sha256(options.mixture) if options.mixture else "",
-        "takes of the mixture": [_takes(r) for r in roots],
+        "episodes of the mixture": [_takes(r) for r in roots],
         **spec,
     }
     path, now = folder / ASKED, json.loads(json.dumps(value))  # as it will be read

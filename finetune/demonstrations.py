@@ -28,7 +28,7 @@ from gaploop.sim.arms import SO101
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.tasks import INSTRUCTIONS
 
-MAX_S: Final = 10.0
+MAX_S: Final = 20.0
 """A demonstration's time limit for each arm of the cell [simulated s]."""
 CHUNK: Final = 10
 """Takes that a worker records between two reports."""

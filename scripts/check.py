@@ -160,32 +160,43 @@ def _datasets(name: str) -> list[str]:
 
 def _checked(config: CheckConfig) -> dict[str, Any]:
     """Check one dataset or journal, print what is wrong, and return it for --json."""
-    from gaploop.datasets.check.findings import ERROR
+    from gaploop.datasets.check import dataset
+    from gaploop.datasets.check.findings import ERROR, Finding
 
     report: AbsoluteReport | None
-    name = config.roots[0] if config.roots else ""
+    name, shown = config.roots[0] if config.roots else "", list[Finding]()
     if is_hub_address(name):
-        report, findings = _on_hub(config)
-    else:
-        report, findings = _examined(config), check(config)
+        on_hub, findings = _on_hub(config)
+        report, lines = on_hub, on_hub.lines()
+        repo_id = name.removeprefix(HUB).partition("@")[0]
+        copy = repo_id.rpartition("/")[2]  # commands are for a copy in a folder
+        lines = [line.replace(str(on_hub.root), copy) for line in lines]
+        findings = [replace(f, fix=f.fix.replace(str(on_hub.root), copy)) for f in findings]
+        fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={copy}"
+        lines.append(f"The commands are for a copy of it: {fetch}")
+    else:  # what takes longer comes later, and is shown then
+        parts = dataset.check_in_parts(_root(config), config.deep)
+        with progress("Checking the files"):
+            shown = next(parts)
+        if shown and not config.json:
+            _show(shown, name)
+        report = _examined(config)
+        lines = report.lines() if report is not None else []
+    if lines and not config.json:
+        emit(False, {}, "\n".join(lines))
+    if not is_hub_address(name):
+        with progress("Decoding pictures"):
+            findings = [*shown, *(f for f in next(parts, shown) if f not in shown)]
     failed = any(f.severity == ERROR for f in findings)
     failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
     answer |= report.to_json() if report is not None else {}
     if config.json:
         return answer
-    lines = report.lines() if report is not None else []
-    if report is not None and is_hub_address(name):  # commands are for a copy in a folder
-        repo_id = name.removeprefix(HUB).partition("@")[0]
-        copy = repo_id.rpartition("/")[2]
-        lines = [line.replace(str(report.root), copy) for line in lines]
-        findings = [replace(f, fix=f.fix.replace(str(report.root), copy)) for f in findings]
-        fetch = f"hf download {repo_id} --repo-type=dataset --local-dir={copy}"
-        lines.append(f"The commands are for a copy of it: {fetch}")
-    lines += [] if findings else [f"{name}: nothing wrong with the files."]
-    emit(False, {}, "\n".join(lines))
-    if findings:
-        _show(findings, name)
+    if more := findings[len(shown) :]:
+        _show(more, name)
+    elif not findings:
+        emit(False, {}, f"{name}: nothing wrong with the files.")
     return answer
 
 
@@ -257,9 +268,8 @@ def check(config: CheckConfig) -> list[Finding]:
     """
     from gaploop.datasets.check import dataset
 
-    root = _root(config)
-    with progress("Checking video files") as advance:
-        return dataset.check(root, config.deep, advance=advance)
+    with progress("Checking the files"):
+        return dataset.check(_root(config), config.deep)
 
 
 def _root(config: CheckConfig) -> Path:

@@ -190,7 +190,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
 def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
-    from gaploop.failure_analysis.diagnosis import deployment
+    from gaploop.failure_analysis.diagnosis import deployment, shown_alone
+    from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
     from gaploop.failure_analysis.report.report import diagnosis_report, shown_takes
@@ -226,8 +227,10 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         )
     if not_asked:
         found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
-    if report is not None and (mistakes := deployment(report, found)):
-        found = replace(found, summary={**found.summary, "deployment": mistakes})
+    if report is not None:
+        alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
+        said = {name: faults for name, faults in alone.items() if faults}
+        found = replace(found, summary={**found.summary, **said})
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
 
@@ -241,7 +244,8 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     about = None
     if twin is not None:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
-        about = PlanContext(folder / "plan", policy, twin, config.twin, task)
+        known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
+        about = PlanContext(folder / "plan", policy, twin, config.twin, task, ledger=known)
     ask = PlanRequest(Budget(takes=PLANNED), about=about)
     planned = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
@@ -252,7 +256,13 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         for take in takes  # in the colours that they were taken in
         if config.pictures and take.info.uid in shown
     }
-    write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned))
+    clips = list[tuple[bytes, str]]()
+    if twin is not None and config.pictures:
+        from gaploop.finetune.counterfactual import counterfactuals
+
+        with options.progress("Rolling out what would have been"):
+            clips = counterfactuals(found, takes, twin, config.policy.required(), scene.camera)
+    write_atomically(folder / "report.html", diagnosis_report(found, pictures, planned, clips))
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)

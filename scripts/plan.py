@@ -31,6 +31,7 @@ gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_d
 gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --station=station.yaml
 gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --output_dir=./plan
 gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --try --output_dir=./plan
+gaploop plan ./after_diagnosis --carried_out=./plan/plan.yaml
 """
 POSITIONAL = "diagnosis"
 
@@ -65,6 +66,9 @@ class PlanConfig:
     record_with: str = ""
     """How episodes are recorded at the station, such as '--robot.type=so101_follower
     --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
+    carried_out: Path | None = None
+    """plan.yaml that was carried out before these rollouts: what it brought is kept in ledger.jsonl
+    beside --station, --twin or the diagnosis's folder, and the station's next plans build on it."""
     json: bool = False
     """Print the plan as one JSON object on stdout."""
     output_dir: Path | None = None
@@ -87,12 +91,15 @@ def plan(config: PlanConfig) -> Plan:
     """
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.planning.document import plan_section, prospect_figure
+    from gaploop.failure_analysis.planning.ledger import note_carried_out
     from gaploop.failure_analysis.planning.plan import plan_for
     from gaploop.failure_analysis.report.page import page, save_figure, section
 
     path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
     station = load_station(config.station) if config.station else SIM_STATION
+    if config.carried_out is not None:
+        note_carried_out(_ledger(config), config.carried_out, diagnosis)
     ask = _ask(config, station)
     planned = plan_for(diagnosis, ask)
     if config.try_:
@@ -148,6 +155,14 @@ def _diagnosis_file(config: PlanConfig) -> Path:
     return path / "diagnosis.json" if path.is_dir() else path
 
 
+def _ledger(config: PlanConfig) -> Path:
+    """Return where the station's ledger is, or would be."""
+    from gaploop.failure_analysis.planning.ledger import LEDGER
+
+    place = config.station or config.twin or _diagnosis_file(config).absolute().parent
+    return place.parent / LEDGER
+
+
 def _folder(config: PlanConfig) -> Path:
     return config.output_dir or _diagnosis_file(config).parent
 
@@ -155,6 +170,7 @@ def _folder(config: PlanConfig) -> Path:
 def _ask(config: PlanConfig, station: Station) -> PlanRequest:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.planning.effort import SeenTake, effort_from
+    from gaploop.failure_analysis.planning.ledger import curves_here, read_ledger
     from gaploop.failure_analysis.planning.plan import PlanRequest
     from gaploop.failure_analysis.planning.remedies import PlanContext
 
@@ -171,11 +187,12 @@ def _ask(config: PlanConfig, station: Station) -> PlanRequest:
         config.task,
         config.record_with,
         tuple(config.takes),
+        ledger=read_ledger(_ledger(config)),
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return PlanRequest(
         Budget(takes=50) if config.budget == Budget() else config.budget,
-        expected_curves(image_policy=about.sees_pictures),
+        curves_here(expected_curves(image_policy=about.sees_pictures), about.ledger),
         effort_from(takes, station.costs),
         conditions={t.info.uid: t.info.conditions for t in takes},
         image_policy=about.sees_pictures,
@@ -201,7 +218,11 @@ def _text(plan: Plan, folder: Path) -> str:
         if item is first[item.dimension]
     ]
     words += [plan.stop, *plan.notes]
-    wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
+    wrapped = []
+    for text in filter(None, words):
+        reason, arrow, fix = text.partition(" → ")  # what is typed stays in one line
+        wrapped.append(textwrap.fill(reason, 100, subsequent_indent="  "))
+        wrapped += [f"  → {fix}"] if arrow else []
     typed = [line for item in plan.items for line in item.commands]
     first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
     said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]

@@ -58,7 +58,7 @@ class RecordDataset(options.DatasetOptions):
     num_episodes: int = 20
     """Episodes to record in this session; failed demonstrations are kept and don't count."""
     episode_time_s: float | None = None
-    """Longest time of one episode [s]; 60 unless given, 10 for the embedded cell's expert."""
+    """Longest time of one episode [s]; 60 unless given, 20 for the embedded cell's expert."""
     reset_time_s: float | None = None
     """Time for putting things back between two episodes [s]; a key ends it early. 60 unless given,
     5 in the embedded cell with its expert; nobody waits where it records by itself."""
@@ -221,7 +221,7 @@ def record(config: Any) -> RecordResult:
     by_expert = is_cell and leads == EXPERT
     dataset = config.dataset
     if dataset.episode_time_s is None:
-        dataset.episode_time_s = 10.0 if by_expert else 60.0
+        dataset.episode_time_s = 20.0 if by_expert else 60.0
     if dataset.reset_time_s is None:
         dataset.reset_time_s = 5.0 if by_expert else 60.0
     check_session(config)

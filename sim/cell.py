@@ -203,9 +203,28 @@ class SimCell:
         if self._hand is not None:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
+        self._camera_seed = [self._gap_seed, seed, 23]
+        self._placed()
+
+    def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
         self.begin()
-        self._camera.reset([self._gap_seed, seed, 23], self.data)
+        self._camera.reset(self._camera_seed, self.data)
+
+    def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
+        """Lay object and target elsewhere, right after `reset`: [m] in the base frame, [rad]."""
+        at = self._state.place_m("object")
+        scene.set_free_body(
+            self.model, self.data, "object", np.array([*object_xy_m, at[2]]), yaw_rad
+        )
+        target = self.model.body("target")
+        if target.jntnum[0]:
+            at = self._state.place_m("target")
+            goal = np.array([*target_xy_m, at[2]])
+            scene.set_free_body(self.model, self.data, "target", goal, 0.0)
+        else:
+            target.pos[:2] = target_xy_m
+        self._placed()
 
     def begin(self) -> None:
         """Start a take with the scene as it stands."""
@@ -279,6 +298,12 @@ class SimCell:
     def success(self) -> bool:
         """Judge the present state by the station's criterion."""
         return self._state.satisfies(self._holds)
+
+    def drives(self) -> tuple[FloatArray, FloatArray]:
+        """Each joint's play [rad] and speed limit [rad/s], shape (n_joints,) each; privileged."""
+        shape, path = (len(self.joint_names),), self._commands
+        limit_rad_s = np.broadcast_to(path.speed_limit_rad_s, shape)
+        return np.broadcast_to(path.play_rad, shape), limit_rad_s
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""

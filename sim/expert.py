@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm, Mounted
-from gaploop.core.messages import FollowerState, LeaderSample
+from gaploop.core.messages import FloatArray, FollowerState, LeaderSample
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
@@ -37,6 +37,7 @@ TREMOR_M = 0.0006  # standard deviation of a person's hand on a leader arm; assu
 TREMOR_TIME_S = 0.25
 GOAL_TOLERANCE_M = 0.015  # by which a person sees that a take is done, as of pick_place.yaml
 REST_SLACK_M = 0.010
+REVERSAL_RAD = 0.01  # a joint that comes back by less trembles, by more it has turned round
 
 _SPEEDS = np.array([SPEED_M_S, SPEED_M_S, SPEED_M_S, TURN_RAD_S, GRIPPER_RAD_S])
 _ACCELERATIONS = np.array([ACCELERATION_M_S2] * 3 + [TURN_RAD_S2, TURN_RAD_S2])
@@ -67,14 +68,19 @@ def nominal_arm(arm: CellArm = SO101) -> mujoco.MjModel:
 class ToolMotion:
     """Moves a tool set point towards goals with limited speed and acceleration."""
 
-    def __init__(self, rng: np.random.Generator, arm: CellArm) -> None:
-        """Move `arm`; `rng` draws tremor."""
+    def __init__(
+        self, rng: np.random.Generator, arm: CellArm, drives: tuple[FloatArray, FloatArray]
+    ) -> None:
+        """Move `arm`; `rng` draws tremor; `drives` are allowed for, as of `SimCell.drives`."""
         self.ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
         self._rng = rng
+        self._play_rad = drives[0]
+        self._joint_rad_s = np.minimum(JOINT_RAD_S, drives[1])
 
     def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
         """Start from rest at `q_rad` [rad], gripper last, with a factor on the speed limits."""
-        self._q = q_rad.copy()
+        self._q, self._sent, self._turned = q_rad.copy(), q_rad.copy(), q_rad.copy()
+        self._side: FloatArray = np.zeros(len(q_rad))
         position, rotation = self.ik.tcp(q_rad)
         azimuth, radius = polar(position[:2])
         turn = float(np.arctan2(rotation[1, 0], rotation[0, 0])) - azimuth - np.pi
@@ -114,19 +120,29 @@ class ToolMotion:
         kick = TREMOR_M * np.sqrt(1.0 - keep**2)
         self._tremor = keep * self._tremor + kick * self._rng.normal(size=3)
         q = self._joints(before_q)
-        fastest = float(np.abs(q - before_q).max()) / max(period_s * JOINT_RAD_S, 1e-9)
+        limit_rad = self._joint_rad_s * period_s
+        fastest = float((np.abs(q - before_q) / np.maximum(limit_rad, 1e-9)).max())
         if fastest > 1.0:  # near the arm's edge a straight tool path asks much of the joints
             self._at = before_at + (self._at - before_at) / fastest
             self._rate /= fastest
             q = self._joints(before_q)
-        limit_rad = JOINT_RAD_S * period_s
         self._q = np.clip(q, before_q - limit_rad, before_q + limit_rad)
-        return self._q.copy()
+        # Where a joint turns round its play is crossed first, as fast as a leader may move.
+        back = (self._turned - self._q) * self._side
+        turns = (back > REVERSAL_RAD) | (self._side == 0.0)
+        self._side = np.where(turns, np.sign(self._q - self._turned), self._side)
+        self._turned = np.where(turns | (back < 0.0), self._q, self._turned)
+        most = JOINT_RAD_S * period_s
+        wanted_rad = self._q + 0.5 * self._play_rad * self._side
+        self._sent = np.where(
+            self._play_rad > 0.0, np.clip(wanted_rad, self._sent - most, self._sent + most), self._q
+        )
+        return self._sent.copy()
 
     def hold(self) -> NDArray[np.float64]:
         """Stop and repeat the last joint command [rad]."""
         self._rate = np.zeros(5)
-        return self._q.copy()
+        return self._sent.copy()
 
     def left(self, goal: ToolGoal) -> tuple[float, float, float]:
         """Distance [m], turn [rad] and opening [rad] still to go."""
@@ -364,7 +380,7 @@ class ScriptedLeader:
         self._sight.reset()
         self._attempts_left = self._retries
         self._habits = self._draw_habits()
-        self._motion = ToolMotion(self._rng, self._cell.arm)
+        self._motion = ToolMotion(self._rng, self._cell.arm, self._cell.drives())
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None
@@ -547,6 +563,11 @@ class _Side:
     def read(self) -> FollowerState:
         """What this arm's servos report."""
         return self._cell.read().part(self.columns)
+
+    def drives(self) -> tuple[FloatArray, FloatArray]:
+        """What this arm's drives do to commands, as of `SimCell.drives`."""
+        play_rad, fastest_rad_s = self._cell.drives()
+        return play_rad[self.columns], fastest_rad_s[self.columns]
 
     def truth(self) -> dict[str, Any]:
         """Privileged state of the scene, as this arm's person sees it."""

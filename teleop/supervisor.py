@@ -172,12 +172,12 @@ class Supervisor:
 
     def done(self) -> None:
         """Have it leave the ports and end, as torque is off; safe to call twice."""
-        self._say(_DONE)
         process, self._process = self._process, None
         if process is None or self._channel is None:
             return
         with self._channel, contextlib.suppress(OSError):
             self._channel.settimeout(LEAVES_S)
+            self._channel.send(_DONE)
             self._channel.recv(1)  # until it closes its end
         process.kill()  # in an orderly end nothing is left of it
         process.wait()
@@ -192,7 +192,8 @@ class Supervisor:
             try:
                 self._channel.send(word)
             except OSError:  # it has ended, or reads nothing any more
-                self._lose("The arm's supervisor has ended")
+                if self.watches:  # another thread may have said just now that all is done
+                    self._lose("The arm's supervisor has ended")
         return self.watches
 
     def _lose(self, why: str) -> None:

@@ -320,7 +320,7 @@ def _below(seen: ScreenContent) -> str:
     task = f": {seen.task}" if seen.task else "."
     taking = f"Episode {number}{task}"
     if seen.driven is not None:
-        taking = f"Recording take {number}{task}"
+        taking = f"Recording episode {number}{task}"
         if seen.driven.driver is Driver.ALIGNING:
             taking = "Hold the leader: it moves to the arm's pose, then goes limp and you drive."
     return {

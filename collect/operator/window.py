@@ -55,7 +55,7 @@ BAND_PX: Final = 264
 EDGE_PX: Final = 24
 SIDE_PX: Final = 470
 """Width of the right column."""
-ASKED_SHARE: Final = 0.55
+ASKED_SHARE: Final = 0.66
 """Share of the left side that a question and its answers take."""
 HINTS_PX: Final = 104
 
@@ -187,16 +187,20 @@ class OperatorWindow:
         top, columns = y + 56 * self._scale, 1 if len(shown.choices) <= 6 else 2
         rows = -(-len(shown.choices) // columns)
         step = min((high - 60 * self._scale) / rows, 92 * self._scale)
+        cell_wide, cell_high = wide / columns - 10, step - 8 * self._scale
+        indent = 52 * self._scale
+        size = min(WORDS_PX, 0.62 * cell_high / self._scale)
+        font = letters(max(8, round(size * self._scale)))
+        widest = max(font.size(choice.words)[0] for choice in shown.choices)
+        size *= min(1.0, (cell_wide - indent - 10) / widest)  # one size for all of them
         for n, choice in enumerate(shown.choices):
             left = x + (wide / columns) * (n // rows)
-            cell = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
-            right = left + cell[2]
+            cell = (left, top + step * (n % rows), cell_wide, cell_high)
             fill_panel(self._surface, cell, BLUE if choice.marked else PANEL)
-            size = min(WORDS_PX, 0.62 * cell[3] / self._scale)
-            drop = cell[1] + (cell[3] - 0.7 * size * self._scale) / 2
-            key = self._text(choice.key, size, WARN, (left + 14, drop), 0.3 * cell[2])
-            place = left + max(28 + key, 60 * self._scale)
-            self._text(choice.words, size, INK, (place, drop), right - place - 10)
+            drop = cell[1] + (cell_high - 0.7 * size * self._scale) / 2
+            key = self._text(choice.key, size, WARN, (left + 14, drop), 0.3 * cell_wide)
+            place = left + max(28 + key, indent)
+            self._text(choice.words, size, INK, (place, drop), left + cell_wide - place - 10)
 
     def _pictures(self, pictures: Mapping[str, Image], box: Box, columns: int) -> None:
         x, y, wide, high = box
@@ -243,7 +247,7 @@ class OperatorWindow:
             y += 40 * scale
         if not shown.rows:
             return
-        self._text("LAST Episodes", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
+        self._text("LAST EPISODES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
             self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)

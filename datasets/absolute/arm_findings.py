@@ -184,9 +184,8 @@ class ArmTests:
             for j in moves[n + 1 :]:
                 straight = min(same[i, i], turned[i, i]), min(same[j, j], turned[j, j])
                 crossed = min(same[i, j], turned[i, j]), min(same[j, i], turned[j, i])
-                if max(crossed[0] / straight[1], crossed[1] / straight[0]) < 0.5 and all(
-                    c < 0.5 * o for c, o in zip(crossed, (own[j, j], own[i, i]), strict=True)
-                ):
+                limits = (straight[1], own[j, j]), (straight[0], own[i, i])
+                if all(c < 0.5 * min(o) for c, o in zip(crossed, limits, strict=True)):
                     size = float(max(straight))
                     self._say(
                         "swapped_joints", (i, j), f"{self.names[i]} answers the commands of "

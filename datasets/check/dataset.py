@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,17 +34,19 @@ from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.video import count_frames
 
 
-def check(
-    root: Path,
-    deep: bool = False,
-    *,
-    advance: Callable[[], None] = lambda: None,
-) -> list[Finding]:
-    """Check a LeRobot v3 dataset or a journal.
+def check(root: Path, deep: bool = False) -> list[Finding]:
+    """Check a LeRobot v3 dataset or a journal; see `check_in_parts`."""
+    *_, found = check_in_parts(root, deep)
+    return found
+
+
+def check_in_parts(root: Path, deep: bool = False) -> Iterator[list[Finding]]:
+    """Yield what is wrong with a LeRobot v3 dataset or a journal, at the end all of it.
+
+    Of a dataset, before that what is known before pictures are decoded, which takes long.
 
     Args:
         deep: decode every picture; otherwise some of a large dataset, spread evenly.
-        advance: called after each video file.
 
     Raises:
         UnusableInputError: the folder is missing or empty, or holds neither.
@@ -57,9 +59,10 @@ def check(
     if not findings.items and (pointers := lfs_pointers(root)):
         findings.error("lfs_pointer", root.name, pointers_text(pointers, root), fetch_hint(root))
     if findings.items:
-        return findings.items
-    if layout.is_dataset(root):
-        check_dataset(root, findings, deep, advance)
+        pass
+    elif layout.is_dataset(root):
+        for _ in check_dataset(root, findings, deep):
+            yield list(findings.items)
     elif journal_format.is_journal(root):
         with findings.guard(root.name):
             check_journal(root, findings)
@@ -72,16 +75,14 @@ def check(
         raise UnusableInputError(
             f"{root} {what}. Name a LeRobot dataset (meta/info.json) or a journal."
         )
-    return findings.items
+    yield findings.items
 
 
-def check_dataset(
-    root: Path,
-    findings: Findings,
-    deep: bool,
-    advance: Callable[[], None] = lambda: None,
-) -> None:
-    """Check everything about the dataset at `root`, going on as far as each fault allows."""
+def check_dataset(root: Path, findings: Findings, deep: bool) -> Iterator[None]:
+    """Check everything about the dataset at `root`, going on as far as each fault allows.
+
+    Yields once, before pictures are decoded.
+    """
     try:
         info = layout.parse_info(root)
     except (UnusableInputError, OSError) as error:
@@ -120,16 +121,21 @@ def check_dataset(
         with findings.guard("data"):
             episodes.check_ranges(info, table, scan, findings)
             frames.check_copies(scan, findings)
+    stretches: videos.Stretches = []
     if table is not None:
         with findings.guard("videos"):
-            videos.check_videos(info, table, deep, findings, advance)
-            videos.check_stored(info, deep, findings)
+            stretches = videos.check_videos(info, table, deep, findings)
         with findings.guard(layout.EPISODES):
             gaps.check_gaps(info, table, scan, findings)
             gaps.check_units(table, scan, findings)
     if info.total_episodes or scan is not None:
         with findings.guard(layout.STATS):
             stats.check_stats(info, scan, findings)
+    if table is not None:
+        yield
+        with findings.guard("videos"):
+            videos.check_pictures(info, stretches, findings)
+            videos.check_stored(info, deep, findings)
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the episode."

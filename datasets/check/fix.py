@@ -179,7 +179,8 @@ def _fixed(root: Path, stage: Path, options: FixOptions) -> FixReport:
         _fix_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(renamed(str(error))) from None
-    check_dataset(stage, findings, options.deep)
+    for _ in check_dataset(stage, findings, options.deep):
+        pass
     left, tried = [], (findings.command(), findings.command("--drop=true"))
     for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix in tried else renamed(found.fix)

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.pixels import QUANTILES
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft
 from gaploop.datasets.check.frames import INDICES, RunMoments, Scan, batches, matrix
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.whole_stats import QUANTILES, complete_stats
+from gaploop.datasets.whole_stats import complete_stats
 
 NAMES: Final = ("mean", "std", "min", "max")
 ABSURD: Final = 1e6

@@ -400,7 +400,7 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
 SOURCE: Final = "engineer"
 _NOT_TAGS: Final = {
     "consent": "consent is what people in an episode gave; manage it with: gaploop consent",
-    "uid": "labels and lineage are tied to a take's uid; it never changes",
+    "uid": "labels and lineage are tied to an episode's uid; it never changes",
     "t0_ns": "when an episode was recorded never changes",
     **dict.fromkeys(labels.FIELDS, "that is a label; set it with: gaploop label"),
 }

@@ -27,6 +27,7 @@ from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
+from gaploop.core.pixels import Stats
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
 from gaploop.datasets.check.episodes import read_tasks
@@ -36,7 +37,7 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
-from gaploop.datasets.whole_stats import Stats, complete_stats, of_rows, renew_episode_stats
+from gaploop.datasets.whole_stats import complete_stats, of_rows, renew_episode_stats
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gaploop.collect.campaign import (
 )
 from gaploop.core.messages import FloatArray
 from gaploop.core.station import Costs
-from gaploop.core.statistics import Estimate
+from gaploop.core.statistics import CONFIDENCE, Estimate
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.planning.gains import recorded_before
@@ -161,7 +161,7 @@ def setup_changes(takes: int, setups: Sequence[Mapping[str, object]]) -> float:
     return min(takes, blocks * len(setups)) * each
 
 
-def estimate(draws: FloatArray, digits: int = 2) -> Estimate:
-    """Return the mean and central 95 % interval of draws."""
-    low, high = np.quantile(draws, (0.025, 0.975))
+def estimate(draws: FloatArray, digits: int = 2, confidence: float = CONFIDENCE) -> Estimate:
+    """Return the mean and central interval of draws."""
+    low, high = np.quantile(draws, (0.5 - 0.5 * confidence, 0.5 + 0.5 * confidence))
     return Estimate(*(round(float(v), digits) for v in (draws.mean(), low, high)))

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import Alternative, Plan, PlanItem
+from gaploop.core.plan import EXPECTED_CONFIDENCE, Alternative, Plan, PlanItem
 from gaploop.core.station import Station
-from gaploop.core.statistics import Estimate, percent
+from gaploop.core.statistics import Estimate, TrialCounts, percent
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.effort import (
@@ -43,6 +43,7 @@ from gaploop.failure_analysis.planning.gains import (
     no_response,
     split_takes,
 )
+from gaploop.failure_analysis.planning.ledger import ledger_lines
 from gaploop.failure_analysis.planning.remedies import (
     REMEDIES,
     ROLLOUTS,
@@ -60,6 +61,8 @@ from gaploop.failure_analysis.station import POLICY, words
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
+MENDED: Final = 3
+"""So many faults that the episodes show by themselves are named in a plan."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
 FIND_OUT: Final = "Find out first:"
@@ -153,6 +156,8 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         round(60 * now_h, 1),
         gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
+        expected=estimate(gain, 1, EXPECTED_CONFIDENCE) if gain.any() else None,
+        before=TrialCounts(failures.succeeded, failures.failed + failures.succeeded),
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
         hours=estimate(hours, 3),
@@ -456,6 +461,11 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
+    if not open_ones and summary.get("shown_alone"):
+        return (
+            "Don't collect yet: mend what the episodes show by themselves (below), roll out and "
+            "diagnose again."
+        )
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
@@ -486,7 +496,9 @@ def _notes(
     if unseen:
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" Not recorded in the episodes: {'; '.join(names)}."
-    notes = []
+    notes = [
+        f"Mend first: {f['what']} → {f['fix']}" for f in summary.get("shown_alone", ())[:MENDED]
+    ]
     nominal = summary.get("reproduction", {}).get("failing", {}).get("nominal") or [0.0]
     if POLICY in summary.get("station", {}).get("named", ()) and nominal[0] > 0:
         notes.append(
@@ -519,6 +531,7 @@ def _notes(
         notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
     if ask.about is None:
         return tuple(notes)
+    notes += ledger_lines(ask.about.ledger)
     for name, trial in ask.about.tried.items():
         notes.append(f"To {words(name)} was {trial.message.rstrip('.')}.")
     untried = {o.remedy: o for i in items for o in offers(i.dimension, ask.about, ask.image_policy)}

@@ -13,7 +13,7 @@ import itertools
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from gaploop.core.statistics import Estimate
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.gains import CAUSES, DRAWS, Failures
+from gaploop.failure_analysis.planning.ledger import LedgerEntry, brought_here
 
 D = GapDimension
 NOBODY: Final = "none"
@@ -231,6 +232,9 @@ SITES: Final = Path(__file__).with_name("remedy_sites.json")
 CONCENTRATION: Final = 4.0
 """Of what a next site may give about the mean: about 50 % two draws in three lie within 22 points.
 Assumed."""
+HERE: Final = 8
+"""Failures at the station itself that count in full; more of one training tell no more of the next.
+Assumed."""
 OPERATOR_H: Final = Estimate(0.1, 0.05, 0.2)
 """To start three commands and to look at what comes of them [h]. Assumed."""
 TAKES: Final = 24
@@ -326,6 +330,7 @@ class PlanContext:
         twin: the station's; None where it wasn't measured.
         record_with: options by which takes are recorded at the station, as they are typed.
         tried: what came of remedies in the twin, by `trial_name`.
+        ledger: what came of plans at the station.
     """
 
     folder: Path = Path("plan")
@@ -336,6 +341,7 @@ class PlanContext:
     record_with: str = ""
     takes: tuple[Path, ...] = ()
     tried: Mapping[str, RemedyTrial] = field(default_factory=dict)
+    ledger: tuple[LedgerEntry, ...] = ()
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -382,10 +388,13 @@ def _known() -> dict[str, Any]:
     return found
 
 
-def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatArray, int] | None:
+def fixed_by(
+    remedy: str, dimension: GapDimension, images: bool, here: Sequence[tuple[float, int]] = ()
+) -> tuple[FloatArray, int] | None:
     """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
 
-    For a policy that sees pictures only sites of one that does count.
+    For a policy that sees pictures only sites of one that does count. `here` are shares that it
+    fixed at this station, each of so many failures.
     """
     known = _known()
     assumed = known["assumed"].get(remedy, {})
@@ -403,7 +412,9 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
             shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
     mean = sum(shares) / len(shares)
     rng = np.random.default_rng([5, list(GapDimension).index(dimension)])
-    drawn = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1.0 - mean), DRAWS)
+    gone = CONCENTRATION * mean + sum(share * min(n, HERE) for share, n in here)
+    left = CONCENTRATION + sum(min(n, HERE) for _, n in here) - gone
+    drawn = rng.beta(gone, max(left, 1e-3), DRAWS)
     return np.asarray(drawn), len(shares) - 1
 
 
@@ -427,13 +438,15 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     found = []
     for remedy in possible:
         machine_h = machine_hours(about, images, recorded.get(remedy))
+        brought = brought_here(about.ledger, remedy, dimension)
         trial = about.tried.get(trial_name(remedy, dimension))
         if trial is not None and trial.failed:
             continue
         if trial is not None:
             fixed, basis = trial.fixed(), trial.message
-        elif (known := fixed_by(remedy, dimension, images)) is not None:
+        elif (known := fixed_by(remedy, dimension, images, brought)) is not None:
             fixed, basis = known[0], f"from {known[1]} made-up stations" if known[1] else "assumed"
+            basis += f", and from {len(brought)} plans carried out here" if brought else ""
         else:
             continue
         tried = trial is not None

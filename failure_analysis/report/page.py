@@ -112,6 +112,15 @@ def figure(png: bytes, caption: str = "", width_px: int | None = None) -> Markup
     )
 
 
+def video(webm: bytes, caption: str) -> Markup:
+    """Return a video that plays by itself, again and again."""
+    source = "data:video/webm;base64," + base64.b64encode(webm).decode()
+    return Markup(
+        '<figure><video src="{}" autoplay loop muted playsinline controls></video>'
+        "<figcaption>{}</figcaption></figure>"
+    ).format(source, caption)
+
+
 def text(words: str) -> Markup:
     """Return a paragraph."""
     return Markup("<p>{}</p>").format(words)

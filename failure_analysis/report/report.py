@@ -50,6 +50,7 @@ from gaploop.failure_analysis.report.page import (
     table,
     take_card,
     text,
+    video,
 )
 from gaploop.failure_analysis.signals.registry import registry
 from gaploop.failure_analysis.station import words
@@ -72,8 +73,14 @@ def diagnosis_report(
     diagnosis: Diagnosis,
     pictures: Mapping[str, Sequence[Image]] | None = None,
     plan: Plan | None = None,
+    clips: Sequence[tuple[bytes, str]] = (),
 ) -> str:
-    """Return the page; `pictures` are a few of a take's, RGB, by uid."""
+    """Return the page.
+
+    Args:
+        pictures: a few of a take's, RGB, by uid.
+        clips: WebM with captions: failures beside their counterfactuals in the twin.
+    """
     summary, cohort = diagnosis.summary, diagnosis.cohort
     subtitle = (
         f"{summary['diagnosed']} of {summary['takes']} episodes diagnosed, "
@@ -97,7 +104,7 @@ def diagnosis_report(
         if diagnosis.camera_check is not None:
             sections.append(_camera_check_section(diagnosis.camera_check))
         if "reproduction" in summary:
-            sections.append(_reproduction_section(summary["reproduction"]))
+            sections.append(_reproduction_section(summary["reproduction"], clips))
         taken = summary["reference"]["takes"]
         usual = f"What is usual: {summary['reference']['name']}"
         surety = [text(usual + (f" ({taken} episodes)." if taken else "."))]
@@ -218,7 +225,7 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
     return section(title, lead, [bars(rows, (0.0, min(1.0, 1.05 * reach)))])
 
 
-def _reproduction_section(found: Mapping[str, Any]) -> Section:
+def _reproduction_section(found: Mapping[str, Any], clips: Sequence[tuple[bytes, str]]) -> Section:
     """Return what each cause costs by rolling the policy out in the station's twin."""
     rows = []
     for cost in sorted(found["costs"], key=lambda c: -float(c["points"][0])):
@@ -234,7 +241,8 @@ def _reproduction_section(found: Mapping[str, Any]) -> Section:
     if found["reproduces"] is False:
         said[-1] = notice(str(found["says"][-1]))
     title = "Reproduced in the station's twin"
-    return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said])
+    shown = [video(*clip) for clip in clips]
+    return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said, *shown])
 
 
 def _camera_check_section(report: CameraReport) -> Section:

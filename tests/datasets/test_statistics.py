@@ -14,11 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from damage import CAMERA
 
+from gaploop.collect.journal import FrameRow, JournalWriter
+from gaploop.core import journal_format
+from gaploop.core.files import uuid7
+from gaploop.core.journal_format import TakeHeader
+from gaploop.core.messages import Image
+from gaploop.core.pixels import QUANTILES
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.whole_stats import QUANTILES, complete_stats
+from gaploop.datasets.whole_stats import complete_stats
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]
@@ -112,6 +120,63 @@ def test_quantiles_of_pictures_are_those_of_the_mixture(tmp_path: Path) -> None:
         if name != "q50":  # anything between the two
             due = np.quantile(pixels, level, axis=(0, 1, 2))
             np.testing.assert_allclose(np.ravel(stats(root)[CAMERA][name]), due, atol=0.02)
+
+
+def recorded_stats(
+    folder: Path, pictures: list[Image], change: Callable[[dict[str, Any]], Any]
+) -> dict[str, Any]:
+    """Record an episode of `pictures`, change what its seal states, publish; return its row."""
+    height, width = pictures[0].shape[:2]
+    spec = {"width": width, "height": height, "fps": 30.0, "codec": "h264"}
+    take = TakeInfo(uuid7(), task="look", fps=30, joint_names=("j",), robot_type="r")
+    with JournalWriter(folder / "journal", TakeHeader(take, (), {"front": spec})) as writer:
+        for k, picture in enumerate(pictures):
+            joint = np.full(1, float(k))
+            writer.frame(FrameRow(k / 30, joint, joint, joint, pictures={"front": picture}))
+        end = writer.seal(Outcome.SUCCESS) / journal_format.END
+    sealed = json.loads(end.read_text())
+    change(sealed["statistics"])
+    end.write_text(json.dumps(sealed))
+    assert publish(folder / "journal", folder / "set") == 1
+    [row] = pq.read_table(damage.episode_files(folder / "set")[0]).to_pylist()
+    prefix = f"stats/{CAMERA}/"
+    return {n.removeprefix(prefix): np.ravel(v) for n, v in row.items() if n.startswith(prefix)}
+
+
+def test_statistics_of_recorded_pictures_are_lerobots(tmp_path: Path) -> None:
+    """They are gathered while recording; LeRobot's own quantiles lie between two pixel values."""
+    from lerobot.datasets.compute_stats import auto_downsample_height_width, get_feature_stats
+
+    draw = np.random.default_rng(0)
+    wide = [draw.integers(k, 60 + 3 * k, (200, 320, 3), np.uint8) for k in range(60)]
+    thinned = np.stack([auto_downsample_height_width(p.transpose(2, 0, 1)) for p in wide])
+    theirs = get_feature_stats(thinned, axis=(0, 2, 3), keepdims=True)
+    due = {n: np.ravel(v) / (1 if n == "count" else 255) for n, v in theirs.items()}
+    ours = recorded_stats(tmp_path / "as recorded", wide, lambda _: None)
+    assert set(ours) == set(due)
+    for name, value in due.items():
+        within = {"std": 1e-3, **dict.fromkeys(QUANTILES, 1 / 255)}.get(name, 1e-6)
+        np.testing.assert_allclose(ours[name], value, atol=within, err_msg=name)
+    exact = (thinned / 255.0).std(axis=(0, 2, 3))  # LeRobot adds up squares in 32 bits
+    np.testing.assert_allclose(ours["std"], exact, rtol=1e-12)
+    for k, change in enumerate(
+        (
+            lambda stated: stated.clear(),  # as sealed by older versions
+            lambda stated: stated["front"].update(mean=[0.5]),
+            lambda stated: stated["front"].update(q01=[2.0] * 3),
+        )
+    ):  # then they come from decoded key frames
+        decoded = recorded_stats(tmp_path / str(k), wide, change)
+        assert decoded["count"] < ours["count"]
+        np.testing.assert_allclose(decoded["mean"], ours["mean"], atol=0.05)
+
+
+def test_pictures_of_a_long_episode_are_sampled_evenly(tmp_path: Path) -> None:
+    shades = [np.full((16, 16, 3), k * 255 // 899, np.uint8) for k in range(900)]
+    sampled = recorded_stats(tmp_path, shades, lambda _: None)
+    assert 100 <= sampled["count"] <= 200
+    np.testing.assert_allclose(sampled["mean"], np.mean(shades) / 255, atol=0.005)
+    np.testing.assert_allclose(sampled["q90"], 0.9, atol=0.01)
 
 
 def test_a_matrix_keeps_lerobots_statistics_of_its_last_axis(store: Path, tmp_path: Path) -> None:

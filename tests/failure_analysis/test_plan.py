@@ -18,7 +18,12 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, deployment
+from gaploop.failure_analysis.diagnosis import (
+    Diagnosis,
+    TakeDiagnosis,
+    deployment,
+    shown_alone,
+)
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.gains import (
     CAUSES,
@@ -320,6 +325,23 @@ def test_a_mistake_of_the_deployment_comes_first() -> None:
     assert not plan.items
     assert plan.stop.startswith("Don't collect yet: wrong statistics was found")
     assert "5 failures (timeout in approach 5×)" in deployment_lines({"deployment": found})[0]
+
+
+def test_what_episodes_show_by_themselves_is_mended_before_anything_is_measured() -> None:
+    """Leader and follower stood 15 degrees apart, diagnose said so, and the plan left it out."""
+    report, fix = AbsoluteReport(Path()), "gaploop edit correct cups"
+    report.add("offset", "lift", "At rest lift stands off, by", range(5), 5, fix, 15.0)
+    report.add("joint_delay", "roll", "roll is late, by", [0, 1], 5, "gaploop doctor", 9.0)
+    report.add("wrong_rate", "", "The policy runs at", range(5), 5, "Mend", 9.0)
+    shown = shown_alone(report)
+    assert [(f["kind"], f["belongs_to"], f["fix"]) for f in shown] == [
+        ("offset", "spatial_geometry", fix)
+    ]
+    plain = diagnosed({})
+    plan = make_plan(replace(plain, summary={**plain.summary, "shown_alone": shown}), 40)
+    assert plan.stop.startswith("Don't collect yet: mend")
+    assert plan.notes[0].startswith("Mend first: At rest lift stands off")
+    assert plan.notes[0].endswith(f" → {fix}")
 
 
 def test_bad_budgets_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -238,9 +239,12 @@ def test_what_was_forgotten_in_simulation_is_measured(
 @pytest.mark.slow
 def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: Path) -> None:
     def launched(n: int, out: Path, batch: int) -> dict[str, Any]:
+        with socket.socket() as free:  # at port 0 the processes would wait for each other
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         # accelerate launch --cpu starts one process only, whatever --num_processes says.
         launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={n}"]
-        launch += ["--master_port=0", "-m", "gaploop.scripts.cli", "finetune"]
+        launch += [f"--master_port={port}", "-m", "gaploop.scripts.cli", "finetune"]
         given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={out}"]
         sizes = ["--steps=4", f"--batch_size={batch}", "--lora.r=2", "--held_out=0.34"]
         done = subprocess.run(
@@ -248,6 +252,7 @@ def test_two_processes_end_with_equal_weights(base: Path, real: Path, tmp_path: 
             capture_output=True,
             text=True,
             check=False,
+            timeout=600,
             env={**os.environ, "ACCELERATE_USE_CPU": "true"},
         )
         assert done.returncode == 0, done.stderr[-2000:]

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from benchmarks.sight import by_tracker
 from benchmarks.trial import run_take
+from gaploop.collect.rig import embedded_rig
+from gaploop.collect.take import run_take as safe_take
 from gaploop.core.errors import UnknownChoiceError
 from gaploop.core.station import COLOURS, StationScene
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
+from gaploop.finetune.demonstrations import MAX_S
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
@@ -43,6 +46,20 @@ def test_other_tasks_are_solved_too(task: str) -> None:
     cell = SimCell(task, image_size=64)
     leader = ScriptedLeader(cell, 0)
     assert sum(run_take(cell, leader, seed) for seed in range(4)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("gap", "scenes"), [("actuator_response.backlash", (1, 2)), ("actuator_response.slow", (4,))]
+)
+def test_the_teleoperator_allows_for_play_and_slow_drives(
+    gap: str, scenes: tuple[int, ...]
+) -> None:
+    """Incident: it pressed on the object until the safety filter tripped, or closed on its way."""
+    for scene in scenes:
+        rig = embedded_rig(gaps={gap: 1.0}, gap_seed=scene)
+        result = safe_take(rig, rig.scripted_leader(scene), seed=scene, max_s=MAX_S)
+        rig.close()
+        assert result.outcome is Outcome.SUCCESS, result.reason
 
 
 def test_commands_stay_under_the_default_speed_limit(nominal: SimCell) -> None:

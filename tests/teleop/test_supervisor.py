@@ -471,3 +471,32 @@ def test_what_cant_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "power switch" in beside.lost
     beside.done()
     beside.done()
+
+
+def test_a_thread_that_speaks_while_it_is_dismissed_misses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watchdog's word met a closed channel; an ordinary end was told as a loss."""
+    monkeypatch.setattr(supervisor, "_prepared", [])
+    monkeypatch.setattr(supervisor, "COMMAND", [sys.executable, "-c", "import time; time.sleep(9)"])
+    known = SupervisedBus(
+        os.open(os.devnull, os.O_RDWR), "", 1_000_000, Protocol.FEETECH, [1], ["sts3215"], [], 0.0,
+        True,
+    )  # fmt: skip
+    beside = Supervisor([known], SafetyFilter(SafetyLimits(), np.array([[-1.0, 1.0]]), 0.02))
+    channel = beside._channel
+    assert channel is not None
+    monkeypatch.setattr(supervisor, "LEAVES_S", 0.01)
+
+    class Dismissed:
+        """A channel whose supervisor is dismissed between the look and the word."""
+
+        def send(self, _word: bytes) -> int:
+            beside._channel = channel
+            beside.done()
+            raise BrokenPipeError
+
+    beside._channel = Dismissed()  # type: ignore[assignment]
+    beside.rests()
+    assert not beside.lost
+    os.close(known.handle)
