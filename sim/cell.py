@@ -204,11 +204,11 @@ class SimCell:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
         self._camera_seed = [self._gap_seed, seed, 23]
-        self._begin()
+        self._placed()
 
-    def _begin(self) -> None:
+    def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
-        self._state = replace(self._state, start_m={"object": self._state.place_m("object")})
+        self.begin()
         self._camera.reset(self._camera_seed, self.data)
 
     def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
@@ -224,7 +224,12 @@ class SimCell:
             scene.set_free_body(self.model, self.data, "target", goal, 0.0)
         else:
             target.pos[:2] = target_xy_m
-        self._begin()
+        self._placed()
+
+    def begin(self) -> None:
+        """Start a take with the scene as it stands."""
+        start_m = {"object": self._state.place_m("object")}
+        self._state = replace(self._state, start_m=start_m, since_s=float(self.data.time))
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""

@@ -6,6 +6,7 @@ moves its tool, what it sees, what it does, and how two arms hand over to each o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
@@ -171,7 +172,7 @@ class SceneView:
         has_faces: False for a cylinder, which may be gripped at any angle.
         rest_z_m: height of the object's centre on the table.
         stack_m: height of what it is put on.
-        align: its faces must end up along the cell's axes.
+        goal_yaw_rad: direction that its faces must end up along; None for any.
         hand_near: somebody reaches for the object or the tool.
     """
 
@@ -183,7 +184,7 @@ class SceneView:
     rest_z_m: float
     goal_xy_m: NDArray[np.float64]
     stack_m: float
-    align: bool
+    goal_yaw_rad: float | None
     tool_m: NDArray[np.float64]
     gripper_moving: bool
     hand_near: bool
@@ -223,12 +224,61 @@ class SceneSight:
             rest_z_m=float(truth["table_z_m"]) + float(half[2]),
             goal_xy_m=np.asarray(truth["goal_xy_m"]),
             stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
-            align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
+            goal_yaw_rad=0.0
+            if float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6
+            else None,
             tool_m=tool,
             gripper_moving=gripper_moves(self._cell.read()),
             hand_near=nearest_m < HAND_CLEARANCE_M,
             lost=float(np.linalg.norm(position - tool)) > LOST_M,
             placed=bool(truth["success"]),
+        )
+
+
+class TrackedSight(SceneSight):
+    """A script that sees by a camera's tracker: tracked poses, joint readings, nominal sizes.
+
+    Args:
+        read: what the servos report.
+        see: the scene as `tracker.NAMES` has it, shape (7,).
+    """
+
+    corrects = False
+
+    def __init__(
+        self,
+        arm: CellArm,
+        read: Callable[[], FollowerState],
+        see: Callable[[], NDArray[np.float64]],
+        *,
+        stack_m: float = 0.0,
+        goal_yaw_rad: float | None = None,
+    ) -> None:
+        self._arm, self._read, self._see = arm, read, see
+        self._stack_m, self._goal_yaw_rad = stack_m, goal_yaw_rad
+        self._ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
+
+    def look(self) -> SceneView:
+        """Return the scene as tracked."""
+        seen, state = self._see(), self._read()
+        tool, _ = self._ik.tcp(state.position_rad)
+        object_xy = from_polar(float(seen[0]), float(seen[1]))
+        goal_xy = from_polar(float(seen[3]), float(seen[4]))
+        return SceneView(
+            object_xy_m=object_xy,
+            object_z_m=CUBE_HALF_SIZE_M,
+            object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),
+            half_size_m=np.full(3, CUBE_HALF_SIZE_M),
+            has_faces=True,
+            rest_z_m=CUBE_HALF_SIZE_M,
+            goal_xy_m=goal_xy,
+            stack_m=self._stack_m,
+            goal_yaw_rad=self._goal_yaw_rad,
+            tool_m=tool,
+            gripper_moving=gripper_moves(state),
+            hand_near=False,
+            lost=bool(state.position_rad[-1] < self._arm.grip.empty_rad),
+            placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
         )
 
 
@@ -301,6 +351,7 @@ class ScriptedLeader:
         *,
         sight: SceneSight | None = None,
         retries: int = 4,
+        speed: float = 1.0,
     ) -> None:
         """Drive `cell`.
 
@@ -309,11 +360,13 @@ class ScriptedLeader:
             seed: draws the habits of each attempt.
             sight: how the scene is seen; as a person does unless given.
             retries: attempts after the first.
+            speed: factor on how fast it moves.
         """
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
         self._sight, self._retries = sight or SceneSight(cell), retries
+        self._speed = speed
         self._takes = 0
         self.reset()
 
@@ -391,7 +444,7 @@ class ScriptedLeader:
     def _draw_habits(self) -> _Habits:
         rng = self._rng
         return _Habits(
-            speed=1.0 + 0.08 * float(rng.uniform(-1, 1)),
+            speed=self._speed * (1.0 + 0.08 * float(rng.uniform(-1, 1))),
             height_m=0.003 * float(np.clip(rng.normal(), -2, 2)),
             jaw_m=0.0008 * float(np.clip(rng.normal(), -2, 2)),
             yaw_rad=np.radians(1.5) * float(np.clip(rng.normal(), -2, 2)),
@@ -423,8 +476,8 @@ class ScriptedLeader:
                 held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
                 self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
         turn = self._motion.turn_rad
-        if view.align and self._stage <= ExpertStage.LOWER:
-            turn = fold_square(-polar(view.goal_xy_m)[0])
+        if view.goal_yaw_rad is not None and self._stage <= ExpertStage.LOWER:
+            turn = fold_square(view.goal_yaw_rad - polar(view.goal_xy_m)[0])
         axis = self._motion.jaw_axis(view.goal_xy_m, turn)
         xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
         low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
