@@ -660,7 +660,7 @@ class ArmTests:
                 self._say(
                     "empty_grasp", k, f"{self.names[k]} closes on nothing, where it mostly closes "
                     "on something:", empty, self.report.without(empty, self.total), 8.0,
-                    unit="% of episodes", size=scaled(rate(len(empty), len(values)), 100),
+                    unit="% of those that close it", size=scaled(rate(len(empty), len(values)), 100),
                     worst=empty[0], apart="a missed object, a thinner object",
                 )  # fmt: skip
 
