@@ -294,11 +294,9 @@ class SimCell:
         """Judge the present state by the station's criterion."""
         return self._state.satisfies(self._holds)
 
-    def drives(self) -> tuple[FloatArray, FloatArray]:
-        """Each joint's play [rad] and speed limit [rad/s], shape (n_joints,) each; privileged."""
-        shape, path = (len(self.joint_names),), self._commands
-        limit_rad_s = np.broadcast_to(path.speed_limit_rad_s, shape)
-        return np.broadcast_to(path.play_rad, shape), limit_rad_s
+    def play_rad(self) -> FloatArray:
+        """Each joint's play [rad], shape (n_joints,); privileged."""
+        return np.broadcast_to(self._commands.play_rad, (len(self.joint_names),))
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""

@@ -156,7 +156,9 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         round(60 * now_h, 1),
         gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
-        expected=estimate(gain, 1, EXPECTED_CONFIDENCE) if gain.any() else None,
+        expected=estimate(np.minimum(gain / 100.0, outlook.rate), 4, EXPECTED_CONFIDENCE)
+        if gain.any()
+        else None,
         before=TrialCounts(failures.succeeded, failures.failed + failures.succeeded),
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
@@ -475,6 +477,8 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
                 "Measure first: "
                 "gaploop identify --measure, then gaploop diagnose --twin=station_twin.yaml."
             )
+        if summary.get("takes") and not summary.get("diagnosed", 1):
+            return "Nothing failed: there is nothing to put right or to collect for."
         if not quotas and summary.get("takes"):
             return "No cause was named: there is nothing to put right or to collect for yet."
         return "" if unclear else "Don't collect: demonstrations would fix nothing that was found."
@@ -506,7 +510,7 @@ def _notes(
             "more simulated episodes (gaploop finetune --policy.type=act), then roll out and "
             "diagnose again; no episodes of this station fix that."
         )
-    if named < LEAST_TAKES and not failures.by_station:
+    if n and named < LEAST_TAKES and not failures.by_station:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
             "before more than a few episodes are paid for. Roll out ten more and diagnose again, "
