@@ -274,7 +274,7 @@ class ResetScript:
 
     def _script(self) -> Iterator[FloatArray]:
         hand = _Hand(self._arm, 1.0 / self._period_s, self._arm_state)
-        motion = ToolMotion(np.random.default_rng(self._seed), self._arm, hand.drives())
+        motion = ToolMotion(np.random.default_rng(self._seed), self._arm, hand.play_rad())
         grip = self._arm.grip
         motion.reset(self._q, SPEED)
         tool_m, turned = motion.ik.tcp(self._q)
@@ -330,10 +330,9 @@ class _Hand:
     read: Callable[[], FollowerState]
     task: str = "pick_place"
 
-    def drives(self) -> tuple[FloatArray, FloatArray]:
-        """No play and no slow joint is known, as of `SimCell.drives`."""
-        count = len(self.arm.joint_names)
-        return np.zeros(count), np.full(count, np.inf)
+    def play_rad(self) -> FloatArray:
+        """No play of the joints is known [rad], shape (n_joints,)."""
+        return np.zeros(len(self.arm.joint_names))
 
 
 @dataclass(frozen=True)
