@@ -377,7 +377,8 @@ class ScriptedLeader:
         self._sight.reset()
         self._attempts_left = self._retries
         self._habits = self._draw_habits()
-        self._motion = ToolMotion(self._rng, self._cell.arm, self._cell.play_rad())
+        play_rad = self._cell.play_rad() * self._sight.corrects  # who doesn't see it, doesn't know
+        self._motion = ToolMotion(self._rng, self._cell.arm, play_rad)
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None

@@ -21,7 +21,7 @@ from gaploop.core.plan import EXPECTED_CONFIDENCE, load_plan
 from gaploop.core.schema import ranged, read_as
 from gaploop.core.statistics import Estimate, TrialCounts, points, weighted_sum
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.planning.gains import Curve, Failures, updated
 from gaploop.failure_analysis.station import words
 

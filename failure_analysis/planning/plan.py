@@ -18,7 +18,7 @@ from gaploop.core.plan import EXPECTED_CONFIDENCE, Alternative, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.statistics import Estimate, TrialCounts, percent
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,

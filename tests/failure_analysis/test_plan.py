@@ -18,7 +18,7 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.failure_analysis.diagnosis import (
+from gaploop.failure_analysis.diagnosis_record import (
     Diagnosis,
     TakeDiagnosis,
     deployment,

@@ -13,8 +13,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import EXPECTED_CONFIDENCE, Plan, PlanItem, load_plan, save_plan
 from gaploop.core.statistics import Estimate, TrialCounts
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis, load_diagnosis, save_diagnosis
-from gaploop.failure_analysis.planning.gains import expected_curves
+from gaploop.failure_analysis.diagnosis_record import Diagnosis, load_diagnosis, save_diagnosis
+from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import (
     LEDGER,
     LedgerEntry,
@@ -25,6 +25,7 @@ from gaploop.failure_analysis.planning.ledger import (
     note_carried_out,
     read_ledger,
 )
+from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import fixed_by
 from gaploop.scripts.cli import main
 
@@ -149,6 +150,14 @@ def test_plan_after_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     page = (tmp_path / "after_diagnosis" / "plan.html").read_text()
     assert "brought what was expected" in page
     assert (tmp_path / LEDGER).read_text().count("\n") == 1
+
+
+def test_where_nothing_failed_nothing_is_asked_for() -> None:
+    """Incident: rollouts that all went well were told to have too few named causes."""
+    summary = {"takes": 8, "diagnosed": 0, "outcomes": {"success": 8}}
+    plan = plan_for(Diagnosis("d", "", (), summary), PlanRequest(Budget(takes=5))).plan
+    assert plan.stop.startswith("Nothing failed")
+    assert not any("Find out first" in note for note in plan.notes)
 
 
 def _diagnosed(folder: Path, lost: int, won: int, name: str) -> Path:
