@@ -331,7 +331,7 @@ class _Hand:
     task: str = "pick_place"
 
     def play_rad(self) -> FloatArray:
-        """No play is known of an arm, as of `SimCell.play_rad`."""
+        """No play of the joints is known [rad], shape (n_joints,)."""
         return np.zeros(len(self.arm.joint_names))
 
 
