@@ -212,11 +212,11 @@ class SimCell:
             self._hand.reset(hand, self.data, self._table_z)
         self._camera_seed = [self._gap_seed, seed, 23]
         self._photo = self.photo(seed)
-        self._begin()
+        self._placed()
 
-    def _begin(self) -> None:
+    def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
-        self._state = replace(self._state, start_m={"object": self._state.place_m("object")})
+        self.begin()
         self._camera.reset(self._camera_seed, self.data, self._photo)
 
     def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
@@ -232,7 +232,12 @@ class SimCell:
             scene.set_free_body(self.model, self.data, "target", goal, 0.0)
         else:
             target.pos[:2] = target_xy_m
-        self._begin()
+        self._placed()
+
+    def begin(self) -> None:
+        """Start a take with the scene as it stands."""
+        start_m = {"object": self._state.place_m("object")}
+        self._state = replace(self._state, start_m=start_m, since_s=float(self.data.time))
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""
@@ -302,11 +307,9 @@ class SimCell:
         """Judge the present state by the station's criterion."""
         return self._state.satisfies(self._holds)
 
-    def drives(self) -> tuple[FloatArray, FloatArray]:
-        """Each joint's play [rad] and speed limit [rad/s], shape (n_joints,) each; privileged."""
-        shape, path = (len(self.joint_names),), self._commands
-        limit_rad_s = np.broadcast_to(path.speed_limit_rad_s, shape)
-        return np.broadcast_to(path.play_rad, shape), limit_rad_s
+    def play_rad(self) -> FloatArray:
+        """Each joint's play [rad], shape (n_joints,); privileged."""
+        return np.broadcast_to(self._commands.play_rad, (len(self.joint_names),))
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""
