@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Self
 
 import mujoco
@@ -21,6 +22,7 @@ from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCo
 from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
+from gaploop.sim.backdrop import photo_of
 from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
@@ -174,6 +176,11 @@ class SimCell:
         """Return what a take is randomised to, as `parameters`; nothing where nothing is."""
         return draw(self._randomise, [self._gap_seed, seed]) if self._randomise else {}
 
+    def photo(self, seed: int) -> Path | None:
+        """Return the photo behind a take, or None."""
+        source = self.conditions.backdrop
+        return photo_of(Path(source), seed) if source else None
+
     def reset(self, seed: int) -> None:
         """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
         if self._randomise is not None:
@@ -204,12 +211,13 @@ class SimCell:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
         self._camera_seed = [self._gap_seed, seed, 23]
+        self._photo = self.photo(seed)
         self._placed()
 
     def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
         self.begin()
-        self._camera.reset(self._camera_seed, self.data)
+        self._camera.reset(self._camera_seed, self.data, self._photo)
 
     def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
         """Lay object and target elsewhere, right after `reset`: [m] in the base frame, [rad]."""

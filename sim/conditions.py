@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from gaploop.core.arm import Paint
 from gaploop.core.arm import Rgba as Rgba
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import CONDITIONS
+from gaploop.sim.backdrop import photo_of
 
 PAINT = Paint(
     arm=(0.17, 0.18, 0.21, 1.0), servo=(0.07, 0.07, 0.08, 1.0), jaw=(0.80, 0.80, 0.78, 1.0)
@@ -157,6 +159,7 @@ class Conditions:
         grid_cell: (row, column) of the spawn region that the object starts in, or None.
         human: name in HUMANS.
         placement: name in PLACEMENTS; a free condition, which only the embedded cell knows.
+        backdrop: a photo, or a folder that each episode's is drawn from; "" for none.
     """
 
     background: str = "wood"
@@ -168,6 +171,7 @@ class Conditions:
     grid_cell: tuple[int, int] | None = None
     human: str = "none"
     placement: str = "nominal"
+    backdrop: str = ""
 
 
 NAMES: dict[str, Sequence[str]] = {
@@ -188,13 +192,18 @@ def parse_conditions(values: Mapping[str, object]) -> Conditions:
     """
     known: dict[str, object] = {}
     for key, value in values.items():
-        if key not in (*CONDITIONS, "placement"):
-            raise unknown_choice("condition", key, (*CONDITIONS, "placement"), "conditions")
+        choices = (*CONDITIONS, "placement", "backdrop")
+        if key not in choices:
+            raise unknown_choice("condition", key, choices, "conditions")
         names = PLACEMENTS if key == "placement" else NAMES.get(key)
         if names is not None:
             if value not in names:
                 raise unknown_choice(key, value, names, f"condition '{key}'")
             known[key] = value
+        elif key == "backdrop":
+            if value:
+                photo_of(Path(str(value)), 0)
+            known[key] = str(value)
         elif key == "distractors":
             known[key] = int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])
         elif key == "table_height":

@@ -224,6 +224,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     Attributes:
         draws: observations have pictures.
+        photo: what is behind the scene in them instead of bench and room, from the next reset on.
         state: what its success looks at.
     """
 
@@ -290,6 +291,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         )
         self._drawers = dict[str, LayeredCamera]()
         self.draws = True
+        self.photo: Path | None = None
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps
@@ -323,7 +325,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         start_m = {model.body(b).name: data.xpos[b].copy() for b in range(model.nbody)}
         self.state = replace(self.state, start_m=start_m)
         for drawer in self._drawers.values():
-            drawer.forget()
+            drawer.forget(self.photo)
         return self._seen(), {"is_success": False}
 
     def _place(self, placed: PlacedBody) -> None:
@@ -388,7 +390,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         found = {}
         for camera in self.scene.cameras:
             if camera.name not in self._drawers:
-                self._drawers[camera.name] = LayeredCamera(self.model, camera.name, *camera.size_px)
+                drawer = LayeredCamera(self.model, camera.name, *camera.size_px)
+                drawer.forget(self.photo)
+                self._drawers[camera.name] = drawer
             found[camera.name] = self._drawers[camera.name].draw(self.data)
         return found
 
