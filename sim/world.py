@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.sim.backdrop import photo_of
 from gaploop.sim.camera import LayeredCamera
-from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
+from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
