@@ -139,6 +139,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         drawn: what this episode was randomised to, as `parameters`.
     """
 
+    _photo: Path | None = None
+
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
         """Make an environment and put gaps into it.
 
@@ -155,7 +157,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
-        self._photo: Path | None = None
         self._drawers = dict[tuple[int, int, int], LayeredCamera]()
         self._on: Appliers | None = None
         self.model: Any
