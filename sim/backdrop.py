@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 
-ENDINGS: Final = (".jpg", ".jpeg", ".png")
 LARGE_M: Final = 0.15
 """A fixture with a larger bounding sphere is a part of the room; a smaller one is a target."""
 LIGHT: Final = (0.6, 1.4)
@@ -31,24 +30,6 @@ SHADOW_HEIGHT_M: Final = 0.02
 COARSER: Final = 4  # a shadow is soft: it is drawn from every fourth pixel
 
 type Picture = NDArray[np.uint8]
-
-
-def photo_of(source: Path, seed: int) -> Path:
-    """Return the photo of an episode: `source` itself, or one of the folder drawn by `seed`.
-
-    Raises:
-        UnusableInputError: there is none.
-    """
-    if source.is_dir():
-        photos = sorted(p for p in source.iterdir() if p.suffix.lower() in ENDINGS)
-        if photos:
-            return photos[int(np.random.default_rng([seed, 26]).integers(len(photos)))]
-    elif source.is_file():
-        return source
-    raise UnusableInputError(
-        f"Backdrop {source}: there is no photo. Give a {', '.join(ENDINGS)} file, or a folder of "
-        "them."
-    )
 
 
 def read_photo(path: Path, width: int, height: int) -> Picture:

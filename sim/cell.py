@@ -22,9 +22,8 @@ from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, SafeCo
 from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
-from gaploop.sim.backdrop import photo_of
 from gaploop.sim.camera import OverheadCamera
-from gaploop.sim.conditions import OBJECTS, parse_conditions
+from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import Values

@@ -15,7 +15,6 @@ from gaploop.core.arm import Paint
 from gaploop.core.arm import Rgba as Rgba
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import CONDITIONS
-from gaploop.sim.backdrop import photo_of
 
 PAINT = Paint(
     arm=(0.17, 0.18, 0.21, 1.0), servo=(0.07, 0.07, 0.08, 1.0), jaw=(0.80, 0.80, 0.78, 1.0)
@@ -33,6 +32,7 @@ DISTRACTOR_RGBA: tuple[Rgba, ...] = (
 )
 
 TEXTURE_SIZE_PX = 256
+PHOTOS = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,24 @@ NAMES: dict[str, Sequence[str]] = {
     "human": tuple(HUMANS),
 }
 """Condition that takes a name, to the names the embedded cell knows."""
+
+
+def photo_of(source: Path, seed: int) -> Path:
+    """Return the photo of an episode: `source` itself, or one of the folder drawn by `seed`.
+
+    Raises:
+        UnusableInputError: there is none.
+    """
+    if source.is_dir():
+        photos = sorted(p for p in source.iterdir() if p.suffix.lower() in PHOTOS)
+        if photos:
+            return photos[int(np.random.default_rng([seed, 26]).integers(len(photos)))]
+    elif source.is_file():
+        return source
+    raise UnusableInputError(
+        f"Backdrop {source}: there is no photo. Give a {', '.join(PHOTOS)} file, or a folder of "
+        "them."
+    )
 
 
 def parse_conditions(values: Mapping[str, object]) -> Conditions:

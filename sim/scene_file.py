@@ -230,6 +230,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     render_mode = "rgb_array"
+    photo: Path | None = None
 
     def __init__(self, scene: Scene) -> None:
         """Compile a scene; UnusableInputError where the file doesn't fit its model."""
@@ -291,7 +292,6 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         )
         self._drawers = dict[str, LayeredCamera]()
         self.draws = True
-        self.photo: Path | None = None
         if scene.cameras:
             self.camera_name = scene.cameras[0].name  # that gaps move
         self.period_s = self.dt = 1.0 / scene.fps

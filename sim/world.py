@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.sim.backdrop import photo_of
 from gaploop.sim.camera import LayeredCamera
-from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
+from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
@@ -140,6 +139,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         drawn: what this episode was randomised to, as `parameters`.
     """
 
+    _photo: Path | None = None
+
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
         """Make an environment and put gaps into it.
 
@@ -156,7 +157,6 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
-        self._photo: Path | None = None
         self._drawers = dict[tuple[int, int, int], LayeredCamera]()
         self._on: Appliers | None = None
         self.model: Any
