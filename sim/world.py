@@ -340,6 +340,11 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         cameras = self._survey.roles.cameras
         called = {self.model.camera(c).name: c for c in cameras}
         height, width = picture.shape[:2]
+        if name not in called and len(cameras) > 1:
+            raise UnavailableError(
+                f"A backdrop can't be set up here: the picture {name or 'of render()'} may be of "
+                f"{' or '.join(map(str, called))}. Name one camera in roles.yaml (cameras: [name])."
+            )
         key = called.get(name, cameras[0]), width, height
         if key not in self._drawers:
             drawer = LayeredCamera(self.model, self.model.camera(key[0]).name, width, height)
