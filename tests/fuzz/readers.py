@@ -300,7 +300,7 @@ FILES = (
     Reader(
         "diagnosis",
         "files/diagnosis.json",
-        _loaded("gaploop.failure_analysis.diagnosis", "load_diagnosis"),
+        _loaded("gaploop.failure_analysis.diagnosis_record", "load_diagnosis"),
     ),
     Reader(
         "reference",
