@@ -66,7 +66,7 @@ _NAMES = {
     "gate": "scripts.gate",
     "Take": "core.take",
     "Station": "core.station",
-    "Diagnosis": "failure_analysis.diagnosis",
+    "Diagnosis": "failure_analysis.diagnosis_record",
     "Plan": "core.plan",
     "SafetyFilter": "teleop.safety",
     "SimCell": "sim.cell",
