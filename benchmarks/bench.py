@@ -41,12 +41,15 @@ python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
+python -m benchmarks record --cameras=4 --seconds=1800 --output_dir=outputs/record4
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
 python -m benchmarks power_cuts --kills=1000 --output_dir=outputs/power_cuts
 python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks startup --n=5
+python -m benchmarks simulate --workers=2 --output_dir=outputs/simulate
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks seeing_remedies --output_dir=outputs/seeing_remedies
@@ -83,7 +86,8 @@ BENCHES: Final = {
     "probe": "hidden stations: what their pictures tell of camera, light, table and object",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
-    "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
+    "record": "pictures dropped, frame periods, hand-over, memory, processor time",
+    "startup": "from a command entered to its answer: help, check, review, record",
     "supervised_ends": "killed, crashed, stopped, hung: what becomes of the arm; drop, speed",
     "faults": "how sessions end: random faults and presses on emulated arms that have weight",
     "factors": "statistics across takes: a study's lessons from its counts; coverage, false alarms",
@@ -97,6 +101,7 @@ BENCHES: Final = {
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
+    "simulate": "simulated takes and rollouts a minute, beside plain physics",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
     "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
@@ -152,10 +157,13 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
+    """attribution, base_vision, closed_loop, diagnosis_tiers, finetune, gate, libero, simulate:
+    processes."""
     ray: RayOptions = field(default_factory=RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
+    cameras: int = 2
+    """record: how many; two film at 50 Hz, more at 30."""
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0

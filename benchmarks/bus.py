@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -256,6 +258,30 @@ def _sdk(pair: _Pair, *, poll: bool) -> Iterator[Turn]:
 
 
 @contextlib.contextmanager
+def _rustypot(pair: _Pair) -> Iterator[Turn]:
+    """LeRobot 0.7's buses: the same block with each servo's error byte, not turned into units."""
+    from gaploop.teleop.servos.registers import STATE_SPAN, Protocol
+
+    feetech = "SO" in type(pair.robot).__name__
+    span = STATE_SPAN[Protocol.FEETECH if feetech else Protocol.DYNAMIXEL]
+    goal, present, size = (42, 56, 2) if feetech else (116, 132, 4)
+    start, ids = present - span.address, list(range(1, 7))
+    name = "Sts3215PyController" if feetech else "Xl430PyController"
+    kind = getattr(importlib.import_module("rustypot"), name)
+    buses = [kind(config.port, 1_000_000, 0.02) for config in (pair.robot, pair.teleop)]
+
+    def turn() -> None:
+        follower, leader = buses
+        follower.sync_read_raw_data_with_error(ids, span.address, span.size)
+        read = leader.sync_read_raw_data_with_error(ids, span.address, span.size)
+        goals = [list(values[start : start + size]) for values, _error in read]
+        follower.sync_write_raw_data(ids, goal, goals)
+
+    yield turn
+    buses.clear()  # the ports are closed with them
+
+
+@contextlib.contextmanager
 def _ours(pair: _Pair) -> Iterator[Turn]:
     from gaploop.core.messages import SafeCommand
     from gaploop.teleop.lerobot_devices import make_follower, make_leader
@@ -280,6 +306,7 @@ WAYS: Final[Mapping[str, tuple[str, Callable[[_Pair], Any]]]] = {
     "LeRobot's buses, all": ("all, one register at a time", _lerobot_all),
     "SDK": ("all in one block", lambda pair: _sdk(pair, poll=False)),
     "SDK that waits in poll()": ("all in one block", lambda pair: _sdk(pair, poll=True)),
+    **({"rustypot": ("all in one block", _rustypot)} if find_spec("rustypot") else {}),
     "gaploop": ("all in one block, both buses at once, SI units", _ours),
 }
 

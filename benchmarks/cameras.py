@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -109,9 +109,9 @@ class NumberedCamera:
 
 
 @contextlib.contextmanager
-def filming(fps: float) -> Iterator[tuple[NumberedCamera, ...]]:
-    """Yield two cameras that film while the block runs."""
-    cameras = tuple(NumberedCamera(name, fps, seed) for seed, name in enumerate(CAMERAS))
+def filming(fps: float, names: Sequence[str] = CAMERAS) -> Iterator[tuple[NumberedCamera, ...]]:
+    """Yield cameras that film while the block runs."""
+    cameras = tuple(NumberedCamera(name, fps, seed) for seed, name in enumerate(names))
     for camera in cameras:
         camera.start()
     try:

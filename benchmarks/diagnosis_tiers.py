@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gaploop.core.protocols import Leader
     from gaploop.core.take import Take
     from gaploop.core.twin import Twin
-    from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.failure_analysis.diagnosis_record import Diagnosis
     from gaploop.finetune.reproduction import Reproduction
 
 STATIONS: Final = 24

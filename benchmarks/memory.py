@@ -67,7 +67,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         def on_take(_result: TakeResult, _counts: bool) -> None:
             nonlocal takes
             takes += 1
-            for name, megabytes in _now():
+            for name, megabytes in now_mb():
                 held.setdefault(name, []).append((takes, megabytes))
             advance()
 
@@ -87,7 +87,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def _now() -> Iterator[tuple[str, float]]:
+def now_mb() -> Iterator[tuple[str, float]]:
     """Yield this process and its children with the memory that they hold [MB]."""
     yield "recorder", _rss_mb(os.getpid())
     for stat in Path("/proc").glob("[0-9]*/stat"):

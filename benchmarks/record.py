@@ -1,4 +1,4 @@
-"""`benchmarks record`: two 640×480 cameras at 50 Hz, beside LeRobot's streaming encoder.
+"""`benchmarks record`: 640×480 cameras, two at 50 Hz or more at 30, beside LeRobot's encoder.
 
 The cameras take numbered pictures in real time; afterwards every picture of every video is read
 and compared with what its row should show. A picture that differs without the take saying so is
@@ -38,8 +38,9 @@ from gaploop.teleop.emulator.arms import JOINTS
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.core.messages import Tick
 
-FPS: Final = 50
+NAMES: Final = ("top", "wrist", "left", "right", "front", "back")
 CONTROL_HZ: Final = 200
 CODECS: Final = {"lerobot": "", "lerobot_h264": "h264"}
 """LeRobot with its default codec, and with ours."""
@@ -69,21 +70,34 @@ class Cpu:
         }
 
 
+@dataclass(frozen=True)
+class Setting:
+    """For how long [s] which cameras film, at how many pictures a second."""
+
+    seconds: float
+    names: tuple[str, ...]
+    fps: int
+
+
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record `seconds` with gaploop and with LeRobot, one after the other."""
     if config.seconds <= 0:
         raise UnusableInputError(f"--seconds must be above 0, got {config.seconds:g}.")
+    if not 1 <= config.cameras <= len(NAMES):
+        raise UnusableInputError(f"--cameras must be 1 to {len(NAMES)}, got {config.cameras}.")
     results: dict[str, Any] = {}
+    setting = Setting(config.seconds, NAMES[: config.cameras], 50 if config.cameras <= 2 else 30)
     repeats = config.n or 1
     with options.progress("Recording", repeats * (1 + len(CODECS))) as advance, busy(config.load):
         for repeat in range(repeats):
             number = f" {repeat + 1}" if repeats > 1 else ""
-            results[f"gaploop{number}"] = _gaploop(folder / "gaploop", config.seconds)
+            results[f"gaploop{number}"] = _gaploop(folder / "gaploop", setting)
             advance()
             for name, codec in CODECS.items():
-                results[f"{name}{number}"] = _lerobot(folder / name, config.seconds, codec)
+                results[f"{name}{number}"] = _lerobot(folder / name, setting, codec)
                 advance()
-    sizes = {"seconds": config.seconds, "fps": FPS, "cameras": 2, "load": config.load}
+    sizes = {"seconds": config.seconds, "fps": setting.fps, "cameras": config.cameras}
+    sizes["load"] = config.load
     return {**sizes, "results": results}
 
 
@@ -98,7 +112,7 @@ def busy(processes: int) -> Iterator[None]:
         yield
 
 
-def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
+def _gaploop(folder: Path, setting: Setting) -> dict[str, Any]:
     from gaploop.collect.encoder import Encoder
     from gaploop.collect.journal import JournalWriter, warm_up
     from gaploop.core.vocabulary import Outcome
@@ -107,13 +121,13 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
     warm_up()
     arm = StillFollower()
     with contextlib.ExitStack() as stack:
-        cameras = stack.enter_context(filming(FPS))
+        cameras = stack.enter_context(filming(setting.fps, setting.names))
         encoder = stack.enter_context(Encoder())
-        header = _header(arm, cameras)
+        header = _header(arm, cameras, setting.fps)
         encoder.start(header.cameras)
         cpu = Cpu.now()
         with JournalWriter(folder, header, encoder=encoder) as writer:
-            expected, end = _drive(arm, cameras, writer, seconds)
+            expected, end = _drive(arm, cameras, writer, setting)
             sealing_s = time.monotonic()
             take = writer.seal(Outcome.SUCCESS)
             sealed_s = time.monotonic() - sealing_s
@@ -122,40 +136,55 @@ def _gaploop(folder: Path, seconds: float) -> dict[str, Any]:
     figures = {
         "seal_ms": round(1e3 * sealed_s, 1),
     }
-    return {**_judge(take, expected), **figures, **end, **share}
+    return {**_judge(take, expected, setting.fps), **figures, **end, **share}
 
 
-def _header(arm: StillFollower, cameras: tuple[NumberedCamera, ...]) -> Any:
+def _header(arm: StillFollower, cameras: tuple[NumberedCamera, ...], fps: int) -> Any:
     from gaploop.collect.journal import channels
     from gaploop.core.files import uuid7
     from gaploop.core.journal_format import TakeHeader
     from gaploop.core.take import TakeInfo
 
-    info = TakeInfo(uuid7(), task="bench", fps=FPS, joint_names=JOINTS, robot_type=arm.robot_type)
-    spec = {"width": WIDTH, "height": HEIGHT, "fps": float(FPS), "codec": "h264"}
+    info = TakeInfo(uuid7(), task="bench", fps=fps, joint_names=JOINTS, robot_type=arm.robot_type)
+    spec = {"width": WIDTH, "height": HEIGHT, "fps": float(fps), "codec": "h264"}
     return TakeHeader(info, (), {camera.name: spec for camera in cameras}, channels(arm))
 
 
 def _drive(
-    arm: StillFollower, cameras: tuple[NumberedCamera, ...], writer: Any, seconds: float
+    arm: StillFollower, cameras: tuple[NumberedCamera, ...], writer: Any, setting: Setting
 ) -> tuple[ExpectedPictures, dict[str, Any]]:
     """Run the control thread with a recorder; return what rows should show, how the loop went."""
+    from benchmarks.memory import now_mb
     from gaploop.collect.journal import Recorder
     from gaploop.core.station import SIM_STATION
     from gaploop.teleop.control import ControlThread
     from gaploop.teleop.loop import Rates
     from gaploop.teleop.safety import make_safety
 
-    rates = Rates(CONTROL_HZ, FPS)
+    class TimedRecorder(Recorder):
+        longest_s = 0.0
+
+        def tick(self, tick: Tick) -> None:
+            began_s = time.monotonic()
+            super().tick(tick)
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+    rates = Rates.near(setting.fps, CONTROL_HZ)
     safety = make_safety(SIM_STATION, arm, rates.period_s)
     expected = ExpectedPictures(cameras)
-    recorder = Recorder(writer, arm)
+    recorder, memory = TimedRecorder(writer, arm), list[dict[str, float]]()
     with ControlThread(
-        arm, Wave(), safety, rates, cameras=cameras, sinks=(recorder, expected), max_s=seconds
+        arm,
+        Wave(),
+        safety,
+        rates,
+        cameras=cameras,
+        sinks=(recorder, expected),
+        max_s=setting.seconds,
     ) as control:
         control.start()
         while not control.wait(0.5):
-            pass
+            memory.append(dict(now_mb()))
         realtime = control.snapshot().realtime
         end = control.finish()
     said = {
@@ -163,11 +192,16 @@ def _drive(
         "turns": end.ticks,
         "turns_missed": end.missed,
         "faults": end.faults,
+        "hand_over_max_ms": round(1e3 * recorder.longest_s, 2),
+        "memory_mb": {  # after 1, 2 and 3 quarters; the recorder's holds what is compared, too
+            name: [round(memory[len(memory) * k // 4].get(name, 0)) for k in (1, 2, 3)]
+            for name in memory[-1]
+        },
     }
     return expected, said
 
 
-def _judge(take: Path, expected: ExpectedPictures) -> dict[str, Any]:
+def _judge(take: Path, expected: ExpectedPictures, fps: int) -> dict[str, Any]:
     """Compare every picture with what its row should show."""
     from gaploop.core.journal_format import DROPPED, EVENTS, read_end, read_take
 
@@ -189,15 +223,15 @@ def _judge(take: Path, expected: ExpectedPictures) -> dict[str, Any]:
         "dropped": sum(end.dropped.values()) if end is not None else None,
         "pictures": shown_right,
         "unreported": wrong + abs(len(expected.rows) - len(read.frames)),
-        **_period_errors(read.frames.t_s),
+        **_period_errors(read.frames.t_s, fps),
         "camera_age_p99_ms": round(
             1e3 * max(float(np.percentile(a, 99)) for a in read.frames.camera_age_s.values()), 2
         ),
     }
 
 
-def _period_errors(t_s: Any) -> dict[str, float]:
-    error_ms = 1e3 * np.abs(np.diff(np.asarray(t_s)) - 1 / FPS)
+def _period_errors(t_s: Any, fps: int) -> dict[str, float]:
+    error_ms = 1e3 * np.abs(np.diff(np.asarray(t_s)) - 1 / fps)
     if not len(error_ms):
         return {"period_error_p99_ms": math.nan, "period_error_max_ms": math.nan}
     return {
@@ -206,21 +240,21 @@ def _period_errors(t_s: Any) -> dict[str, float]:
     }
 
 
-def _lerobot(folder: Path, seconds: float, codec: str) -> dict[str, Any]:
+def _lerobot(folder: Path, setting: Setting, codec: str) -> dict[str, Any]:
     """Record as lerobot-record does, with its streaming encoder and its relative sleep."""
     import av.logging
     from lerobot.utils.robot_utils import precise_sleep
 
     av.logging.set_level(av.logging.PANIC)
     shutil.rmtree(folder, ignore_errors=True)
-    dataset = _lerobot_dataset(folder, codec)
+    dataset = _lerobot_dataset(folder, setting, codec)
     zeros = np.zeros(len(JOINTS), dtype=np.float32)
     rows: dict[str, list[int]] = {}
     times_s: list[float] = []
-    with filming(FPS) as cameras:
+    with filming(setting.fps, setting.names) as cameras:
         cpu = Cpu.now()
         start_s = time.monotonic()
-        while (began_s := time.monotonic()) < start_s + seconds:
+        while (began_s := time.monotonic()) < start_s + setting.seconds:
             frame: dict[str, Any] = {"observation.state": zeros, "action": zeros, "task": "bench"}
             for camera in cameras:
                 taken = camera.frame()
@@ -228,7 +262,7 @@ def _lerobot(folder: Path, seconds: float, codec: str) -> dict[str, Any]:
                 rows.setdefault(camera.name, []).append(camera.numbers[taken.t_capture_s])
             dataset.add_frame(frame)
             times_s.append(began_s - start_s)
-            precise_sleep(1 / FPS - (time.monotonic() - began_s))
+            precise_sleep(1 / setting.fps - (time.monotonic() - began_s))
         dropped = _lerobot_drops(dataset)
         saving_s = time.monotonic()
         dataset.save_episode()
@@ -238,17 +272,17 @@ def _lerobot(folder: Path, seconds: float, codec: str) -> dict[str, Any]:
     wrong = {name: _wrong(folder, name, numbers) for name, numbers in rows.items()}
     return {
         "rows": len(times_s),
-        "rows_expected": round(seconds * FPS),
+        "rows_expected": round(setting.seconds * setting.fps),
         "dropped": dropped,
         "pictures": sum(stored for _, stored in wrong.values()),
         "unreported": sum(count for count, _ in wrong.values()),
-        **_period_errors(times_s),
+        **_period_errors(times_s, setting.fps),
         "save_and_finalize_ms": round(1e3 * saved_s, 1),
         **share,
     }
 
 
-def _lerobot_dataset(folder: Path, codec: str) -> Any:
+def _lerobot_dataset(folder: Path, setting: Setting, codec: str) -> Any:
     from lerobot.configs.video import RGBEncoderConfig
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -259,11 +293,11 @@ def _lerobot_dataset(folder: Path, codec: str) -> Any:
         "shape": (HEIGHT, WIDTH, 3),
         "names": ["height", "width", "channels"],
     }
-    images = {f"observation.images.{name}": image for name in ("top", "wrist")}
+    images = {f"observation.images.{name}": image for name in setting.names}
     features = {"observation.state": joints, "action": joints, **images}
     encoder = RGBEncoderConfig(vcodec=codec) if codec else None
     return LeRobotDataset.create(
-        "bench/record", FPS, features, folder, rgb_encoder=encoder, streaming_encoding=True
+        "bench/record", setting.fps, features, folder, rgb_encoder=encoder, streaming_encoding=True
     )
 
 
@@ -285,13 +319,18 @@ def _wrong(folder: Path, camera: str, rows: list[int]) -> tuple[int, int]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as text."""
-    keys = ("rows", "pictures", "dropped", "unreported", "period_error_p99_ms", "cpu_pct")
-    wanted = round(result["seconds"] * FPS)
+    keys = ("rows", "pictures", "dropped", "unreported", "period_error_p99_ms", "hand_over_max_ms")
+    cameras, wanted = result["cameras"], round(result["seconds"] * result["fps"])
     lines = [
-        f"{result['seconds']:g} s, two {WIDTH}×{HEIGHT} cameras at {FPS} Hz, beside them "
-        f"{result['load']} busy processes: {wanted} rows and {2 * wanted} pictures wanted"
+        f"{result['seconds']:g} s, {cameras} {WIDTH}×{HEIGHT} cameras at {result['fps']} Hz, "
+        f"{result['load']} busy processes beside: {wanted} rows, {cameras * wanted} pictures wanted"
     ]
     lines.append("".join(f"{k:>21}" for k in ("", *keys)))
     for name, figures in result["results"].items():
         lines.append("".join(f"{v!s:>21}" for v in (name, *(figures.get(k) for k in keys))))
+    lines += [
+        f"{name}: {one['cpu_pct']} % of a core"
+        + (f"; memory {one['memory_mb']} MB" if "memory_mb" in one else "")
+        for name, one in result["results"].items()
+    ]
     return "\n".join(lines)

@@ -97,6 +97,8 @@ class Driver(StrEnum):
     PERSON = "person"
     ALIGNING = "aligning"
     """The arm holds while the leader arm comes to its pose."""
+    SCRIPT = "script"
+    """The robot puts the scene back."""
 
 
 @runtime_checkable
@@ -159,6 +161,7 @@ class SharedLeader:
         self.where = str(getattr(person, "where", ""))
         movable: object = person
         self._movable = movable if isinstance(movable, Alignable) else None
+        self._script: Leader | None = None
         self._orders: deque[Callable[[float], None]] = deque()
         self.driver = Driver.NOBODY
         """Who drives now."""
@@ -201,6 +204,15 @@ class SharedLeader:
             self._stop_and_hold()
 
         self._orders.append(stop)
+
+    def lend(self, script: Leader) -> None:
+        """Let something else drive, until `rest`, or until a person takes over."""
+
+        def start(_t_s: float) -> None:
+            self._stop_and_hold()
+            self.driver, self._script = Driver.SCRIPT, script
+
+        self._orders.append(start)
 
     def take_over(self) -> None:
         """Let the person drive."""
@@ -266,6 +278,8 @@ class SharedLeader:
                 self.driver = Driver.PERSON
                 self._count()
         state = asked.state if asked is not None else None
+        if self._script is not None:
+            return LeaderSample(t_s, self._script.read(t_s).q_rad, state=state)
         if self.driver is Driver.POLICY:
             target = self._policy.read(t_s).q_rad
             if self._handed_back:
@@ -290,7 +304,7 @@ class SharedLeader:
 
     @property
     def _is_policys(self) -> bool:
-        return self.driver in (Driver.POLICY, Driver.NOBODY)
+        return self.driver in (Driver.POLICY, Driver.NOBODY, Driver.SCRIPT)
 
     def _obey(self, t_s: float) -> None:
         while self._orders:
@@ -300,6 +314,7 @@ class SharedLeader:
         if self.driver is Driver.ALIGNING:
             self._let_go()
         self.driver, self._hold = Driver.NOBODY, self._sent_rad()
+        self._script = None
         self._offset = self._ease = None
         self._handed_back = False
 

@@ -208,7 +208,8 @@ def embedded_rig(
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
     injected = any(severity > 0 for severity in (gaps or {}).values())
-    is_target = bool(conditions or parameters) or injected
+    set_up = set(conditions or {}) - {"backdrop"}  # a photo is a look, as randomisation is
+    is_target = bool(set_up or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
     safety = make_safety(station, follower, rates.period_s)
@@ -231,11 +232,22 @@ def embedded_rig(
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
         close=cell.close,
-        drawn=cell.draw,
-        conditions=dict(conditions or {}),
+        drawn=lambda seed: {**cell.draw(seed), **_photo_drawn(cell.photo(seed))},
+        conditions=_told(conditions or {}),
         calibration="nominal",
         cell=cell,
     )
+
+
+def _photo_drawn(photo: Path | None) -> dict[str, Any]:
+    """Return what a take keeps of the photo behind it: its name, never the folder it is in."""
+    return {"backdrop": {"photo": photo.name}} if photo else {}
+
+
+def _told(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is set up, as a take keeps it."""
+    source = conditions.get("backdrop")
+    return {**conditions, **({"backdrop": Path(str(source)).name} if source else {})}
 
 
 def station_of(arm: CellArm) -> Station:
@@ -386,6 +398,7 @@ def world_rig(
     scene = load_scene(path)
     scene = scene if fps is None else replace(scene, fps=fps)
     spec = WorldSpec(gaps, gap_seed, conditions)
+    as_it_is = replace(spec, conditions={k: v for k, v in conditions.items() if k != "backdrop"})
     world = GymWorld(lambda: SceneWorld(scene), spec)
     inner = cast(SceneWorld, world.unwrapped)
     arm = WorldArm(world, inner)
@@ -406,13 +419,14 @@ def world_rig(
         safety=safety,
         control_hz=rates.control_hz,
         fps=rates.fps,
-        domain=Domain.SIM if spec.is_nominal else Domain.SIM_TARGET,
+        domain=Domain.SIM if as_it_is.is_nominal else Domain.SIM_TARGET,
         station=station,
         reset=reset,
         judge=lambda: Outcome.SUCCESS if inner.success() else Outcome.FAILURE,
         truth=lambda: {"gap_seed": gap_seed, "injected": [asdict(gap) for gap in world.injected]},
         close=arm.close,
-        conditions=dict(conditions),
+        drawn=lambda seed: _photo_drawn(world.photo(seed)),
+        conditions=_told(conditions),
         calibration="nominal",
         cell=arm,
         scene=inner,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.intervention import Driver, OnStall, SharedLeader
 from gaploop.collect.journal import JournalWriter
@@ -24,6 +24,9 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import one_line
+
+if TYPE_CHECKING:
+    from gaploop.collect.resetting import Resetter
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +106,8 @@ class Attempts:
         self.choose: Callable[[], str] = lambda: ""
         """Says before each episode which policy drives it, by its id; "" where there is one
         only."""
+        self.resetter: Resetter | None = None
+        """Puts the scene back before each attempt; None where a person does."""
         self.outcomes: dict[str, Outcome] = {}
         """Take to the outcome that stands."""
         self.notes: dict[str, RolloutNote] = {}
@@ -130,6 +135,8 @@ class Attempts:
 
         watch = self._watch = _Watch()
         given["writer"].event(0.0, "speed", scale=scale)
+        if self.resetter is not None and self.resetter.resets:
+            given["writer"].event(0.0, "reset", **asdict(self.resetter.resets[-1]))
         given["max_s"] /= scale
         watchers = self.watched(rig, given["writer"]) if scale == 1.0 else ()
         self.running = True

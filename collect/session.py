@@ -442,7 +442,7 @@ class Session:
             make_rig,
             make_leader,
             max_s=config.dataset.episode_time_s,
-            seed=getattr(config.robot, "seed", 0),
+            seed=getattr(config.robot, "seed", 0) + getattr(config, "reset_seed", 0),
             resume=self._resume,
             set_up=set_up,
             stop=stop,
@@ -497,9 +497,10 @@ class Session:
         check_targets(self.devices.rig, self._quotas, self.root, self.journal)
         self._book = SessionLabels(self.journal, config.operator)
         cleanup.callback(self._book.close)
-        times_s = config.dataset.episode_time_s, config.dataset.reset_time_s
+        resets = self._attempts is not None and self._attempts.resetter is not None
+        times_s = config.dataset.episode_time_s, 0.0 if resets else config.dataset.reset_time_s
         self._console = console = OperatorConsole(
-            StageTiming(*times_s, config.auto_start or not is_watched),
+            StageTiming(*times_s, config.auto_start or resets or not is_watched),
             keys,
             self._book,
             task=self._about.task,

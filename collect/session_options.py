@@ -21,7 +21,6 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.differences import Profile, known_units, profile, require_same
 from gaploop.teleop.leaders.controls import CartesianOptions
@@ -142,7 +141,7 @@ def go_on_with(config: Any, root: Path, journal: Path) -> None:
     if layout.is_dataset(root):
         info = layout.read_info(root)
         fps, units = info.fps, known_units(layout.read_episodes(info), info)
-        tasks = read_tasks(root / layout.TASKS) if (root / layout.TASKS).is_file() else []
+        tasks = layout.read_tasks(root / layout.TASKS) if (root / layout.TASKS).is_file() else []
         for key in info.picture_keys:
             height, width, *_ = info.features[key]["shape"]
             sizes[key.removeprefix(IMAGES)] = (width, height)

@@ -311,6 +311,36 @@ class Operator:
             time.sleep(LOOK_S)
         return True
 
+    def prepare(
+        self, rig: Rig, leader: Leader, seed: int, blocker: Callable[[], str],
+        stop: Callable[[], bool],
+    ) -> Rig | None:  # fmt: skip
+        """Have the robot put the scene back for a seed, where it is to; return the rig for a take.
+
+        None where the session ends meanwhile.
+
+        Raises:
+            DeviceError: a person is needed, and nobody is there.
+        """
+        resetter = None if self._attempts is None else self._attempts.resetter
+        if resetter is None:
+            return rig
+        return resetter.prepare(
+            rig,
+            leader,
+            seed,
+            lambda: Operator.begin(self, blocker, stop),
+            stop,
+            self.call_person,
+        )
+
+    def call_person(self, why: str) -> bool:
+        """Ask a person to set the scene up; False where the session ends.
+
+        Raises DeviceError where nobody is there.
+        """
+        raise DeviceError(f"{why} Nobody is there to do it: then run the same command again.")
+
     def choose(self) -> str:
         """Return the id of the policy that drives the next take; "" where there is one only."""
         return "" if self._attempts is None else self._attempts.choose()
@@ -437,8 +467,11 @@ class _Takes:
                 break
             if counted() >= missing:
                 continue  # a take was labelled anew while the next one was waited for
+            ready = self.operator.prepare(rig, leader, self._next_seed, rig.blocker, self.stop)
+            if ready is None:
+                break
             self.attempts[quota.key] += 1
-            result = self._take(rig, leader, quota)
+            result = self._take(ready, leader, quota)
             if result.outcome is not Outcome.INTERRUPTED:
                 self._faults = 0
                 self.results.append(result)

@@ -148,8 +148,8 @@ class Plan:
         minutes: estimated time to record it [min].
         gain_points: percentage points of success expected of all items together.
         gain_of: what the points are of, in words.
-        expected: the same points with their 90 % interval, and
-        before: the rollouts that the plan rests on: what comes of it is compared with them.
+        expected: the same gain, -1 to 1, with its 90 % interval.
+        before: the rollouts that the plan rests on.
         success_now: share of rollouts that succeed before, 0 to 1; None where it isn't known.
         success_then: the same with everything recorded.
         hours: to record it all, what may follow too [h].

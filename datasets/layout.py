@@ -322,6 +322,25 @@ def read_table(path: Path, names: list[str] | None = None, filters: Any = None) 
         return pq.read_table(file, columns=names, filters=filters, partitioning=None)
 
 
+def read_tasks(path: Path) -> list[str]:
+    """Return the tasks by index: LeRobot takes row i for task i, its name from pandas' index.
+
+    Raises:
+        UnusableInputError: rows out of order, or without a name.
+    """
+    table = read_parquet(path)
+    pandas = (table.schema.pandas_metadata or {}).get("index_columns") or []
+    names = [c for c in pandas if isinstance(c, str) and c in table.column_names]
+    if len(names) != 1 or "task_index" not in table.column_names:
+        raise UnusableInputError(f"{path} has no index of task names next to task_index.")
+    if table["task_index"].to_pylist() != list(range(len(table))):
+        raise UnusableInputError(f"{path}: task_index doesn't count 0, 1, 2 …")
+    tasks = table[names[0]].to_pylist()
+    if not all(isinstance(task, str) for task in tasks) or len(set(tasks)) != len(tasks):
+        raise UnusableInputError(f"{path}: a task has no name, or the name of another task.")
+    return [str(task) for task in tasks]
+
+
 class ImplausibleError(UnusableInputError):
     """A Parquet file claims more than it can hold."""
 

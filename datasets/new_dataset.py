@@ -23,7 +23,6 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.pixels import Stats
 from gaploop.core.take import Images
 from gaploop.datasets import layout, v3_files
-from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.columns import EPISODE_COLUMNS
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import MAX_FILE_BYTES, open_video
@@ -48,7 +47,7 @@ class NewDataset:
         if layout.is_dataset(root):
             info = layout.parse_info(root)
             self._described = read_json(root / layout.INFO)
-            self._tasks = {task: i for i, task in enumerate(read_tasks(root / layout.TASKS))}
+            self._tasks = {task: i for i, task in enumerate(layout.read_tasks(root / layout.TASKS))}
             last = layout.episode_rows(root)[-1]
             self._first, self._frames = info.total_episodes, info.total_frames
         else:

@@ -325,8 +325,8 @@ class Comparison:
             )
             return (
                 f"Station: unknown. None of {self.tried} figures sets {takes} apart beyond "
-                f"chance{near}. What would tell: more labelled episodes, or a measured station "
-                "(gaploop identify --measure) with --twin."
+                f"chance{near}. What would tell: more labelled episodes, or the policy that ran, "
+                "asked about its demonstrations (--policy.path=… --trained_on=…)."
             )
         first = self.cause or self.separations[0]
         said = f"Station: {first.message} (p {max(first.p, 0.001):.3f} over {self.tried} figures; "

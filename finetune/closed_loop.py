@@ -26,9 +26,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.failure_analysis.diagnosis import (
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.diagnosis_record import (
     Diagnosis,
-    diagnose,
     load_diagnosis,
     save_diagnosis,
     suggested_labels,

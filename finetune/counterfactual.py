@@ -26,7 +26,7 @@ from gaploop.core.protocols import Policy
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.station import cause_words
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import load_policy

@@ -27,7 +27,7 @@ from gaploop.core.run_record import RUN
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.planning import remedies as offers
 from gaploop.failure_analysis.report import page
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, diagnosis_report

@@ -33,12 +33,8 @@ from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Randomisation, Twin, around_twin, as_yaml
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import (
-    Diagnosis,
-    TakeDiagnosis,
-    pooled_shares,
-    summarise_causes,
-)
+from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
+from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.station import (
     FLOOR,
     NAMED_FROM,

@@ -25,7 +25,7 @@ from gaploop.sim.tasks import find_task
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.findings import AbsoluteReport
     from gaploop.failure_analysis.cameras import CameraReference
-    from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.failure_analysis.diagnosis_record import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
@@ -190,7 +190,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
 def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution import engineer_labels
-    from gaploop.failure_analysis.diagnosis import deployment, shown_alone
+    from gaploop.failure_analysis.diagnosis_record import deployment, save_diagnosis, shown_alone
     from gaploop.failure_analysis.planning.ledger import LEDGER, read_ledger
     from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
     from gaploop.failure_analysis.planning.remedies import PlanContext
@@ -240,7 +240,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
                 found, takes, twin, config.policy.required(), folder / "reproduction",
                 n=config.n, workers=config.workers, progress=advance,
             )  # fmt: skip
-    diagnosis.save_diagnosis(found, folder / "diagnosis.json")
+    save_diagnosis(found, folder / "diagnosis.json")
     about = None
     if twin is not None and not twin.world:
         policy, task = config.policy.required(), find_task(takes[0].info.task)

@@ -151,6 +151,8 @@ class GymEvaluateConfig(RolloutsOptions):
     randomise: str = ""
     """What each attempt's scene is drawn from: visual, dynamics, all, …, or a file of ranges; a
     preset is relative to the scene, and what the environment can't have is left out."""
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What is set up, as of --env.conditions of the embedded cell: '{"backdrop": "photos"}'."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one at a time: lighting, distractors, object, camera_pose, table_height,
     human; or all that the environment can have."""
@@ -250,7 +252,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
             from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
-            varied = settings(config.factors)
+            varied = settings(config.factors, config.conditions)
             check_dimensions({k.partition(".")[0]: v for k, v in config.gaps.items()}, "--gaps")
             made_like = known_and_drawn(config.twin, config.randomise)
             spec = WorldSpec(config.gaps, config.gap_seed, {}, config.roles, *made_like)

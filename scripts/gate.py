@@ -75,6 +75,9 @@ class GateConfig:
     command: str = ""
     """Runs one attempt on the station; {policy} {out} {instruction} {timeout_s} {scene} are filled
     in. Without it, run whatever OUTPUT_DIR/now/policy points to."""
+    reset: str = "person"
+    """Who puts the scene back on a station: person, who is asked, or script or the folder of a
+    policy, which --command, a gaploop rollout, is told."""
     outcomes: Path | None = None
     """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
     success, and task, pair, safety where known."""
@@ -227,6 +230,11 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
         one, other = (policy_id(folders[s]) if s in folders else named[s] for s in named)
         ids = one, other
     contest = Contest(*ids, digest)
+    if config.reset != "person" and not config.command:
+        raise UnusableInputError(
+            "--reset goes with a station and --command='gaploop rollout …'; the embedded cell sets "
+            "itself up."
+        )
     short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]
     path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
@@ -249,7 +257,9 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     ):  # a person or a command tries them
         from gaploop.finetune.gate.attempts import StationAttempts
 
-        attempts = StationAttempts(path, policies, suite.tasks, config.command, ask)
+        attempts = StationAttempts(
+            path, policies, suite.tasks, config.command, ask, reset=config.reset
+        )
         gate = replace(gate, station=attempts)
     if gate.cell_tasks:
         from gaploop.finetune.gate.attempts import check_tasks

@@ -22,7 +22,7 @@ from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.failure_analysis.diagnosis_record import Diagnosis
     from gaploop.failure_analysis.planning.plan import PlanRequest, PlanResult
 
 RARE: Final = ("task", "record_with")
@@ -89,7 +89,7 @@ def plan(config: PlanConfig) -> Plan:
     Raises:
         UnusableInputError: diagnosis, takes or station can't be read, or a budget can't be.
     """
-    from gaploop.failure_analysis.diagnosis import load_diagnosis
+    from gaploop.failure_analysis.diagnosis_record import load_diagnosis
     from gaploop.failure_analysis.planning.document import plan_section, prospect_figure
     from gaploop.failure_analysis.planning.ledger import note_carried_out
     from gaploop.failure_analysis.planning.plan import plan_for

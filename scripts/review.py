@@ -73,7 +73,7 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.failure_analysis.diagnosis import load_diagnosis
+    from gaploop.failure_analysis.diagnosis_record import load_diagnosis
     from gaploop.failure_analysis.review.label_session import LabelSession, rescue
     from gaploop.failure_analysis.review.takes import TakeSource
 

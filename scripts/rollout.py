@@ -29,7 +29,10 @@ from gaploop.scripts.record import RecordResult
 from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
+    from gaploop.collect.policy_leader import PolicyLeader
+    from gaploop.collect.resetting import Resetter
     from gaploop.collect.rollout import RolloutDriver
+    from gaploop.core.station import Station
     from gaploop.failure_analysis.live import SessionWatch
     from gaploop.finetune.gate.robot import AssignedPolicy
 
@@ -39,7 +42,8 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "assignment", "watch", "policy.fps", "policy.threads", "dataset.episode_time_s",
+    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.threads",
+    "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
@@ -108,6 +112,13 @@ class RolloutConfig(SessionOptions):
     """File or address of a fleet's assignment.json (docs/train/gate.md#a-robots-side): before each
     attempt it says whether --policy.path, the baseline, or the candidate drives; this robot is
     --robot.id there."""
+    reset: str = "person"
+    """Who puts the scene back before each attempt: person, script (the robot finds the object by
+    the station's colours, puts it at the next drawn start and looks whether it lies there), or the
+    folder of a policy that resets. After three tries a person is called
+    (docs/teleoperate/unattended.md)."""
+    reset_seed: int = 0
+    """Draws the first start; each attempt takes the next one."""
     factors: list[str] = field(default_factory=list)
     """What to vary, one factor at a time, to see what costs success: --dataset.num_episodes
     attempts with the station as usual, and as many at each level that the station defines, in
@@ -162,6 +173,8 @@ def run(config: Any) -> int:
         drives_between=not is_embedded,
     )
     station = station_for(config.robot, config.station)
+    if config.reset != "person":
+        driver.attempts.resetter = _resetter(config, station, policy.fps, drives)
     quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
     if config.factors:  # as many attempts at each of their levels, in blocks
         levels = [
@@ -235,6 +248,31 @@ def _assigned(
     return AssignedPolicy(config.assignment, robot, (policy, id_), load, journal)
 
 
+def _resetter(config: Any, station: Station, fps: float, drives: type[PolicyLeader]) -> Resetter:
+    """Return what puts the scene back, as `--reset` says."""
+    from gaploop.collect.resetting import SCRIPT, Resetter, tracker_for
+
+    robot = config.robot
+    is_set_up = (getattr(robot, name, None) for name in ("scene", "randomise"))
+    if robot.type == EMBEDDED and any(is_set_up):
+        raise UnusableInputError(
+            "--robot.scene and --robot.randomise set each scene up anew: leave --reset out with "
+            "them."
+        )
+    make_tracker = tracker_for(station, config.station)
+    if config.reset == SCRIPT:
+        return Resetter(make_tracker)
+    from gaploop.finetune.lerobot_policy import load_policy
+
+    policy = load_policy(config.reset, **config.policy.loading())
+    if policy.fps != fps:
+        raise UnusableInputError(
+            f"--reset={config.reset} was trained at {policy.fps:g} fps and --policy.path at "
+            f"{fps:g}. Both drive in one loop: use policies of one rate."
+        )
+    return Resetter(make_tracker, functools.partial(drives, policy))
+
+
 # -- what is said at the end --------------------------------------------------------------------
 
 
@@ -250,6 +288,8 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
     if isinstance(driver.policy, RemotePolicy) and driver.policy.on_the_way_s:
         p50, p99 = 1e3 * np.percentile(driver.policy.on_the_way_s, (50, 99))
         link = {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
+    resetter = driver.attempts.resetter
+    resets = [asdict(reset) for reset in resetter.resets] if resetter is not None else []
     summary = {
         **result.as_json(),
         "helped": helped,
@@ -264,6 +304,7 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
+        "resets": resets,
         "interrupted": bool(end.signals),
     }
     words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
@@ -271,6 +312,9 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
         f"{len(end.takes)} rollouts ({words}; {helped} with help) in {result.journal}; "
         f"{result.published} published to {result.root}."
     )
+    if resets:
+        alone = sum(reset["by"] != "person" for reset in resets)
+        text += f" {alone} of {len(resets)} scenes put back by the robot, the others by a person."
     options.emit(config.json, summary, text)
     if end.trip:
         log.error("%s", end.trip)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import ClassVar, Final
 
 import cv2
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.messages import CameraFrame
+from gaploop.sim.backdrop import Backdrop, kept_geoms, read_photo
 from gaploop.sim.gaps.mechanism import ImagePath
 
 ALL: Final = mujoco.mjtCatBit.mjCAT_ALL.value
@@ -85,8 +87,10 @@ class LayeredCamera:
     drawing: ClassVar[weakref.WeakSet[LayeredCamera]] = weakref.WeakSet()
     """Those that aren't closed."""
 
-    def __init__(self, model: mujoco.MjModel, camera: str, width: int, height: int) -> None:
-        """Draw `camera` of `model`, `width` times `height` pixels."""
+    def __init__(
+        self, model: mujoco.MjModel, camera: str | mujoco.MjvCamera, width: int, height: int
+    ) -> None:
+        """Draw `camera` of `model`, or another, `width` times `height` pixels."""
         self._model, self.size_px = model, (width, height)
         set_offscreen(model, width, height)
         self._gl = _spare.take(width, height)
@@ -96,31 +100,41 @@ class LayeredCamera:
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._scene = mujoco.MjvScene(model, MOST_GEOMS)
-        self._options, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._camera.fixedcamid = model.camera(camera).id
+        self._options = mujoco.MjvOption()
+        if isinstance(camera, str):
+            self._camera = mujoco.MjvCamera()
+            self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+            self._camera.fixedcamid = model.camera(camera).id
+        else:
+            self._camera = camera
         self.drawing.add(self)
         self.forget()
 
-    def forget(self) -> None:
-        """Draw everything anew: between takes the model may be changed."""
+    def forget(self, photo: Path | None = None) -> None:
+        """Draw everything anew, before a photo if one is given: the model may have changed."""
         self._still: Layer | None = None
+        self._photo = photo
+        self._backdrop: Backdrop | None = None
         model = self._model  # what is seen through something is drawn with it
         self._whole = bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
 
     def draw(self, data: mujoco.MjData) -> NDArray[np.uint8]:
         """Return the picture of `data`, whose kinematics are known, shape (height, width, 3)."""
-        if self._whole:
+        if self._whole and self._photo is None:
             return self.draw_whole(data)
         self._gl.make_current()
         if self._still is None:
             self._still = self._drawn(data, STILL)
+            if self._photo is not None:
+                self._backdrop = self._behind(self._still, self._photo)
         (colour, depth), (behind, behind_depth) = self._drawn(data, MOVING), self._still
         nearer = (depth > behind_depth).view(np.uint8)
+        if self._backdrop is not None:
+            return _upright(self._backdrop.over(colour, depth, nearer))
         return _upright(cv2.copyTo(colour, nearer, behind.copy()))
 
     def draw_whole(self, data: mujoco.MjData) -> NDArray[np.uint8]:
-        """Return the same at half the cost where what stands still was changed since the last."""
+        """Return the same without a photo, at half the cost where what stands still has changed."""
         self._gl.make_current()
         return _upright(self._drawn(data, ALL)[0])
 
@@ -131,6 +145,24 @@ class LayeredCamera:
             self._gl.make_current()
             self._context.free()
             _spare.give_back(self._gl)
+
+    def _behind(self, still: Layer, photo: Path) -> Backdrop:
+        """Return a photo behind what stands still and was just drawn."""
+        flags, kept, (colour, depth) = self._scene.flags, kept_geoms(self._model), still
+        flags[mujoco.mjtRndFlag.mjRND_SEGMENT] = flags[mujoco.mjtRndFlag.mjRND_IDCOLOR] = True
+        mujoco.mjr_render(self._rect, self._scene, self._context)
+        flags[mujoco.mjtRndFlag.mjRND_SEGMENT] = flags[mujoco.mjtRndFlag.mjRND_IDCOLOR] = False
+        seen = np.empty_like(colour)
+        mujoco.mjr_readPixels(seen, None, self._rect, self._context)
+        stays = np.zeros(self._scene.ngeom + 1, dtype=bool)  # 0 is where nothing is
+        for geom in self._scene.geoms[: self._scene.ngeom]:
+            is_geom = geom.objtype == mujoco.mjtObj.mjOBJ_GEOM
+            stays[geom.segid + 1] = kept[geom.objid] if is_geom else True
+        ids = seen.astype(np.int64) @ (1, 256, 65536)
+        ends = self._model.vis.map.znear, self._model.vis.map.zfar
+        near_m, far_m = (end * self._model.stat.extent for end in ends)
+        lying = read_photo(photo, *self.size_px)[::-1]  # the layers' rows go up
+        return Backdrop(lying, colour, depth, stays[ids], (near_m, far_m))
 
     def _drawn(self, data: mujoco.MjData, what: int) -> Layer:
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SKYBOX] = what != MOVING
@@ -196,13 +228,21 @@ class OverheadCamera:
         self._drawers = dict[str, LayeredCamera]()
         self._delay_s = delay_s
 
-    def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
-        """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
+    def reset(
+        self, noise_seed: Sequence[int], data: mujoco.MjData, photo: Path | None = None
+    ) -> None:
+        """Start a take with a capture of `data`.
+
+        Args:
+            noise_seed: of the pictures' noise.
+            photo: what is behind the scene instead of bench and room.
+        """
+        self._photo = photo
         self._noise_seed = list(noise_seed)
         self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
         for drawer in self._drawers.values():
-            drawer.forget()
+            drawer.forget(photo)
         self._snapshot, self._captures = _snapshot(0, -self._delay_s, data), 0
         self._coming = deque[_Snapshot]()
 
@@ -250,6 +290,7 @@ class OverheadCamera:
             self._drawers.pop(camera).close()
         if camera not in self._drawers:
             self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px)
+            drawer.forget(self._photo)
             # At exit EGL may be gone by then: see `_free_at_exit`.
             weakref.finalize(self, drawer.close).atexit = False
         data = self._data

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Self
 
 import mujoco
@@ -22,7 +23,7 @@ from gaploop.core.twin import Randomisation
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.camera import OverheadCamera
-from gaploop.sim.conditions import OBJECTS, parse_conditions
+from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
 from gaploop.sim.gaps.mechanism import Values
@@ -174,6 +175,11 @@ class SimCell:
         """Return what a take is randomised to, as `parameters`; nothing where nothing is."""
         return draw(self._randomise, [self._gap_seed, seed]) if self._randomise else {}
 
+    def photo(self, seed: int) -> Path | None:
+        """Return the photo behind a take, or None."""
+        source = self.conditions.backdrop
+        return photo_of(Path(source), seed) if source else None
+
     def reset(self, seed: int) -> None:
         """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
         if self._randomise is not None:
@@ -204,12 +210,13 @@ class SimCell:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
             self._hand.reset(hand, self.data, self._table_z)
         self._camera_seed = [self._gap_seed, seed, 23]
-        self._begin()
+        self._photo = self.photo(seed)
+        self._placed()
 
-    def _begin(self) -> None:
+    def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
-        self._state = replace(self._state, start_m={"object": self._state.place_m("object")})
-        self._camera.reset(self._camera_seed, self.data)
+        self.begin()
+        self._camera.reset(self._camera_seed, self.data, self._photo)
 
     def lay(self, object_xy_m: FloatArray, yaw_rad: float, target_xy_m: FloatArray) -> None:
         """Lay object and target elsewhere, right after `reset`: [m] in the base frame, [rad]."""
@@ -224,7 +231,12 @@ class SimCell:
             scene.set_free_body(self.model, self.data, "target", goal, 0.0)
         else:
             target.pos[:2] = target_xy_m
-        self._begin()
+        self._placed()
+
+    def begin(self) -> None:
+        """Start a take with the scene as it stands."""
+        start_m = {"object": self._state.place_m("object")}
+        self._state = replace(self._state, start_m=start_m, since_s=float(self.data.time))
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""
@@ -294,11 +306,9 @@ class SimCell:
         """Judge the present state by the station's criterion."""
         return self._state.satisfies(self._holds)
 
-    def drives(self) -> tuple[FloatArray, FloatArray]:
-        """Each joint's play [rad] and speed limit [rad/s], shape (n_joints,) each; privileged."""
-        shape, path = (len(self.joint_names),), self._commands
-        limit_rad_s = np.broadcast_to(path.speed_limit_rad_s, shape)
-        return np.broadcast_to(path.play_rad, shape), limit_rad_s
+    def play_rad(self) -> FloatArray:
+        """Each joint's play [rad], shape (n_joints,); privileged."""
+        return np.broadcast_to(self._commands.play_rad, (len(self.joint_names),))
 
     def truth(self) -> dict[str, object]:
         """Privileged state for the scripted person, for scoring and for truth.jsonl only."""

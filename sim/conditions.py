@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ DISTRACTOR_RGBA: tuple[Rgba, ...] = (
 )
 
 TEXTURE_SIZE_PX = 256
+PHOTOS = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class Conditions:
         grid_cell: (row, column) of the spawn region that the object starts in, or None.
         human: name in HUMANS.
         placement: name in PLACEMENTS; a free condition, which only the embedded cell knows.
+        backdrop: a photo, or a folder that each episode's is drawn from; "" for none.
     """
 
     background: str = "wood"
@@ -168,6 +171,7 @@ class Conditions:
     grid_cell: tuple[int, int] | None = None
     human: str = "none"
     placement: str = "nominal"
+    backdrop: str = ""
 
 
 NAMES: dict[str, Sequence[str]] = {
@@ -179,6 +183,24 @@ NAMES: dict[str, Sequence[str]] = {
 """Condition that takes a name, to the names the embedded cell knows."""
 
 
+def photo_of(source: Path, seed: int) -> Path:
+    """Return the photo of an episode: `source` itself, or one of the folder drawn by `seed`.
+
+    Raises:
+        UnusableInputError: there is none.
+    """
+    if source.is_dir():
+        photos = sorted(p for p in source.iterdir() if p.suffix.lower() in PHOTOS)
+        if photos:
+            return photos[int(np.random.default_rng([seed, 26]).integers(len(photos)))]
+    elif source.is_file():
+        return source
+    raise UnusableInputError(
+        f"Backdrop {source}: there is no photo. Give a {', '.join(PHOTOS)} file, or a folder of "
+        "them."
+    )
+
+
 def parse_conditions(values: Mapping[str, object]) -> Conditions:
     """Check conditions, as in vocabulary.CONDITIONS, and fill in the nominal ones.
 
@@ -188,13 +210,18 @@ def parse_conditions(values: Mapping[str, object]) -> Conditions:
     """
     known: dict[str, object] = {}
     for key, value in values.items():
-        if key not in (*CONDITIONS, "placement"):
-            raise unknown_choice("condition", key, (*CONDITIONS, "placement"), "conditions")
+        choices = (*CONDITIONS, "placement", "backdrop")
+        if key not in choices:
+            raise unknown_choice("condition", key, choices, "conditions")
         names = PLACEMENTS if key == "placement" else NAMES.get(key)
         if names is not None:
             if value not in names:
                 raise unknown_choice(key, value, names, f"condition '{key}'")
             known[key] = value
+        elif key == "backdrop":
+            if value:
+                photo_of(Path(str(value)), 0)
+            known[key] = str(value)
         elif key == "distractors":
             known[key] = int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])
         elif key == "table_height":

@@ -6,6 +6,7 @@ moves its tool, what it sees, what it does, and how two arms hand over to each o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
@@ -67,14 +68,11 @@ def nominal_arm(arm: CellArm = SO101) -> mujoco.MjModel:
 class ToolMotion:
     """Moves a tool set point towards goals with limited speed and acceleration."""
 
-    def __init__(
-        self, rng: np.random.Generator, arm: CellArm, drives: tuple[FloatArray, FloatArray]
-    ) -> None:
-        """Move `arm`; `rng` draws tremor; `drives` are allowed for, as of `SimCell.drives`."""
+    def __init__(self, rng: np.random.Generator, arm: CellArm, play_rad: FloatArray) -> None:
+        """Move `arm`; `rng` draws tremor; the play of its joints [rad] is crossed."""
         self.ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
         self._rng = rng
-        self._play_rad = drives[0]
-        self._joint_rad_s = np.minimum(JOINT_RAD_S, drives[1])
+        self._play_rad = play_rad
 
     def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
         """Start from rest at `q_rad` [rad], gripper last, with a factor on the speed limits."""
@@ -119,23 +117,21 @@ class ToolMotion:
         kick = TREMOR_M * np.sqrt(1.0 - keep**2)
         self._tremor = keep * self._tremor + kick * self._rng.normal(size=3)
         q = self._joints(before_q)
-        limit_rad = self._joint_rad_s * period_s
-        fastest = float((np.abs(q - before_q) / np.maximum(limit_rad, 1e-9)).max())
+        fastest = float(np.abs(q - before_q).max()) / max(period_s * JOINT_RAD_S, 1e-9)
         if fastest > 1.0:  # near the arm's edge a straight tool path asks much of the joints
             self._at = before_at + (self._at - before_at) / fastest
             self._rate /= fastest
             q = self._joints(before_q)
+        limit_rad = JOINT_RAD_S * period_s
         self._q = np.clip(q, before_q - limit_rad, before_q + limit_rad)
         # Where a joint turns round its play is crossed first, as fast as a leader may move.
         back = (self._turned - self._q) * self._side
         turns = (back > REVERSAL_RAD) | (self._side == 0.0)
         self._side = np.where(turns, np.sign(self._q - self._turned), self._side)
         self._turned = np.where(turns | (back < 0.0), self._q, self._turned)
-        most = JOINT_RAD_S * period_s
-        wanted_rad = self._q + 0.5 * self._play_rad * self._side
-        self._sent = np.where(
-            self._play_rad > 0.0, np.clip(wanted_rad, self._sent - most, self._sent + most), self._q
-        )
+        wanted = self._q + 0.5 * self._play_rad * self._side
+        sent = np.clip(wanted, self._sent - limit_rad, self._sent + limit_rad)
+        self._sent = np.where(self._play_rad > 0.0, sent, self._q)
         return self._sent.copy()
 
     def hold(self) -> NDArray[np.float64]:
@@ -176,7 +172,7 @@ class SceneView:
         has_faces: False for a cylinder, which may be gripped at any angle.
         rest_z_m: height of the object's centre on the table.
         stack_m: height of what it is put on.
-        align: its faces must end up along the cell's axes.
+        goal_yaw_rad: direction that its faces must end up along; None for any.
         hand_near: somebody reaches for the object or the tool.
     """
 
@@ -188,7 +184,7 @@ class SceneView:
     rest_z_m: float
     goal_xy_m: NDArray[np.float64]
     stack_m: float
-    align: bool
+    goal_yaw_rad: float | None
     tool_m: NDArray[np.float64]
     gripper_moving: bool
     hand_near: bool
@@ -228,12 +224,61 @@ class SceneSight:
             rest_z_m=float(truth["table_z_m"]) + float(half[2]),
             goal_xy_m=np.asarray(truth["goal_xy_m"]),
             stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
-            align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
+            goal_yaw_rad=0.0
+            if float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6
+            else None,
             tool_m=tool,
             gripper_moving=gripper_moves(self._cell.read()),
             hand_near=nearest_m < HAND_CLEARANCE_M,
             lost=float(np.linalg.norm(position - tool)) > LOST_M,
             placed=bool(truth["success"]),
+        )
+
+
+class TrackedSight(SceneSight):
+    """A script that sees by a camera's tracker: tracked poses, joint readings, nominal sizes.
+
+    Args:
+        read: what the servos report.
+        see: the scene as `tracker.NAMES` has it, shape (7,).
+    """
+
+    corrects = False
+
+    def __init__(
+        self,
+        arm: CellArm,
+        read: Callable[[], FollowerState],
+        see: Callable[[], NDArray[np.float64]],
+        *,
+        stack_m: float = 0.0,
+        goal_yaw_rad: float | None = None,
+    ) -> None:
+        self._arm, self._read, self._see = arm, read, see
+        self._stack_m, self._goal_yaw_rad = stack_m, goal_yaw_rad
+        self._ik = ArmIk(nominal_arm(arm), arm.joint_names[:-1])
+
+    def look(self) -> SceneView:
+        """Return the scene as tracked."""
+        seen, state = self._see(), self._read()
+        tool, _ = self._ik.tcp(state.position_rad)
+        object_xy = from_polar(float(seen[0]), float(seen[1]))
+        goal_xy = from_polar(float(seen[3]), float(seen[4]))
+        return SceneView(
+            object_xy_m=object_xy,
+            object_z_m=CUBE_HALF_SIZE_M,
+            object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),
+            half_size_m=np.full(3, CUBE_HALF_SIZE_M),
+            has_faces=True,
+            rest_z_m=CUBE_HALF_SIZE_M,
+            goal_xy_m=goal_xy,
+            stack_m=self._stack_m,
+            goal_yaw_rad=self._goal_yaw_rad,
+            tool_m=tool,
+            gripper_moving=gripper_moves(state),
+            hand_near=False,
+            lost=bool(state.position_rad[-1] < self._arm.grip.empty_rad),
+            placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
         )
 
 
@@ -252,7 +297,9 @@ JAW_CLEARANCE_M = 0.006  # left between the fixed jaw and the object's face
 ARRIVED_M = 0.004
 ARRIVED_RAD = 0.06
 FOLLOWED_M = 0.010  # the arm itself is this near its set point
-PATIENCE_S = 0.6  # waits this long for an arm that lags
+PATIENCE_S = 0.6  # waits this long for an arm that lags and stands still
+UNDER_WAY_RAD_S = 0.15
+LONGEST_WAIT_S = 6.0
 CORRECTION_RATE_HZ = 3.0  # how fast a person corrects a tool that stands elsewhere
 STILL_M_S = 0.02
 LOW_M = 0.03  # an object held this far above where it lay is carried, lower it is lifted first
@@ -304,6 +351,7 @@ class ScriptedLeader:
         *,
         sight: SceneSight | None = None,
         retries: int = 4,
+        speed: float = 1.0,
     ) -> None:
         """Drive `cell`.
 
@@ -312,11 +360,13 @@ class ScriptedLeader:
             seed: draws the habits of each attempt.
             sight: how the scene is seen; as a person does unless given.
             retries: attempts after the first.
+            speed: factor on how fast it moves.
         """
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
         self._sight, self._retries = sight or SceneSight(cell), retries
+        self._speed = speed
         self._takes = 0
         self.reset()
 
@@ -327,7 +377,8 @@ class ScriptedLeader:
         self._sight.reset()
         self._attempts_left = self._retries
         self._habits = self._draw_habits()
-        self._motion = ToolMotion(self._rng, self._cell.arm, self._cell.drives())
+        play_rad = self._cell.play_rad() * self._sight.corrects  # who doesn't see it, doesn't know
+        self._motion = ToolMotion(self._rng, self._cell.arm, play_rad)
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None
@@ -382,7 +433,8 @@ class ScriptedLeader:
             # a lagging arm is not a misplaced one.
             moved_m = float(np.linalg.norm(view.tool_m - self._last_tool_m))
             self._last_tool_m = view.tool_m
-            if self._waited_s > 0.0 and moved_m / max(period_s, 1e-3) <= STILL_M_S:
+            lags = self._lags and self._behind_m(view) > FOLLOWED_M
+            if self._waited_s > 0.0 and not lags and moved_m / max(period_s, 1e-3) <= STILL_M_S:
                 missing = self._motion.position_m - view.tool_m
                 total = self._motion.correction_m + CORRECTION_RATE_HZ * period_s * missing
                 most = LARGEST_CORRECTION_M
@@ -392,7 +444,7 @@ class ScriptedLeader:
     def _draw_habits(self) -> _Habits:
         rng = self._rng
         return _Habits(
-            speed=1.0 + 0.08 * float(rng.uniform(-1, 1)),
+            speed=self._speed * (1.0 + 0.08 * float(rng.uniform(-1, 1))),
             height_m=0.003 * float(np.clip(rng.normal(), -2, 2)),
             jaw_m=0.0008 * float(np.clip(rng.normal(), -2, 2)),
             yaw_rad=np.radians(1.5) * float(np.clip(rng.normal(), -2, 2)),
@@ -401,8 +453,8 @@ class ScriptedLeader:
 
     def _enter(self, stage: ExpertStage) -> None:
         self._stage = stage
-        self._waited_s = 0.0
-        self._reached_s = 0.0
+        self._waited_s = self._stuck_s = self._reached_s = 0.0
+        self._lags = False
 
     def _goal(self, view: SceneView) -> ToolGoal:
         if self._stage <= ExpertStage.DESCEND or self._grasp is None:
@@ -424,8 +476,8 @@ class ScriptedLeader:
                 held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
                 self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
         turn = self._motion.turn_rad
-        if view.align and self._stage <= ExpertStage.LOWER:
-            turn = fold_square(-polar(view.goal_xy_m)[0])
+        if view.goal_yaw_rad is not None and self._stage <= ExpertStage.LOWER:
+            turn = fold_square(view.goal_yaw_rad - polar(view.goal_xy_m)[0])
         axis = self._motion.jaw_axis(view.goal_xy_m, turn)
         xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
         low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
@@ -468,10 +520,15 @@ class ScriptedLeader:
             self._waited_s = self._reached_s = 0.0
             return
         self._waited_s += 1.0 / self._cell.fps
-        behind_m = float(np.linalg.norm(self._motion.position_m - view.tool_m))
+        behind_m = self._behind_m(view)
         gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
         settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
-        if not settled and self._waited_s <= PATIENCE_S:
+        arm = self._cell.read()
+        if self._stage is ExpertStage.OPEN:
+            settled &= bool(arm.position_rad[-1] > 0.5 * self._grip.open_rad)
+        self._lags = not settled and bool(np.abs(arm.velocity_rad_s).max() > UNDER_WAY_RAD_S)
+        self._stuck_s = 0.0 if self._lags else self._stuck_s + period_s
+        if not settled and self._stuck_s <= PATIENCE_S and self._waited_s <= LONGEST_WAIT_S:
             self._reached_s = 0.0
             return
         if self._reached_s < DWELL_S.get(self._stage, 0.0):
@@ -484,6 +541,9 @@ class ScriptedLeader:
             self._retry()
         else:
             self._enter(ExpertStage.DONE if lifted else ExpertStage(self._stage + 1))
+
+    def _behind_m(self, view: SceneView) -> float:
+        return float(np.linalg.norm(self._motion.position_m - view.tool_m))
 
     def _retry(self) -> None:
         self._attempts_left -= 1
@@ -511,10 +571,9 @@ class _Side:
         """What this arm's servos report."""
         return self._cell.read().part(self.columns)
 
-    def drives(self) -> tuple[FloatArray, FloatArray]:
-        """What this arm's drives do to commands, as of `SimCell.drives`."""
-        play_rad, fastest_rad_s = self._cell.drives()
-        return play_rad[self.columns], fastest_rad_s[self.columns]
+    def play_rad(self) -> FloatArray:
+        """Play of this arm's joints [rad]."""
+        return self._cell.play_rad()[self.columns]
 
     def truth(self) -> dict[str, Any]:
         """Privileged state of the scene, as this arm's person sees it."""

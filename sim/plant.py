@@ -57,7 +57,12 @@ class MujocoPlant:
     """
 
     def __init__(
-        self, name: str, model: mujoco.MjModel, data: mujoco.MjData, joint_names: tuple[str, ...]
+        self,
+        name: str,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        joint_names: tuple[str, ...],
+        stall_nm: FloatArray | None = None,
     ) -> None:
         self.name, self.model, self.data = name, model, data
         self.joint_names = joint_names
@@ -68,7 +73,8 @@ class MujocoPlant:
         self._gain = model.actuator_gainprm[self._servos].copy()
         self._bias = model.actuator_biasprm[self._servos].copy()
         self._on: NDArray[np.bool_] = np.ones(len(joint_names), dtype=np.bool_)
-        self._stall_nm = np.abs(model.actuator_forcerange[self._servos]).max(axis=1)
+        limits_nm = np.abs(model.actuator_forcerange[self._servos]).max(axis=1)
+        self._stall_nm = limits_nm if stall_nm is None else stall_nm  # a limited one draws less
         self._residual_s = 0.0
 
     def command(self, q_rad: FloatArray) -> None:
@@ -120,7 +126,8 @@ def make_plant(name: str) -> MujocoPlant:
         raise unknown_choice("arm model", name, ARM_MODELS)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
-        return MujocoPlant(name, cell.model, cell.data, cell.joint_names)
+        stall_nm = np.asarray(cell.arm.servos.stall_nm)
+        return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
     spec = mujoco.MjSpec.from_file(str(ARM_MODELS[name].mjcf))
     world = spec.worldbody
     world.add_geom(

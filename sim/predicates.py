@@ -55,6 +55,7 @@ class SceneState:
     Attributes:
         arm: bodies of the arm, by id.
         start_m: body to where it was when the episode began [m].
+        since_s: when that was [s].
         hands: bodies of each hand's fingers, by id.
         tools: sites of the hands, by id.
     """
@@ -66,6 +67,7 @@ class SceneState:
     criterion: Criterion = Criterion()
     hands: Sequence[frozenset[int]] = ()
     tools: Sequence[int] = ()
+    since_s: float = 0.0
 
     def place_m(self, name: str) -> Vector:
         """Return where a body, or a site, is [m], shape (3,)."""
@@ -120,7 +122,7 @@ class SceneState:
 
     def satisfies(self, success: Holds) -> bool:
         """Say whether it is a success, and in time."""
-        return bool(self.data.time <= self.criterion.deadline_s) and success(self)
+        return bool(self.data.time - self.since_s <= self.criterion.deadline_s) and success(self)
 
     def half_height_m(self, name: str) -> float:
         """Return half the height of a body's first geom [m], as the compiler found it."""

@@ -224,11 +224,13 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
 
     Attributes:
         draws: observations have pictures.
+        photo: what is behind the scene in them instead of bench and room, from the next reset on.
         state: what its success looks at.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     render_mode = "rgb_array"
+    photo: Path | None = None
 
     def __init__(self, scene: Scene) -> None:
         """Compile a scene; UnusableInputError where the file doesn't fit its model."""
@@ -323,7 +325,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         start_m = {model.body(b).name: data.xpos[b].copy() for b in range(model.nbody)}
         self.state = replace(self.state, start_m=start_m)
         for drawer in self._drawers.values():
-            drawer.forget()
+            drawer.forget(self.photo)
         return self._seen(), {"is_success": False}
 
     def _place(self, placed: PlacedBody) -> None:
@@ -388,7 +390,9 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         found = {}
         for camera in self.scene.cameras:
             if camera.name not in self._drawers:
-                self._drawers[camera.name] = LayeredCamera(self.model, camera.name, *camera.size_px)
+                drawer = LayeredCamera(self.model, camera.name, *camera.size_px)
+                drawer.forget(self.photo)
+                self._drawers[camera.name] = drawer
             found[camera.name] = self._drawers[camera.name].draw(self.data)
         return found
 

@@ -198,8 +198,9 @@ class Tracker:
         visible = thing is not None and found.object_area_ratio >= OCCLUDED_FRACTION
         if thing is not None and (visible or not self._ever_seen[0]):
             self._object_xy = project(known.object_from_px, thing.centroid_px)
-            # Its direction on the table: image x is -y, image y is -x.
-            self._yaw_rad = -np.pi / 2.0 - thing.yaw_px_rad
+            along_px = [np.cos(thing.yaw_px_rad), np.sin(thing.yaw_px_rad)]
+            ahead = project(known.object_from_px, thing.centroid_px + along_px) - self._object_xy
+            self._yaw_rad = float(np.arctan2(ahead[1], ahead[0]))
             self._ever_seen[0] = self._ever_seen[0] or visible
         whole = goal is not None and found.target_area_ratio >= OCCLUDED_FRACTION
         if goal is not None and (whole or not self._ever_seen[1]):

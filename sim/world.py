@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.twin import Randomisation
-from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions
+from gaploop.sim.camera import LayeredCamera
+from gaploop.sim.conditions import HUMANS, LIGHTINGS, OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import InjectedGap, all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
@@ -138,6 +139,8 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         drawn: what this episode was randomised to, as `parameters`.
     """
 
+    _photo: Path | None = None
+
     def __init__(self, make: Make, spec: WorldSpec = NOMINAL) -> None:
         """Make an environment and put gaps into it.
 
@@ -154,6 +157,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         self.period_s = period_of(self.env)
         self.injected = draw_gaps(spec.gaps, spec.gap_seed)
         self._won = False
+        self._drawers = dict[tuple[int, int, int], LayeredCamera]()
         self._on: Appliers | None = None
         self.model: Any
         self.data: Any
@@ -287,6 +291,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if self._spec.randomise is not None:
             self._draw(seed or 0)
             self._put_in()
+        self._before(seed or 0)
         edits = self._on.model.edits if self._on else []
         with edited_models(edits) if edits else nullcontext():  # some make it anew
             observation, info = self.env.reset(seed=seed, options=options)
@@ -310,6 +315,52 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         on.commands.reset(goal, [*take, 24])
         self._goal, self._written, self._last_t_s = goal, goal.copy(), -1.0
         return self._seen(observation), info
+
+    def photo(self, seed: int) -> Path | None:
+        """Return the photo behind an episode, or None."""
+        source = self._spec.conditions.get("backdrop")
+        return photo_of(Path(str(source)), seed) if source else None
+
+    def _before(self, seed: int) -> None:
+        """Have the next episode drawn before its photo."""
+        while self._drawers:
+            self._drawers.popitem()[1].close()
+        photo = self.photo(seed)
+        if hasattr(self.unwrapped, "photo"):  # a scene file draws itself
+            cast(Any, self.unwrapped).photo = photo
+            return
+        self._photo, known = photo, self._survey
+        if photo is not None and not (known and known.roles.cameras):
+            missing = (
+                "no camera of the model was found: name it in roles.yaml (cameras: [name])"
+                if known
+                else "its pictures aren't drawn by MuJoCo"
+            )
+            raise UnavailableError(f"A backdrop can't be set up here: {missing}.")
+
+    def _redrawn(self, name: str, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a picture of the environment before the photo."""
+        assert self._survey is not None
+        cameras = self._survey.roles.cameras
+        called = {self.model.camera(c).name: c for c in cameras}
+        height, width = picture.shape[:2]
+        key = called.get(name, cameras[0]), width, height
+        if key not in self._drawers:
+            drawer = LayeredCamera(self.model, self.model.camera(key[0]).name, width, height)
+            drawer.forget(self._photo)
+            self._drawers[key] = drawer
+        drawn = self._drawers[key].draw(self.data)
+        # gymnasium's renderer takes for granted that its own graphics context is the current one.
+        viewer = getattr(getattr(self.unwrapped, "mujoco_renderer", None), "viewer", None)
+        if viewer is not None:
+            viewer.make_context_current()
+        return drawn
+
+    def close(self) -> None:
+        """Free what it holds."""
+        while self._drawers:
+            self._drawers.popitem()[1].close()
+        super().close()
 
     def _reset_model(self, on: WorldModel, seed: int, observation: Any) -> Any:
         if find_model(self.env)[0] is not self.model:  # made anew
@@ -400,20 +451,23 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
             vectors = dict(numbers_in(observation))
             for reading in known.readings:
                 vectors[reading.path][reading.index] += shift[reading.joint] * reading.per_rad
-        return self._pictured(observation) if on.images.active else observation
+        return self._pictured(observation) if on.images.active or self._photo else observation
 
-    def _pictured(self, value: Any) -> Any:
+    def _pictured(self, value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
-            return {key: self._pictured(v) for key, v in value.items()}
+            return {key: self._pictured(v, str(key)) for key, v in value.items()}
         if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3:
             assert self._on is not None
+            if self._photo is not None:
+                value = self._redrawn(name, value)
             return self._on.images.picture(value, self._noise, self._t_s)
         return value
 
     def render(self) -> Any:
         """Return the environment's picture, RGB, shape (height, width, 3)."""
         picture = self.env.render()
-        return self._pictured(picture) if self._on and self._on.images.active else picture
+        changed = self._on and (self._on.images.active or self._photo)
+        return self._pictured(picture) if changed else picture
 
     def success(self) -> bool:
         """Return what the environment said after the last step."""

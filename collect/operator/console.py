@@ -9,6 +9,7 @@ be said later, otherwise, or be taken back.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,7 +37,7 @@ from gaploop.collect.operator.view import (
 )
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts, RolloutDriver
-from gaploop.collect.take import Operator, TakeResult, run_take
+from gaploop.collect.take import PATIENCE_S, Operator, TakeResult, run_take
 from gaploop.core import journal_format, labels
 from gaploop.core.errors import DeviceError
 from gaploop.core.labels import LabelEvent
@@ -438,7 +439,7 @@ class ConsoleOperator(Operator):
         on_result: Callable[[TakeResult], None] = lambda _result: None,
         attempts: Attempts | None = None,
     ) -> None:
-        super().__init__(attempts=attempts)
+        super().__init__(math.inf if console.attended else PATIENCE_S, attempts)
         self._console, self._devices = console, devices
         self._told, self._on_result = told, on_result
         if attempts is not None:
@@ -462,6 +463,12 @@ class ConsoleOperator(Operator):
             return self._blocker(blocker)
 
         return self._console.await_start(look)
+
+    def call_person(self, why: str) -> bool:
+        """Show what is needed and wait until the operator has done it."""
+        if not self._console.attended:
+            return super().call_person(why)
+        return self._console.await_set_up(why) and self._console.await_start()
 
     def outcome(self, result: TakeResult) -> Outcome:
         """Return what the operator says of a take now."""

@@ -280,6 +280,7 @@ _DRIVERS: Final = {
     Driver.POLICY: ("POLICY", Tone.RECORD),
     Driver.PERSON: ("YOU DRIVE", Tone.PERSON),
     Driver.ALIGNING: ("ALIGNING", Tone.WAIT),
+    Driver.SCRIPT: ("PUTS BACK", Tone.WAIT),  # before it is recorded
 }
 """What is said in a rollout while it is recorded."""
 _QUESTIONS: Final = {
@@ -305,8 +306,10 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
         return _QUESTIONS[state.prompt.question], Tone.ASK, "".join(about)
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
-    if state.stage is SessionStage.RECORDING and seen.driven is not None:
-        return *_DRIVERS[seen.driven.driver], _below(seen)
+    driven = seen.driven
+    puts_back = driven is not None and driven.driver is Driver.SCRIPT
+    if driven is not None and (puts_back or state.stage is SessionStage.RECORDING):
+        return *_DRIVERS[driven.driver], _below(seen)
     word, tone = _SIGNS[state.stage]
     return word, tone, _below(seen)
 

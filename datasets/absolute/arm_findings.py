@@ -660,8 +660,9 @@ class ArmTests:
                 self._say(
                     "empty_grasp", k, f"{self.names[k]} closes on nothing, where it mostly closes "
                     "on something:", empty, self.report.without(empty, self.total), 8.0,
-                    unit="% of episodes", size=scaled(rate(len(empty), len(values)), 100),
-                    worst=empty[0], apart="a missed object, a thinner object",
+                    unit="% of those that close it", worst=empty[0],
+                    size=scaled(rate(len(empty), len(values)), 100),
+                    apart="a missed object, a thinner object",
                 )  # fmt: skip
 
     def _rest_of_it(self) -> None:

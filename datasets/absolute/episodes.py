@@ -157,21 +157,29 @@ class EpisodeTests:
         )  # fmt: skip
 
     def _starts(self) -> None:
-        """Find the episode from which on one joint, command and reading, starts elsewhere."""
+        """Find the episodes from which on joints, command and reading, start elsewhere."""
         whole = [e for e in self.recording.episodes if len(e.reading) > SHORTEST]
         if len(whole) < 8:
             return
+        changes = dict[int, dict[str, Estimate]]()  # one change moves many joints: one sentence
         for k in self.recording.arm:
             starts = np.array([(e.command[0, k] + e.reading[0, k]) / 2 for e in whole])
             first, step, clear = arm.change_point(starts)
             if first >= 3 and len(whole) - first >= 3 and abs(step) > START_DEG and clear > 8:
                 before = starts[:first] - np.median(starts[:first])
                 half = 1.57 * float(np.ptp(np.percentile(before, [25, 75]))) / first**0.5
-                after, name = [e.index for e in whole[first:]], self.recording.joints[k].name
-                self.report.add(
-                    "start_change", name, f"From episode {after[0]} on, {name} starts elsewhere, "
-                    "by", after, len(whole), f"gaploop review {self.root}", 0.3 * abs(step),
-                    unit=self.recording.unit or "units", worst=after[0],
-                    size=Estimate(step, step - half, step + half),
-                    apart="another resting pose, both arms calibrated anew",
-                )  # fmt: skip
+                size = Estimate(step, step - half, step + half)
+                changes.setdefault(first, {})[self.recording.joints[k].name] = size
+        for first, moved in changes.items():
+            after = [e.index for e in whole[first:]]
+            name, *others = sorted(moved, key=lambda joint: -abs(moved[joint].value))
+            who = f"{name} starts elsewhere, by"
+            if others:
+                rest = others[0] if len(others) == 1 else f"{len(others)} other joints"
+                who = f"{name} and {rest} start elsewhere, {name} by"
+            self.report.add(
+                "start_change", name, f"From episode {after[0]} on, {who}", after, len(whole),
+                f"gaploop review {self.root}", 0.3 * abs(moved[name].value),
+                unit=self.recording.unit or "units", worst=after[0], size=moved[name],
+                apart="another resting pose, both arms calibrated anew",
+            )  # fmt: skip

@@ -15,6 +15,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute.arm_findings import ArmTests
 from gaploop.datasets.absolute.episodes import EpisodeTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
+from gaploop.datasets.absolute.heat import examine_heat
 from gaploop.datasets.absolute.history import Day, Trend, trends
 from gaploop.datasets.absolute.recording import read_recording
 
@@ -45,6 +46,7 @@ def examine(
         recording = read_recording(root)
         ArmTests(recording, report).run()
         EpisodeTests(recording, report).run()
+        examine_heat(recording, report)
         if pictures:
             from gaploop.datasets.absolute.cameras import CameraTests, look
             from gaploop.datasets.video import open_video

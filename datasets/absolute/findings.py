@@ -33,7 +33,7 @@ no demonstrations mend them."""
 _BELONGS: Final[Mapping[str, tuple[str, ...]]] = {
     "actuator_response": (
         "joint_delay", "action_lag", "gain", "dead_band", "speed_limit", "clipped_joint",
-        "dead_joint", "stalled_gripper",
+        "dead_joint", "stalled_gripper", "heat",
     ),
     "sensor_noise": (
         "repeats", "frozen_state", "jumps", "missing", "quantum", "noise", "camera_age",

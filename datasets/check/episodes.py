@@ -364,29 +364,10 @@ def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
         findings.error("missing_tasks", layout.TASKS, "The table of tasks is missing.")
         return None
     try:
-        return read_tasks(path)
+        return layout.read_tasks(path)
     except DAMAGE as error:
         findings.error("unreadable", layout.TASKS, f"It can't be used: {reason(error)}")
         return None
-
-
-def read_tasks(path: Path) -> list[str]:
-    """Return the tasks by index: LeRobot takes row i for task i, its name from pandas' index.
-
-    Raises:
-        UnusableInputError: rows out of order, or without a name.
-    """
-    table = layout.read_parquet(path)
-    pandas = (table.schema.pandas_metadata or {}).get("index_columns") or []
-    names = [c for c in pandas if isinstance(c, str) and c in table.column_names]
-    if len(names) != 1 or "task_index" not in table.column_names:
-        raise UnusableInputError(f"{path} has no index of task names next to task_index.")
-    if table["task_index"].to_pylist() != list(range(len(table))):
-        raise UnusableInputError(f"{path}: task_index doesn't count 0, 1, 2 …")
-    tasks = table[names[0]].to_pylist()
-    if not all(isinstance(task, str) for task in tasks) or len(set(tasks)) != len(tasks):
-        raise UnusableInputError(f"{path}: a task has no name, or the name of another task.")
-    return [str(task) for task in tasks]
 
 
 def check_episode_tasks(
@@ -449,7 +430,7 @@ def fix_tasks(
     path = draft.root / layout.TASKS
     names: list[str] | None = None
     with contextlib.suppress(*DAMAGE):
-        names = read_tasks(path)
+        names = layout.read_tasks(path)
     table: list[str] = list(names or ())
     slots: dict[int, str] = dict(enumerate(table))
     used = []

@@ -30,7 +30,6 @@ from gaploop.core.journal_format import TRUTH
 from gaploop.core.pixels import Stats
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging, v3_files
-from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
@@ -195,7 +194,7 @@ def compose(
             for piece in pieces:
                 info = piece.info
                 reader = EpisodeReader(info, [n for n in info.features if n not in info.video_keys])
-                tasks = read_tasks(info.root / layout.TASKS)
+                tasks = layout.read_tasks(info.root / layout.TASKS)
                 for episode in (e for e in piece.held if e.index in piece.chosen):
                     rows = piece.change(episode).of_rows(reader.rows_of(episode), info)
                     if episode.index in piece.changes:

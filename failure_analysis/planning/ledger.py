@@ -21,7 +21,7 @@ from gaploop.core.plan import EXPECTED_CONFIDENCE, load_plan
 from gaploop.core.schema import ranged, read_as
 from gaploop.core.statistics import Estimate, TrialCounts, points, weighted_sum
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.planning.gains import Curve, Failures, updated
 from gaploop.failure_analysis.station import words
 
@@ -49,7 +49,7 @@ class LedgerEntry:
         plan: its id.
         diagnosis: id of the diagnosis of the rollouts after it.
         date: when it was written, such as 2026-11-27.
-        expected: percentage points of success, and a 90 % interval; None of a plan in words.
+        expected: gain in success, -1 to 1, and a 90 % interval; None of a plan in words.
         before: rollouts that the plan rests on, and how many went well.
         after: the same of the rollouts after it.
     """
@@ -64,10 +64,8 @@ class LedgerEntry:
 
     @property
     def came(self) -> Estimate:
-        """Points of success that came, with the 90 % interval of two rates."""
-        found = weighted_sum([(100.0, [self.after]), (-100.0, [self.before])], EXPECTED_CONFIDENCE)
-        value = 100.0 * (_rate(self.after) - _rate(self.before))
-        return Estimate(value, min(found.low, value), max(found.high, value))
+        """Success after minus success before, with a 90 % interval."""
+        return weighted_sum([(1.0, [self.after]), (-1.0, [self.before])], EXPECTED_CONFIDENCE)
 
     @property
     def is_inside(self) -> bool:
@@ -85,10 +83,9 @@ class LedgerEntry:
     @property
     def fixed(self) -> float:
         """Share of the failures it was meant for that went, 0 to 1."""
-        lost = 1.0 - _rate(self.before)
+        lost = 1.0 - self.before.successes / self.before.trials
         meant = lost * min(1.0, sum(r.share for r in self.remedies))
-        gone = _rate(self.after) - _rate(self.before)
-        return min(max(gone / max(meant, 1e-9), 0.0), 1.0)
+        return min(max(self.came.value / max(meant, 1e-9), 0.0), 1.0)
 
     @property
     def message(self) -> str:
@@ -98,21 +95,13 @@ class LedgerEntry:
         what = f"to {done} ({against})" if done else "what the plan said"
         expected = "; nothing was promised"
         if self.expected is not None:
-            expected = f", expected {_points(self.expected)}"
+            expected = f", expected {points(self.expected)}"
             expected += "" if self.is_inside else ": outside"
         return (
-            f"{self.date}: {what} brought {_points(self.came)} ({self.before.successes} of "
+            f"{self.date}: {what} brought {points(self.came)} ({self.before.successes} of "
             f"{self.before.trials} rollouts before, {self.after.successes} of "
             f"{self.after.trials} after){expected}."
         )
-
-
-def _rate(counts: TrialCounts) -> float:
-    return counts.successes / counts.trials
-
-
-def _points(estimate: Estimate) -> str:
-    return points(Estimate(*(v / 100.0 for v in (estimate.value, estimate.low, estimate.high))))
 
 
 def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:

@@ -18,7 +18,7 @@ from gaploop.core.plan import EXPECTED_CONFIDENCE, Alternative, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.statistics import Estimate, TrialCounts, percent
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,
@@ -56,6 +56,7 @@ from gaploop.failure_analysis.planning.remedies import (
     offers,
     setups_for,
 )
+from gaploop.failure_analysis.reference import Ground
 from gaploop.failure_analysis.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.station import POLICY, words
 
@@ -65,6 +66,13 @@ MENDED: Final = 3
 """So many faults that the episodes show by themselves are named in a plan."""
 LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
+MEASURE: Final = (
+    "Measure first: gaploop identify --measure, then gaploop diagnose --twin=station_twin.yaml."
+)
+ASK_POLICY: Final = (
+    "Ask the policy first: gaploop diagnose with --policy.path, and --trained_on its training set."
+)
+"""Outside the embedded cell, whose twin would be one of another scene."""
 FIND_OUT: Final = "Find out first:"
 """Begins the note of a plan that asks for more rollouts before it pays for episodes."""
 COLLECT, RESIMULATE = "collect", "resimulate"
@@ -156,7 +164,9 @@ def plan_for(diagnosis: Diagnosis, ask: PlanRequest) -> PlanResult:
         round(60 * now_h, 1),
         gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
-        expected=estimate(gain, 1, EXPECTED_CONFIDENCE) if gain.any() else None,
+        expected=estimate(np.minimum(gain / 100.0, outlook.rate), 4, EXPECTED_CONFIDENCE)
+        if gain.any()
+        else None,
         before=TrialCounts(failures.succeeded, failures.failed + failures.succeeded),
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
@@ -470,11 +480,11 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
         hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
         if hidden and not unclear:
-            return (
-                f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. "
-                "Measure first: "
-                "gaploop identify --measure, then gaploop diagnose --twin=station_twin.yaml."
+            return f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. " + (
+                ASK_POLICY if _is_elsewhere(summary) else MEASURE
             )
+        if summary.get("takes") and not summary.get("diagnosed", 1):
+            return "Nothing failed: there is nothing to put right or to collect for."
         if not quotas and summary.get("takes"):
             return "No cause was named: there is nothing to put right or to collect for yet."
         return "" if unclear else "Don't collect: demonstrations would fix nothing that was found."
@@ -484,6 +494,10 @@ def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], summary: Mapping[
     if gain >= LEAST_GAIN:
         return f"The budget ends it: {what}, still worth its time (from {LEAST_GAIN:g} points on)."
     return f"Stop here: {what}, below {LEAST_GAIN:g}. More demonstrations aren't worth their time."
+
+
+def _is_elsewhere(summary: Mapping[str, Any]) -> bool:
+    return bool(summary.get("ground") == Ground.ELSEWHERE)
 
 
 def _notes(
@@ -506,7 +520,7 @@ def _notes(
             "more simulated episodes (gaploop finetune --policy.type=act), then roll out and "
             "diagnose again; no episodes of this station fix that."
         )
-    if named < LEAST_TAKES and not failures.by_station:
+    if n and named < LEAST_TAKES and not failures.by_station:
         notes.append(
             f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
             "before more than a few episodes are paid for. Roll out ten more and diagnose again, "
@@ -543,7 +557,7 @@ def _notes(
             "command with --try."
         )
     no_twin = ask.about.twin is None and bool(failures.takes)
-    if no_twin:
+    if no_twin and not _is_elsewhere(summary):
         notes.append(
             "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
             "remedies without an operator are weighed, too."

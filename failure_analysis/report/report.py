@@ -28,7 +28,12 @@ from gaploop.failure_analysis.cohort import (
     effect_words,
     gap_words,
 )
-from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis_record import (
+    NO_MODE,
+    UNKNOWN_MODE,
+    Diagnosis,
+    TakeDiagnosis,
+)
 from gaploop.failure_analysis.factors import Effect, FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report.page import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gaploop.core.vocabulary import Outcome, set_up
 from gaploop.datasets.labels.query import where
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.failure_analysis.diagnosis import NO_MODE, UNKNOWN_MODE, TakeDiagnosis
+from gaploop.failure_analysis.diagnosis_record import NO_MODE, UNKNOWN_MODE, TakeDiagnosis
 
 ANY: Final = ""
 SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)

@@ -24,7 +24,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels.agreement import main_word
 from gaploop.datasets.labels.store import LabelStore, repeats
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis, suggested_labels
+from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis, suggested_labels
 from gaploop.failure_analysis.review.choice import Filter, Listed, choose
 
 WEIGHTS: Final = (1.0, 0.5, 0.25)

@@ -15,7 +15,7 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, set_up
-from gaploop.failure_analysis.diagnosis import NO_MODE
+from gaploop.failure_analysis.diagnosis_record import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key
 from gaploop.failure_analysis.review.label_session import STEP, Said, TakeStatement

@@ -28,7 +28,7 @@ from gaploop.core.twin import SCHEMA as TWIN_SCHEMA
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.datasets.layout import EpisodeRow, is_dataset
-from gaploop.failure_analysis.diagnosis import load_diagnosis
+from gaploop.failure_analysis.diagnosis_record import load_diagnosis
 from gaploop.failure_analysis.review.choice import SETTLED
 from gaploop.failure_analysis.station import words
 

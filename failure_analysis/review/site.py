@@ -20,7 +20,7 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.absolute.examine import examine
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.layout import is_dataset
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.takes import REFERENCE_TAKES, Media, Preparer, TakeSource

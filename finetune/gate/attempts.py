@@ -122,6 +122,8 @@ class StationAttempts:
     Args:
         command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
             "" where something else drives whatever `now/policy` points to.
+        reset: who puts the scene back: person, who is asked, or what the command is told, with the
+            number of the scene.
         start_s: what the command may take beyond the task's time limit, to start and to end [s].
 
     Raises:
@@ -130,11 +132,12 @@ class StationAttempts:
 
     def __init__(
         self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
-        command: str, ask: Ask, start_s: float = START_S,
+        command: str, ask: Ask, start_s: float = START_S, reset: str = "person",
     ) -> None:  # fmt: skip
         self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
         self._command, self._ask, self._start_s = command, ask, start_s
         self._said_later = ""
+        self._by_robot = reset if reset != "person" else ""
         self._checks = [check_of(task) for task in tasks]
         self._resets = list[Callable[[int], object] | None]()
         for task, check in zip(tasks, self._checks, strict=True):
@@ -172,7 +175,9 @@ class StationAttempts:
             out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
             out.mkdir(parents=True)
             reset = self._resets[attempt.task]
-            if reset is not None:
+            if self._by_robot:
+                pass  # the command does it, before the attempt
+            elif reset is not None:
                 called(reset, attempt.scene, f"reset of task '{task.name}'")
             else:
                 place = f"Attempt {attempt.number + 1}, {task.name}."
@@ -218,7 +223,10 @@ class StationAttempts:
         limit_s = task.timeout_s + self._start_s
         try:
             with log.open("ab") as stream:
-                code = _finished(_words(self._command, values), stream, limit_s)
+                words = _words(self._command, values)
+                if self._by_robot:
+                    words += [f"--reset={self._by_robot}", f"--reset_seed={attempt.scene}"]
+                code = _finished(words, stream, limit_s)
         except OSError as error:
             raise UnusableInputError(
                 f"--command can't be run ({error.strerror}: {error.filename}). Fix it; outcomes "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gaploop.core.station import Station as Station
     from gaploop.core.take import Take as Take
     from gaploop.datasets.sources import load_takes as load_takes
-    from gaploop.failure_analysis.diagnosis import Diagnosis as Diagnosis
+    from gaploop.failure_analysis.diagnosis_record import Diagnosis as Diagnosis
     from gaploop.finetune.gate.judge import compare as compare
     from gaploop.scripts.check import check as check
     from gaploop.scripts.diagnose import diagnose as diagnose

@@ -92,18 +92,21 @@ def test_idle_starts_and_long_pauses(tmp_path: Path) -> None:
     assert "pause" in kinds(write(tmp_path / "b", [tuple(map(pausing, e)) for e in arm()]))
 
 
-def test_both_arms_calibrated_anew_midway(tmp_path: Path) -> None:
+@pytest.mark.parametrize("joints", [1, 3])
+def test_both_arms_calibrated_anew_midway(tmp_path: Path, joints: int) -> None:
+    """One change is one sentence: a humanoid's hand, opened, took five of the seven."""
     values = arm()
-    for u, y in values:
-        u[:, 0] += 10 - u[0, 0]
-        y[:, 0] += 10 - y[0, 0]
-    for u, y in values[6:]:
-        u[:, 0] += 30.0
-        y[:, 0] += 30.0
+    for n, (u, y) in enumerate(values):
+        for k in range(joints):
+            step = 10 + (30.0 - 3 * k if n >= 6 else 0.0)
+            u[:, k] += step - u[0, k]
+            y[:, k] += step - y[0, k]
     found = examine(write(tmp_path / "set", values)).findings
     assert [(f.kind, f.about, f.episodes) for f in found] == [
         ("start_change", "base_pan", (6, 7, 8, 9))
     ]
+    assert found[0].estimate.value == pytest.approx(30.0, abs=0.5)
+    assert ("and 2 other joints start" in found[0].sentence) == (joints == 3)
 
 
 def test_a_leader_of_another_make_is_paired_by_motion(tmp_path: Path) -> None:

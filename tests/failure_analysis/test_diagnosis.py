@@ -13,8 +13,8 @@ from failure_analysis_makers import repeated, scene_picture, successes, take, wr
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import GapDimension, Outcome
-from gaploop.failure_analysis.diagnosis import (
-    diagnose,
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.diagnosis_record import (
     load_diagnosis,
     save_diagnosis,
     suggested_labels,

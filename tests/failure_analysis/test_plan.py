@@ -18,7 +18,7 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.failure_analysis.diagnosis import (
+from gaploop.failure_analysis.diagnosis_record import (
     Diagnosis,
     TakeDiagnosis,
     deployment,
@@ -37,7 +37,7 @@ from gaploop.failure_analysis.planning.gains import (
     split_takes,
 )
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, PlanRequest, plan_for
-from gaploop.failure_analysis.planning.remedies import REMEDIES
+from gaploop.failure_analysis.planning.remedies import REMEDIES, PlanContext
 from gaploop.failure_analysis.report.report import deployment_lines
 from gaploop.failure_analysis.signals.registry import Evidence
 
@@ -349,3 +349,14 @@ def test_bad_budgets_are_refused() -> None:
         make_plan(diagnosed({}), -1)
     with pytest.raises(UnusableInputError, match=r"--budget\.hours"):
         Budget(hours=float("nan"))
+
+
+@pytest.mark.parametrize(("ground", "asks"), [("cell", "--twin"), ("elsewhere", "--trained_on")])
+def test_no_twin_is_asked_for_where_the_scene_is_somebody_elses(ground: str, asks: str) -> None:
+    """The only twin there is shows gaploop's own cell."""
+    plain = diagnosed({})
+    evidence = {"ground": ground, "evidence": {"cannot_rule_out": ["visual_domain"]}}
+    ask = PlanRequest(Budget(takes=40), prior(), about=PlanContext(Path("plan"), "base"))
+    plan = plan_for(replace(plain, summary={**plain.summary, **evidence}), ask).plan
+    assert asks in plan.stop
+    assert ("--twin" in " ".join([plan.stop, *plan.notes])) == (ground == "cell")

@@ -13,8 +13,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import EXPECTED_CONFIDENCE, Plan, PlanItem, load_plan, save_plan
 from gaploop.core.statistics import Estimate, TrialCounts
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis, load_diagnosis, save_diagnosis
-from gaploop.failure_analysis.planning.gains import expected_curves
+from gaploop.failure_analysis.diagnosis_record import Diagnosis, load_diagnosis, save_diagnosis
+from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.ledger import (
     LEDGER,
     LedgerEntry,
@@ -25,13 +25,20 @@ from gaploop.failure_analysis.planning.ledger import (
     note_carried_out,
     read_ledger,
 )
+from gaploop.failure_analysis.planning.plan import PlanRequest, plan_for
 from gaploop.failure_analysis.planning.remedies import fixed_by
 from gaploop.scripts.cli import main
 
 D = GapDimension
 SIZE = LedgerRemedy("resimulate", D.OBJECT_PROPERTY, 0, 1.0)
 ENTRY = LedgerEntry(
-    "p", "d", "2026-11-27", Estimate(60, 40, 80), TrialCounts(2, 20), TrialCounts(15, 20), (SIZE,)
+    "p",
+    "d",
+    "2026-11-27",
+    Estimate(0.6, 0.4, 0.8),
+    TrialCounts(2, 20),
+    TrialCounts(15, 20),
+    (SIZE,),
 )
 
 
@@ -43,7 +50,9 @@ def a_plan(folder: Path, **changes: object) -> Path:
     gain = Estimate(60, 30, 90)
     item = PlanItem("p:1", D.OBJECT_PROPERTY, 0, "resimulate", share=0.9, gain_points=gain)
     words = PlanItem("p:2", D.VISUAL_DOMAIN, 0, "change_scene", share=0.1)
-    made = Plan("p", "d", (item, words), expected=Estimate(60, 40, 80), before=TrialCounts(2, 20))
+    made = Plan(
+        "p", "d", (item, words), expected=Estimate(0.6, 0.4, 0.8), before=TrialCounts(2, 20)
+    )
     save_plan(replace(made, **changes), folder / "plan.yaml")  # type: ignore[arg-type]
     return folder / "plan.yaml"
 
@@ -53,7 +62,7 @@ def test_what_came_of_a_plan_is_written_once_and_read_again(tmp_path: Path) -> N
     entry = note_carried_out(ledger, plan, after(15, 5))
     assert note_carried_out(ledger, plan, after(15, 5)) == entry
     assert read_ledger(ledger) == (entry,)
-    assert entry.came.value == pytest.approx(65)
+    assert entry.came.value == pytest.approx(0.65)
     assert [r.remedy for r in entry.remedies] == ["resimulate"]  # words promise nothing
     note_carried_out(ledger, plan, after(10, 10, "another"))
     assert len(read_ledger(ledger)) == 2
@@ -89,7 +98,7 @@ def test_intervals_that_are_right_hold_as_often_as_they_say() -> None:
         before = rng.uniform(0.0, 0.4)
         gain = rng.normal(0.4, 0.1 / 1.645)
         counts = [TrialCounts(int(rng.binomial(20, p)), 20) for p in (before, before + gain)]
-        entry = replace(ENTRY, expected=Estimate(40, 30, 50), before=counts[0], after=counts[1])
+        entry = replace(ENTRY, expected=Estimate(0.4, 0.3, 0.5), before=counts[0], after=counts[1])
         inside += entry.is_inside
     assert inside / n == pytest.approx(EXPECTED_CONFIDENCE, abs=0.06)
     assert not replace(ENTRY, after=TrialCounts(2, 20)).is_inside
@@ -141,6 +150,14 @@ def test_plan_after_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     page = (tmp_path / "after_diagnosis" / "plan.html").read_text()
     assert "brought what was expected" in page
     assert (tmp_path / LEDGER).read_text().count("\n") == 1
+
+
+def test_where_nothing_failed_nothing_is_asked_for() -> None:
+    """Incident: rollouts that all went well were told to have too few named causes."""
+    summary = {"takes": 8, "diagnosed": 0, "outcomes": {"success": 8}}
+    plan = plan_for(Diagnosis("d", "", (), summary), PlanRequest(Budget(takes=5))).plan
+    assert plan.stop.startswith("Nothing failed")
+    assert not any("Find out first" in note for note in plan.notes)
 
 
 def _diagnosed(folder: Path, lost: int, won: int, name: str) -> Path:

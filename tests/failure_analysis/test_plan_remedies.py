@@ -16,7 +16,7 @@ from markupsafe import escape
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis, save_diagnosis
 from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.failure_analysis.planning.plan import LEAST_POINTS, PlanRequest, PlanResult, plan_for

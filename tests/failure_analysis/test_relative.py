@@ -11,7 +11,8 @@ from failure_analysis_makers import repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, TakeKind
-from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, suggested_labels
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.diagnosis_record import Diagnosis, suggested_labels
 from gaploop.failure_analysis.modes import ModeCall
 from gaploop.failure_analysis.reference import (
     Ground,
@@ -78,6 +79,9 @@ def test_a_delay_is_named_and_a_difference_of_the_table_isnt() -> None:
     found = mixed(alike)
     assert not found.summary["station"]["named"]
     assert {t.mode for t in found.takes} == {"unknown"}
+    says = found.summary["station"]["says"]  # the twin knows one scene, which isn't this one
+    assert "What would tell" in says
+    assert "--twin" not in says
     assert "environmental" not in str(found.to_json()["takes"]).replace("environmental_compl", "")
     assert not [e for t in found.takes for e in suggested_labels(t)]
 

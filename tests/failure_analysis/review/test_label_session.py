@@ -17,7 +17,7 @@ from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome, Phase
 from gaploop.datasets.labels.store import LabelStore, open_labelled
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import Filter, Who
 from gaploop.failure_analysis.review.keys import KEYS, PLAYER
 from gaploop.failure_analysis.review.label_session import (

@@ -195,3 +195,25 @@ def test_a_check_that_fails_on_a_station_is_put_to_the_operator(
     station, asked, _log = made(tmp_path, task, "true", "y", 10.0)
     assert station("hardware", FIRST).success
     assert "no camera" in asked[-1]
+
+
+def test_a_robot_that_resets_is_told_the_scene_and_nobody_is_asked(tmp_path: Path) -> None:
+    for name in ("gate", *SIDES):
+        (tmp_path / name).mkdir()
+    asked: list[str] = []
+    policies = {side: tmp_path / side for side in SIDES}
+    task = replace(
+        TASK, success_check="script", check="tests.finetune.gate.test_station_attempts:done"
+    )
+    station = StationAttempts(
+        tmp_path / "gate", policies, [task], "echo rollout", lambda q: asked.append(q) or "n",
+        reset="script",
+    )  # fmt: skip
+    assert station("hardware", FIRST).success
+    assert not asked
+    log = tmp_path / "gate" / "attempts" / "hardware_00000" / "log.txt"
+    assert log.read_text().split() == ["rollout", "--reset=script", f"--reset_seed={FIRST.scene}"]
+
+
+def done(_shown: StageEvidence) -> bool:
+    return True

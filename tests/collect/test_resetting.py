@@ -1,0 +1,194 @@
+"""The robot puts the scene back: where it was drawn, seen in a picture, or a person is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+from gaploop.collect.campaign import Quota
+from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.resetting import (
+    Eye,
+    Resetter,
+    cell_arm_of,
+    drawn_start,
+    tracker_for,
+)
+from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.rollout import Attempts, SpeedRamp
+from gaploop.collect.take import Operator, record_takes
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.journal_format import EVENTS, take_folders
+from gaploop.core.messages import FloatArray, Observation
+from gaploop.core.station import SIM_STATION, Station, StationScene
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import TakeKind
+from gaploop.sim import scene
+from gaploop.sim.arms import SO101
+from gaploop.sim.scene import CAMERA_NAME, OBJECT_TARGET_GAP_M, set_free_body
+from gaploop.teleop.calibration.store import SCHEMA, calibration_id
+
+AT = "2026-11-27T00:00:00+00:00"
+NOMINAL = tracker_for(SIM_STATION, None)
+
+
+class Still:
+    """A policy that leaves the arm where it is."""
+
+    fps = 50.0
+
+    def reset(self) -> None: ...
+
+    def act(self, observation: Observation) -> FloatArray:
+        return observation.state
+
+
+def rolled(
+    journal: Path, takes: int, resetter: Resetter, before: Callable[[EmbeddedRig, int], None]
+) -> list[FloatArray]:
+    """Roll out a policy that stands still; return where the object began each attempt [m]."""
+    began: list[FloatArray] = []
+    rigs: list[EmbeddedRig] = []
+
+    class Looking(Operator):
+        def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
+            before(rigs[0], len(began))
+            return super().begin(blocker, stop)
+
+        def choose(self) -> str:
+            began.append(np.array(rigs[0].cell.truth()["object_pos_m"])[:2])
+            return ""
+
+    def rig(_conditions: object) -> EmbeddedRig:
+        rigs.append(embedded_rig())
+        return rigs[0]
+
+    def leader(rig: EmbeddedRig, _seed: int) -> SharedLeader:
+        drives = PolicyLeader(Still(), rig.follower, rig.fps, rig.control_hz)
+        return SharedLeader(drives, None, lambda: rig.safety.sent_rad)
+
+    attempts = Attempts(SpeedRamp(journal, "p", 1.0))
+    attempts.resetter = resetter
+    about = TakeInfo("", "t", kind=TakeKind.ROLLOUT, policy="p")
+    record_takes(
+        journal, about, [Quota(takes)], rig, leader, operator=Looking(attempts=attempts), max_s=0.2
+    )
+    return began
+
+
+def test_the_script_puts_the_object_at_the_drawn_starts(tmp_path: Path) -> None:
+    def lose(rig: EmbeddedRig, take: int) -> None:
+        if take == 3:  # it has fallen off the table
+            set_free_body(rig.cell.model, rig.cell.data, "object", np.array([0.9, 0.9, 0.02]), 0.0)
+
+    resetter = Resetter(NOMINAL)
+    began = rolled(tmp_path, 5, resetter, lose)
+    assert [reset.by for reset in resetter.resets] == ["script"] * 3 + ["person", "script"]
+    target_m = np.array(embedded_rig().cell.truth()["target_pos_m"])[:2]
+    for seed in (0, 1, 2):
+        planned_m, _ = drawn_start(seed, {}, SO101, target_m)
+        assert np.linalg.norm(began[seed] - planned_m) < 0.015
+    events = [(folder / EVENTS).read_text() for folder in take_folders(tmp_path)]
+    assert ["person" in text for text in events] == [False] * 3 + [True, False]
+
+
+def test_a_policy_that_resets_is_checked_and_a_person_called(tmp_path: Path) -> None:
+    def on_the_disc(rig: EmbeddedRig, take: int) -> None:
+        if take == 1:
+            target_m = np.array(rig.cell.truth()["target_pos_m"])
+            place_m = np.array([*target_m[:2], 0.03])
+            set_free_body(rig.cell.model, rig.cell.data, "object", place_m, 0.0)
+
+    def lead(*arm: object) -> PolicyLeader:
+        return PolicyLeader(Still(), *arm)  # type: ignore[arg-type]
+
+    resetter = Resetter(NOMINAL, lead, longest_s=2.0)
+    rolled(tmp_path, 2, resetter, on_the_disc)
+    assert [reset.by for reset in resetter.resets] == ["policy", "person"]
+
+
+def test_nobody_there_ends_an_arms_session_with_what_to_do() -> None:
+    with pytest.raises(DeviceError, match=r"Put it there\. Nobody is there to do it"):
+        Operator().call_person("Put it there.")
+    with pytest.raises(UnusableInputError, match=r"doesn't know the reach of panda"):
+        cell_arm_of("panda")
+    assert cell_arm_of("so101_follower") is SO101
+
+
+def test_starts_lie_beside_the_target_and_are_the_cells_own_where_they_can_be() -> None:
+    rig = embedded_rig()
+    for seed in range(60):
+        rig.reset(seed)
+        truth = rig.cell.truth()
+        own_m, target_m = (np.array(truth[k])[:2] for k in ("object_pos_m", "target_pos_m"))
+        assert np.allclose(drawn_start(seed, {}, SO101, target_m)[0], own_m, atol=1e-9)
+        fixed_m = np.add(SO101.spawn_centre_m, (0.08, 0.0))
+        place_m, _ = drawn_start(seed, {}, SO101, fixed_m)
+        assert np.linalg.norm(place_m - fixed_m) >= OBJECT_TARGET_GAP_M
+        apart = np.linalg.norm(own_m - fixed_m) >= OBJECT_TARGET_GAP_M
+        assert bool(np.allclose(place_m, own_m)) is bool(apart)
+    rig.close()
+
+
+@pytest.mark.parametrize("quarters", [0, 1])
+def test_a_calibrated_camera_sees_what_the_cells_own_tracker_sees(
+    tmp_path: Path, quarters: int
+) -> None:
+    """A real station's camera may stand any way round; its calibration says how."""
+    rig = embedded_rig()
+    rig.reset(5)
+    size = rig.cell.image_size
+    focal_px = 0.5 * size / np.tan(np.radians(SO101.camera_fovy_deg) / 2.0)
+    turn = np.zeros(9)
+    mujoco.mju_quat2Mat(turn, np.array(scene.CAMERA_QUAT))
+    T_base_camera = np.eye(4)
+    # MuJoCo looks along -z with y up, OpenCV along z with y down; then a turn about that axis.
+    angle = quarters * np.pi / 2
+    about = [[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]]
+    T_base_camera[:3, :3] = turn.reshape(3, 3) @ np.diag([1.0, -1.0, -1.0]) @ about
+    T_base_camera[:3, 3] = SO101.camera_pos_m
+    centre = 0.5 * size - 0.5
+    content = {
+        "cameras": {
+            CAMERA_NAME: {
+                "intrinsics": {
+                    "width": size, "height": size, "lens": "standard", "distortion": [0.0] * 5,
+                    "at": AT,
+                    "camera_matrix": [[focal_px, 0, centre], [0, focal_px, centre], [0, 0, 1]],
+                },
+                "hand_eye": {
+                    "at": AT, "setup": "eye_to_hand", "T_mount_camera": T_base_camera.tolist(),
+                    "T_far_board": np.eye(4).tolist(),
+                },
+            }
+        }
+    }  # fmt: skip
+    written = {"schema": SCHEMA, "id": calibration_id(content), "content": content, "history": []}
+    (tmp_path / "lab.calibration.json").write_text(json.dumps(written))
+    station = Station("lab", scene=StationScene(CAMERA_NAME))
+    real = tracker_for(station, tmp_path / "lab.yaml")
+    shown = rig.cameras[0]
+
+    class Turned:
+        name = CAMERA_NAME
+
+        def frame(self) -> object:
+            picture = shown.frame()
+            return replace(picture, image=np.rot90(picture.image, quarters).copy())
+
+    cell = Eye(rig, SO101, NOMINAL).look()
+    seen = Eye(replace(rig, cameras=(Turned(),)), SO101, real).look()  # type: ignore[arg-type]
+    assert seen.is_seen
+    assert np.allclose(seen.object_m, cell.object_m, atol=0.002)
+    assert np.allclose(seen.target_m, cell.target_m, atol=0.002)
+    quarter = np.pi / 2
+    off_rad = (seen.yaw_rad - cell.yaw_rad + quarter / 2) % quarter - quarter / 2
+    assert abs(off_rad) < 0.05
+    rig.close()
