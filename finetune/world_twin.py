@@ -169,10 +169,11 @@ def _best(
             tried.append(fitter.put_in(one.key, one.seed, severity, held))
             advance(total)
     for _ in range(CLOSER if tried else 0):
-        best = max(tried, key=lambda t: t.gain(before))
-        same = [t for t in tried if (t.key, t.seed) == (best.key, best.seed)]
-        for end in _around(best, same):
-            tried.append(fitter.put_in(best.key, best.seed, 0.5 * (best.severity + end), held))
+        ahead = max(tried, key=lambda t: t.gain(before))
+        same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]
+        for end in _around(ahead, same):
+            between = 0.5 * (ahead.severity + end)
+            tried.append(fitter.put_in(ahead.key, ahead.seed, between, held))
             advance(total)
     tried.sort(key=lambda t: -t.gain(before))
     best = tried[0] if tried else None
