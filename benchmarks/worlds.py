@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -226,8 +226,25 @@ def _numbers(env: gym.Env[Any, Any], actions: list[Any]) -> list[bytes]:
 
 
 def _twin(world: Foreign, folder: Path, n: int) -> str:
-    del world, folder, n
-    raise GaploopError("identify fits drives of arms, not yet parameters of a world")
+    """A station whose commands come late: is that what is found, and blamed?"""
+    if not world.script:
+        raise GaploopError("no policy of its own succeeds: it would fail without the gap, too")
+    takes, twin = folder / "station", folder / "station_twin"
+    plain = replace(world, kwargs={**world.kwargs, "render_mode": None})
+    gap = f"--gaps={json.dumps(LATE)}"
+    _evaluate(
+        plain, 2 * n, gap, "--gap_seed=7", f"--dataset.root={takes}", "--dataset.failures=true",
+        "--dataset.single_task=Do it",
+    )  # fmt: skip
+    _said("identify", str(takes), *plain.named, f"--output_dir={twin}")
+    answer = _said(
+        "diagnose", str(takes), f"--twin={twin / 'station_twin.yaml'}", "--workers=1",
+        f"--policy.path={world.script}", f"--n={2 * n}", f"--output_dir={folder / 'diagnosis'}",
+    )  # fmt: skip
+    named = answer["summary"]["station"]["named"]
+    if named != [truth := next(iter(LATE)).partition(".")[0]]:
+        raise GaploopError(f"named {named or 'nothing'}, injected was {truth}")
+    return f"{truth} named, {len(answer['takes'])} episodes"
 
 
 def _randomise(world: Foreign, folder: Path, n: int) -> str:

@@ -96,6 +96,8 @@ class Twin:
         made_from: each journal or dataset: `id`, `sha256`, `uids`.
         fit: how well it fits; `open_loop_error_before`, `open_loop_error_after` on takes that were
             held out [rad], and whatever else the fit has to report.
+        world: the simulation that it changes, as `env` of a suite's task names it, and its `roles`;
+            {} for the embedded cell.
     """
 
     station: str
@@ -103,6 +105,7 @@ class Twin:
     parameters: tuple[TwinParameter, ...]
     made_from: tuple[Mapping[str, Any], ...] = read_with(_sources, ())
     fit: Mapping[str, Any] = field(default_factory=dict)
+    world: Mapping[str, Any] = field(default_factory=dict)
 
     def values(self, mechanisms: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """Return what differs from nominal, as `SimCell(parameters=…)` takes it.
@@ -135,6 +138,7 @@ def save_twin(twin: Twin, path: Path) -> None:
             {k: _plain(v) for k, v in asdict(p).items() if v != ""} for p in twin.parameters
         ],
         "fit": dict(twin.fit),
+        **({"world": dict(twin.world)} if twin.world else {}),
     }
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode())
 

@@ -301,6 +301,8 @@ def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
     """Return the pooled posterior over dimensions and "none" of the failures among takes."""
     rows = [(t.dimensions, t.none) for t in takes if t.failed]
     causes = (*(d.value for d in GapDimension), NONE)
+    if not rows:  # labelled as failures, and nothing in them shows one
+        return dict.fromkeys(causes, 1.0 / len(causes))
     return {c: float(p) for c, p in zip(causes, pooled(rows), strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Successes in anybody's simulation as a LeRobot dataset, for a policy to be trained on."""
+"""Attempts in anybody's simulation as a LeRobot dataset: to train on, or to diagnose."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.labels import LabelEvent
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.sim.lerobot_worlds import GymAttempts
 
 
 class Demonstrations:
-    """Writes attempts that succeeded, as a policy would have seen them; a context manager."""
+    """Writes attempts that succeeded, as a policy would have seen them; a context manager.
 
-    def __init__(self, root: Path, task: str = "") -> None:
+    Attributes:
+        failures: those that failed are written, too, and all are labelled as rollouts.
+    """
+
+    def __init__(self, root: Path, task: str = "", *, failures: bool = False) -> None:
         """Take note of where they go.
 
         Args:
@@ -30,11 +36,14 @@ class Demonstrations:
                 f"{root} isn't empty: demonstrations go into a new dataset. Name another "
                 "--dataset.root, and put both together with gaploop edit."
             )
-        self._root, self._task = root, task
+        self._root, self._task, self.failures = root, task, failures
+        self._won, self._domain = list[bool](), "sim"
         self._dataset: Any = None
 
-    def add(self, attempts: GymAttempts) -> None:
-        """Write the last attempt."""
+    def add(self, attempts: GymAttempts, *, success: bool = True) -> None:
+        """Write the last attempt, where it is wanted."""
+        if not success and not self.failures:
+            return
         frames = list[dict[str, Any]]()
         for seen, action in attempts.finished:
             frames.append({ACTION: action})
@@ -53,6 +62,8 @@ class Demonstrations:
         for frame in frames:
             self._dataset.add_frame({**frame, "task": self._task or attempts.task})
         self._dataset.save_episode()
+        self._won.append(success)
+        self._domain = "sim_target" if attempts.world.injected else "sim"
 
     def __enter__(self) -> Demonstrations:
         if self._root.exists():
@@ -60,8 +71,20 @@ class Demonstrations:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._dataset is not None:
-            self._dataset.finalize()
+        if self._dataset is None:
+            return
+        self._dataset.finalize()
+        if self.failures:
+            store = open_labelled(self._root).add_columns()
+            said = [
+                LabelEvent(e.info.uid, name, value, "gaploop evaluate", "auto")
+                for e, won in zip(store.episodes, self._won, strict=True)
+                for name, value in (
+                    ("outcome", "success" if won else "failure"), ("kind", "rollout"),
+                    ("domain", self._domain),
+                )
+            ]  # fmt: skip
+            store.say(said)
 
 
 def _feature(key: str, value: np.ndarray[Any, Any]) -> dict[str, Any]:

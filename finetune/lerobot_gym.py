@@ -144,8 +144,8 @@ def evaluate_gym(
                     rollouts += done
                     if log:
                         log.add(done)
-                    if demonstrations is not None and done[0].success:
-                        demonstrations.add(vector.envs[0])
+                    if demonstrations is not None:
+                        demonstrations.add(vector.envs[0], success=done[0].success)
                     on_rollouts(done)
     for (factor, why), left in left_out.items():
         logger.warning("Left out: %s, %d settings: %s.", factor, len(left), why)

@@ -31,7 +31,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
-from gaploop.core.twin import Twin, around_twin, as_yaml
+from gaploop.core.twin import Randomisation, Twin, around_twin, as_yaml
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
 from gaploop.failure_analysis.diagnosis_record import Diagnosis, TakeDiagnosis
@@ -100,13 +100,14 @@ class StationFailures:
 
         Args:
             takes: of the station; demonstrations among them say nothing of the policy.
-            arm: the cell's arm that stands for its own; what is usual there holds for both.
+            arm: the cell's arm that stands for its own; what is usual there holds for both. ""
+                where there is none, as in a simulation of others: modes aren't told there.
         """
         driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
         won = sum(t.outcome is Outcome.SUCCESS for t in driven)
         lost = [t for t in driven if t.outcome is Outcome.FAILURE]
         modes = []
-        for take in lost:
+        for take in lost if arm else ():
             info = replace(take.info, robot_type=arm_named(arm, "The twin").robot_type)
             told = category(replace(take, info=info, failure_mode="", phase=""), sees)
             modes.append(_kind(*told))
@@ -518,13 +519,7 @@ def in_the_cell(
     """
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
-        parameters = twin.values(mechanisms)
-        put_in = tuple(p for p in twin.parameters if p.mechanism in mechanisms)
-        left_open = around_twin(replace(twin, parameters=put_in)) if put_in else None
-        of = as_yaml(left_open) if left_open else ""
-        what = json.dumps([str(policy), task, twin.arm, sees, parameters, of], sort_keys=True)
-        cell = folder / hashlib.sha256(what.encode()).hexdigest()[:16]
-        cell.mkdir(parents=True, exist_ok=True)
+        parameters, left_open, cell = _cell(folder, twin, mechanisms, [str(policy), task, sees])
         return evaluate(
             policy,
             n,
@@ -538,6 +533,53 @@ def in_the_cell(
             randomise=left_open,
             sees=sees,
         ).outcomes
+
+    return roll_out
+
+
+def _cell(
+    folder: Path, twin: Twin, mechanisms: tuple[str, ...], how: Sequence[str]
+) -> tuple[dict[str, dict[str, float]], Randomisation | None, Path]:
+    """Return what is put in, what is drawn around it, and the folder of its rollouts."""
+    parameters = twin.values(mechanisms)
+    put_in = tuple(p for p in twin.parameters if p.mechanism in mechanisms)
+    left_open = around_twin(replace(twin, parameters=put_in)) if put_in else None
+    of = as_yaml(left_open) if left_open else ""
+    policy, task, *sees = how
+    what: list[Any] = [policy, task, twin.arm, *sees, parameters, of]
+    if twin.world:
+        what.append(dict(twin.world))
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    cell = folder / digest[:16]
+    cell.mkdir(parents=True, exist_ok=True)
+    return parameters, left_open, cell
+
+
+def in_a_world(
+    policy: str | Path,
+    twin: Twin,
+    *,
+    n: int,
+    workers: int,
+    folder: Path,
+    progress: Callable[[int], None],
+) -> RollOut:
+    """Return the same in the simulation that a twin names; modes of failures aren't told."""
+    from gaploop.finetune.lerobot_gym import evaluate_gym
+    from gaploop.sim.lerobot_worlds import config_of
+    from gaploop.sim.world import WorldSpec
+
+    said = dict(twin.world)
+    roles = Path(said.pop("roles")) if "roles" in said else None
+    env = config_of(said, f"twin of {twin.station}: world")
+
+    def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
+        parameters, left_open, cell = _cell(folder, twin, mechanisms, [str(policy), ""])
+        spec = WorldSpec(roles=roles, parameters=parameters, randomise=left_open)
+        return evaluate_gym(
+            policy, env, n, seed=SCENES, batch=workers, folder=cell, spec=spec,
+            on_rollouts=lambda done: progress(len(done)),
+        ).outcomes  # fmt: skip
 
     return roll_out
 
@@ -566,7 +608,7 @@ def reproduced(
     base = found.base
     if base is None:
         return found
-    station = StationFailures.of(takes, twin.arm, base.tier.value)
+    station = StationFailures.of(takes, "" if twin.world else twin.arm, base.tier.value)
     if not station.failed:
         lost = [t for t in takes if t.outcome is Outcome.FAILURE]
         if lost or any(take.failed for take in found.takes):
@@ -577,10 +619,11 @@ def reproduced(
             )
             found = replace(found, summary={**found.summary, "not_reproduced": why})
         return found
-    roll_out = in_the_cell(
-        policy, twin, takes[0].info.task, n=n, workers=workers,
-        folder=folder, sees=base.tier.value, progress=progress,
-    )  # fmt: skip
+    how: Any = {"n": n, "workers": workers, "folder": folder, "progress": progress}
+    if twin.world:
+        roll_out = in_a_world(policy, twin, **how)
+    else:
+        roll_out = in_the_cell(policy, twin, takes[0].info.task, sees=base.tier.value, **how)
     reproduction = reproduce(station, twin, roll_out)
     verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
     evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})

@@ -138,7 +138,7 @@ def _examined(config: DiagnoseConfig) -> AbsoluteReport | None:
         return None
     with options.progress("Looking at motion and pictures"):
         report = examine(root, pictures=config.pictures)
-    if config.policy.path:
+    if config.policy.path and not options.is_script(config.policy.path):
         from gaploop.datasets.absolute.checkpoint import read_checkpoint
         from gaploop.datasets.absolute.findings import MISTAKES, AbsoluteReport
         from gaploop.finetune.lerobot_open_loop import examine_policy
@@ -242,7 +242,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             )  # fmt: skip
     save_diagnosis(found, folder / "diagnosis.json")
     about = None
-    if twin is not None:
+    if twin is not None and not twin.world:
         policy, task = config.policy.required(), find_task(takes[0].info.task)
         known = read_ledger(config.twin.parent / LEDGER) if config.twin is not None else ()
         about = PlanContext(folder / "plan", policy, twin, config.twin, task, ledger=known)
@@ -257,7 +257,7 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
         if config.pictures and take.info.uid in shown
     }
     clips = list[tuple[bytes, str]]()
-    if twin is not None and config.pictures:
+    if twin is not None and not twin.world and config.pictures:
         from gaploop.finetune.counterfactual import counterfactuals
 
         with options.progress("Rolling out what would have been"):
@@ -355,6 +355,8 @@ def _ask_policy(
     if not config.policy.path:
         if config.trained_on is not None:
             raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
+        return None, None, ""
+    if options.is_script(config.policy.path):  # it learned from no episodes
         return None, None, ""
     from gaploop.finetune.lerobot_policy import load_policy, resolve
     from gaploop.finetune.lerobot_probe import LeRobotProbe

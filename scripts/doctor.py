@@ -44,15 +44,9 @@ _WIDTH: Final = 18
 
 
 @dataclass
-class WorldOptions:
+class SeenWorld(options.WorldOptions):
     """A scene of yours, to be looked at."""
 
-    scene: Path | None = None
-    """scene.yaml: move its joints, reset it, run its demonstrator (docs/start/my_simulation.md)."""
-    gym: str = ""
-    """Id of a gymnasium environment, such as FetchPickAndPlace-v4, or package:ID."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """What gymnasium.make is given beside the id."""
     pictures: Path | None = None
     """Save a picture of each camera in this folder."""
 
@@ -78,7 +72,7 @@ class DoctorConfig:
     is known to carry servos unless given."""
     robot: Any = None
     """The arm that is to be driven, as in lerobot-record, or so101_sim, the embedded cell."""
-    env: WorldOptions = field(default_factory=WorldOptions)
+    env: SeenWorld = field(default_factory=SeenWorld)
     roles: Path | None = None
     """roles.yaml, with --env.gym: what in its model is arm, gripper, object, table, cameras."""
     policy: options.DrivingPolicy = field(default_factory=options.DrivingPolicy)

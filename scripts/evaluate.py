@@ -124,6 +124,8 @@ class Demonstrated(options.DatasetFolder):
     """A new LeRobot dataset of the attempts that succeed, to fine-tune or train on."""
     single_task: str = ""
     """Its instruction; the environment's own unless given."""
+    failures: bool = False
+    """Keep attempts that fail, too, each labelled with its outcome: to identify and diagnose."""
 
 
 @dataclass
@@ -261,7 +263,8 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
                         "--output_dir goes on with rollouts that are there, --dataset.root begins "
                         "a new dataset: give one of them."
                     )
-                keep = Demonstrations(config.dataset.root, config.dataset.single_task)
+                kept = config.dataset
+                keep = Demonstrations(kept.root, kept.single_task, failures=kept.failures)
             with _running(config.n * len(varied), folder) as seen, keep as demonstrations:
                 result = evaluate_gym(
                     policy, config.env, config.n, seed=config.seed, **_workers(config),

@@ -31,6 +31,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from gaploop.collect.probe import PartEnd
 
+TWIN: Final = "station_twin.yaml"
 LATE: Final = 1.1
 """A probe that took so many times what was planned came late."""
 MOST_LOOKED_AT: Final = 20
@@ -96,6 +97,9 @@ class IdentifyConfig:
     """station.yaml with the station's name, limits and placement grid, the camera of the scene and
     the colours of object and target there; the episodes' name, the first camera, red and blue
     unless given."""
+    env: options.WorldOptions = field(default_factory=options.WorldOptions)
+    roles: Path | None = None
+    """roles.yaml, with --env.gym (docs/start/my_simulation.md)."""
     json: bool = False
     """Print one JSON object."""
 
@@ -122,9 +126,14 @@ def run(config: IdentifyConfig) -> int:
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe, residual_lines
 
     twin, folder = identify(config), _folder(config)
+    if twin.world:
+        options.emit(
+            config.json, {"twin": folder / TWIN, "fit": twin.fit}, _world_lines(config, twin)
+        )
+        return code
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
     not_told = [p.name for p in twin.parameters if not p.excited]
-    path = folder / "station_twin.yaml"
+    path = folder / TWIN
     found = {"twin": path, "differs": differs, "not_excited": not_told, "fit": fit}
     if measured:
         found["measured"] = measured
@@ -267,6 +276,8 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.sim.identification.open_loop import arm_of_takes
     from gaploop.sim.recolour import recoloured_take
 
+    if config.env.scene or config.env.gym:
+        return _of_a_world(config)
     folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
     by_root = []
@@ -291,7 +302,7 @@ def identify(config: IdentifyConfig) -> Twin:
     if config.pictures:
         twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
     twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows})
-    save_twin(twin, folder / "station_twin.yaml")
+    save_twin(twin, folder / TWIN)
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
@@ -300,6 +311,56 @@ def identify(config: IdentifyConfig) -> Twin:
     result = {"id": uuid7(), "differs": differs, **drives.fit}
     write_run(folder, "identify", options.jsonable(config), inputs, result)
     return twin
+
+
+def _of_a_world(config: IdentifyConfig) -> Twin:
+    """Replay the episodes in a simulation of the owner's."""
+    from gaploop.datasets.sources import load_takes
+    from gaploop.finetune.world_twin import fit_world
+    from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
+
+    folder, env = _folder(config), config.env
+    if env.scene and env.gym:
+        raise UnusableInputError("Give --env.scene or --env.gym, not both.")
+    made = GymEnvConfig(gym=env.gym, kwargs=env.kwargs)
+    made = SceneEnvConfig(scene=env.scene) if env.scene else made
+    by_root = {root: list(load_takes(root)) for root in config.roots}
+    inputs = [takes_input(root, takes) for root, takes in by_root.items()]
+    made_from = tuple(
+        {"id": root.resolve().name, "sha256": i["hash"], "uids": i["uids"]}
+        for root, i in zip(by_root, inputs, strict=True)
+    )
+    takes = [take for found in by_root.values() for take in found]
+    writable_folder(folder)
+    with options.progress("Replaying") as advance:
+        twin = fit_world(
+            takes, made, config.roles, config.roots[0].resolve().name,
+            made_from=made_from, advance=lambda total: advance(1, f"Replaying, about {total}"),
+        )  # fmt: skip
+    save_twin(twin, folder / TWIN)
+    differs = [p.name for p in twin.parameters if p.differs]
+    result = {"id": uuid7(), "differs": differs, **twin.fit}
+    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    return twin
+
+
+def _world_lines(config: IdentifyConfig, twin: Twin) -> str:
+    from gaploop.failure_analysis.report.twin_page import describe
+
+    fit, path = twin.fit, _folder(config) / TWIN
+    before, after = (fit[f"open_loop_error_{when}"] for when in ("before", "after"))
+    lines = [f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['replays']} replays"]
+    lines += [f"  differs: {describe(p)}" for p in twin.parameters]
+    lines += [f"  not named: {fit['abstained']}"] if fit["abstained"] else []
+    if not twin.parameters and not fit["abstained"]:
+        lines.append("  nothing differs: as it is, the simulation does what the episodes show")
+    lines += [
+        f"  error of {what}: {before[what]:.1%} as it is, {after[what]:.1%} with that"
+        for what in before
+    ]
+    return "\n".join(
+        [*lines, f"Use it: gaploop diagnose {config.roots[0]} --twin={path} --policy.path=POLICY"]
+    )
 
 
 def _shows(takes: Sequence[Take]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,18 @@ class PolicyOptions(PolicyFolder):
         if self.threads < 1:
             raise UnusableInputError(f"--policy.threads={self.threads} must be at least 1.")
         return {k: getattr(self, k) for k in ("fps", "device", "threads", "format")}
+
+
+@dataclass
+class WorldOptions:
+    """A simulation of yours."""
+
+    scene: Path | None = None
+    """scene.yaml (docs/start/my_simulation.md)."""
+    gym: str = ""
+    """Id of a gymnasium environment, such as FetchPickAndPlace-v4, or package:ID."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """What gymnasium.make is given beside the id."""
 
 
 @dataclass

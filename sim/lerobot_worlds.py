@@ -189,13 +189,20 @@ class GymAttempts(gym.Wrapper[Any, Any, Any, Any]):
         keys = set(observation) if isinstance(observation, Mapping) else set()
         if keys & {"pixels", "agent_pos"}:
             return observation
-        vectors = [value for _, value in numbers_in(observation)]
-        state = np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
+        state = state_in(observation)
         pictures = pictures_in(observation)
         if not pictures and self.render_mode is not None:
             drawn = self.world.render()
             pictures = {CAMERA: np.asarray(drawn)} if isinstance(drawn, np.ndarray) else {}
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
+
+
+def state_in(observation: Any) -> NDArray[np.float32]:
+    """Return `agent_pos` of an observation, or else all its vectors in one."""
+    if isinstance(observation, Mapping) and "agent_pos" in observation:
+        return np.asarray(observation["agent_pos"], dtype=np.float32)
+    vectors = [value for _, value in numbers_in(observation)]
+    return np.concatenate(vectors).astype(np.float32) if vectors else np.zeros(0, np.float32)
 
 
 def pictures_in(observation: Any, name: str = CAMERA) -> dict[str, NDArray[np.uint8]]:

@@ -193,7 +193,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         """Draw what this episode is like, as far as the scene can be so."""
         ranges = self._spec.randomise
         assert ranges is not None
-        known, nominal = all_mechanisms(), self._appliers((), {})
+        known, nominal = all_mechanisms(), self.as_it_is()
         is_preset = all(part in PRESETS for part in ranges.name.split("+"))
         self.drawn = {}
         for key, values in draw(ranges, [self._spec.gap_seed, seed]).items():
@@ -224,6 +224,10 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         """The task in words."""
         known = getattr(self.env.unwrapped, "task_description", "")
         return str(known or (self.env.spec.id if self.env.spec else type(self.env.unwrapped)))
+
+    def as_it_is(self) -> Appliers:
+        """Return what gaps would act through, with none put in."""
+        return self._appliers((), {})
 
     def surveyed(self) -> Survey | None:
         """Return what is inside; None where it isn't MuJoCo's. Resets the environment."""

@@ -1,0 +1,344 @@
+"""A twin of anybody's simulation: which gap, put in, makes it do what a station's episodes show.
+
+An episode's commands are replayed from its own start in the owner's simulation, as it is and with
+one gap at a time; states and first pictures are compared. The gap that explains most is refined in
+severity, and a second one is looked for beside it. What isn't clearly better than every gap of
+another dimension isn't named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import cv2
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.messages import FloatArray
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin, TwinParameter
+from gaploop.sim.gaps import all_mechanisms
+from gaploop.sim.gaps.mechanism import UnavailableError
+from gaploop.sim.lerobot_worlds import (
+    GymAttempts,
+    GymEnvConfig,
+    SceneEnvConfig,
+    pictures_in,
+    state_in,
+)
+from gaploop.sim.world import GymWorld, WorldSpec
+
+MOST_TAKES: Final = 4
+"""That are replayed: half of them choose, the others confirm."""
+MOST_S: Final = 4.0
+"""Of each."""
+SEARCHED: Final = 20
+"""Scenes, or two for each take, among which a take's start is looked for."""
+DIRECTIONS: Final = 3
+"""Of a gap at most, such as to the left and to the right."""
+SCREENED: Final = 0.5
+REFINED: Final = (0.15, 0.3, 0.65, 0.8, 1.0)
+"""Severities."""
+FINALISTS: Final = 3
+CLOSER: Final = 3
+"""Times that the steps about the best severity are halved."""
+AT_ONCE: Final = 2
+"""Gaps that a twin may hold; a second one is looked for where"""
+LEFT: Final = 0.1
+"""of the error is left."""
+START_SHARE: Final = 0.2
+"""A scene starts like a take where they differ by less than this share of what the take moves."""
+FLOOR: Final = (0.0005, 0.012)
+"""Errors of states (share of their range) and pictures (of full scale) that mean nothing; a
+video's compression is of the latter size."""
+PICTURES: Final = ("visual_domain",)
+"""What only pictures show."""
+EXPLAINED: Final = math.log(2.0)
+"""Least gain, in log error, by which a gap is named,"""
+AHEAD: Final = math.log(1.2)
+"""and the least lead over every gap of another dimension."""
+SMALL_PX: Final = (48, 48)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A take, and after how many resets the simulation starts as it did."""
+
+    take: Take
+    resets: int
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A gap as it was put in, and how far the replay is off."""
+
+    key: str
+    values: Mapping[str, float]
+    severity: float
+    seed: int
+    errors: FloatArray
+    """Of each take that chooses: states, pictures; shape (n, 2)."""
+
+    def gain(self, before: FloatArray) -> float:
+        """Return by how much it is better than `before` in log error."""
+        return _gain(before[: len(self.errors)], self.errors)
+
+
+def _gain(before: FloatArray, after: FloatArray) -> float:
+    return float((np.log(before) - np.log(after)).mean(axis=0).sum())
+
+
+def fit_world(
+    takes: Sequence[Take],
+    env: GymEnvConfig,
+    roles: Path | None,
+    station: str,
+    *,
+    made_from: tuple[Mapping[str, Any], ...] = (),
+    advance: Callable[[int], None] = lambda _total: None,
+) -> Twin:
+    """Find the gaps by which a simulation does what takes show.
+
+    Args:
+        takes: with commands and states of this simulation's own shape; policy-rate.
+        advance: called after each replay with how many there will be, as far as is known.
+
+    Raises:
+        UnusableInputError: another simulation's takes, or ones that start nowhere near its scenes.
+    """
+    fitter = _Replays(takes, env, roles)
+    before = nominal = fitter.errors(WorldSpec(roles=roles))
+    held, found, why = dict[str, Mapping[str, float]](), list[_Tried](), ""
+    for _ in range(AT_ONCE):
+        if np.all(before <= np.maximum(2.0 * np.array(FLOOR), LEFT * nominal)):
+            break
+        best, rival = _best(fitter, held, before, advance)
+        if best is None or best.gain(before) < EXPLAINED:
+            why = "no gap that can be set here brings what the episodes show"
+            break
+        lead = best.gain(before) - (rival.gain(before) if rival else 0.0)
+        if lead < AHEAD:
+            assert rival is not None
+            why = f"{best.key} and {rival.key} explain the episodes as well: not told apart"
+            break
+        after = fitter.errors(WorldSpec(roles=roles, parameters={**held, best.key: best.values}))
+        if _gain(before[fitter.confirm], after[fitter.confirm]) < EXPLAINED:
+            why = f"{best.key} explains some episodes and not the others"
+            break
+        held[best.key], before = best.values, after
+        found.append(best)
+    parameters = [p for tried in found for p in _parameters(tried, fitter)]
+    unlike = nominal if not found else before
+    shares = {"states": 0, "pictures": 1}
+    fit = {
+        "takes": len(fitter.starts),
+        "open_loop_error_before": {k: float(nominal[:, c].mean()) for k, c in shares.items()},
+        "open_loop_error_after": {k: float(unlike[:, c].mean()) for k, c in shares.items()},
+        "replays": fitter.done,
+        "not_possible": fitter.missing,
+        "abstained": why,
+    }
+    world: dict[str, Any] = {"gym": env.gym, "kwargs": env.kwargs}
+    if isinstance(env, SceneEnvConfig) and env.scene:
+        world = {"scene": str(env.scene.resolve())}
+    if roles:
+        world["roles"] = str(roles.resolve())
+    return Twin(station, env.called, tuple(parameters), made_from, fit, world)
+
+
+def _best(
+    fitter: _Replays,
+    held: Mapping[str, Mapping[str, float]],
+    before: FloatArray,
+    advance: Callable[[int], None],
+) -> tuple[_Tried | None, _Tried | None]:
+    """Return the gap that explains most beside those held, and the next of another dimension."""
+    options = [o for o in fitter.options() if o[0] not in held]
+    total = fitter.done + len(options) + FINALISTS * len(REFINED) + 2 * CLOSER
+    tried = list[_Tried]()
+    for key, seed in options:
+        tried.append(fitter.put_in(key, seed, SCREENED, held))
+        advance(total)
+    tried.sort(key=lambda t: -t.gain(before))
+    for one in tried[:FINALISTS]:
+        for severity in REFINED:
+            tried.append(fitter.put_in(one.key, one.seed, severity, held))
+            advance(total)
+    for _ in range(CLOSER if tried else 0):
+        ahead = max(tried, key=lambda t: t.gain(before))
+        same = [t for t in tried if (t.key, t.seed) == (ahead.key, ahead.seed)]
+        for end in _around(ahead, same):
+            between = 0.5 * (ahead.severity + end)
+            tried.append(fitter.put_in(ahead.key, ahead.seed, between, held))
+            advance(total)
+    tried.sort(key=lambda t: -t.gain(before))
+    best = tried[0] if tried else None
+    dimension = best.key.partition(".")[0] if best else ""
+    return best, next((t for t in tried if t.key.partition(".")[0] != dimension), None)
+
+
+def _around(best: _Tried, same: Sequence[_Tried]) -> tuple[float, float]:
+    """Return the severities next to the best one that were tried; 0 is none."""
+    at = sorted({0.0, *(t.severity for t in same)})
+    k = at.index(best.severity)
+    return at[k - 1], at[min(k + 1, len(at) - 1)]
+
+
+def _parameters(best: _Tried, fitter: _Replays) -> Iterator[TwinParameter]:
+    """Yield the values of a gap, each as wide as to the next severities that replay worse."""
+    same = [t for t in fitter.known if (t.key, t.seed) == (best.key, best.seed)]
+    of, around = {t.severity: t for t in same}, _around(best, same)
+    for parameter in all_mechanisms()[best.key].parameters:
+        name, nominal = parameter.name, parameter.nominal
+        estimate = best.values.get(name, nominal)
+        if estimate == nominal:
+            continue
+        ends = [of[s].values.get(name, nominal) if s else nominal for s in around]
+        interval = (min(estimate, *ends), max(estimate, *ends))
+        source = f"replay: {len(fitter.starts)} episodes"
+        yield TwinParameter(
+            f"{best.key}.{name}", parameter.unit, nominal, estimate, interval, True, source
+        )
+
+
+class _Replays:
+    """Replays takes in a simulation, from their own starts.
+
+    Attributes:
+        done: replays so far, each of all takes.
+        known: what was tried.
+        missing: gaps that can't be set in this simulation, each with what lacks.
+        choose: takes by which gaps are compared.
+        confirm: rows of those by which the best of them is confirmed.
+    """
+
+    def __init__(self, takes: Sequence[Take], env: GymEnvConfig, roles: Path | None) -> None:
+        self._env, self._roles, self.done = env, roles, 0
+        self.known = list[_Tried]()
+        self.starts = self._found(takes)
+        spread = np.concatenate([s.take.frames.state for s in self.starts])
+        self._range = np.ptp(spread, axis=0)
+        n = len(self.starts)
+        self.choose, self.confirm = self.starts[: -(-n // 2)], slice(n // 2, n)
+        world = GymWorld(env.make, WorldSpec(roles=roles))
+        try:
+            can, self._as_it_is = world.parameters(), world.as_it_is()
+        finally:
+            world.close()
+        unseen = () if any(s.take.cameras for s in self.starts) else PICTURES
+        self._keys = [k for k, no in can.items() if not no and k.partition(".")[0] not in unseen]
+        self.missing = {key: lacks for key, lacks in can.items() if lacks}
+
+    def _found(self, takes: Sequence[Take]) -> list[_Start]:
+        """Return takes that start as a scene of the simulation does."""
+        usable = [t for t in takes if len(t.frames) > 1]
+        if not usable:
+            raise UnusableInputError("The episodes have no commands and states to replay.")
+        attempts = self._attempts(WorldSpec())
+        try:
+            width = attempts.action_space.shape
+            if (usable[0].frames.action.shape[1],) != width:
+                raise UnusableInputError(
+                    f"{self._env.called} takes commands of shape {width}, the episodes have "
+                    f"{usable[0].frames.action.shape[1]} numbers: name the simulation that they "
+                    "are of."
+                )
+            scenes = [
+                state_in(attempts.reset(seed=k)[0])
+                for k in range(max(SEARCHED, 2 * len(takes) + 2))
+            ]
+        finally:
+            attempts.close()
+        first = np.array(scenes)
+        states = np.concatenate([t.frames.state for t in usable])
+        if states.shape[1] != first.shape[1]:
+            raise UnusableInputError(
+                f"{self._env.called} shows {first.shape[1]} numbers, the episodes "
+                f"{states.shape[1]}: name the simulation that they are of, with its own kwargs."
+            )
+        moves = np.maximum(np.ptp(states, axis=0), 1e-6)
+        found = list[_Start]()
+        for take in usable:
+            off = np.minimum(np.abs(first - take.frames.state[0]) / moves, 1.0).mean(axis=1)
+            if off.min() < START_SHARE:
+                found.append(_Start(take, int(np.argmin(off))))
+        if not found:
+            raise UnusableInputError(
+                f"None of the episodes starts like one of {len(first)} scenes of "
+                f"{self._env.called}, so that nothing can be replayed. Record them with gaploop "
+                "evaluate --dataset.root, or give the environment a reset to the station's start."
+            )
+        return sorted(found[:MOST_TAKES], key=lambda s: s.resets)
+
+    def _attempts(self, spec: WorldSpec) -> GymAttempts:
+        return GymAttempts(GymWorld(self._env.make, spec), None, raw=True)
+
+    def options(self) -> list[tuple[str, int]]:
+        """Return gaps with seeds, one for each direction that they have."""
+        found = list[tuple[str, int]]()
+        for key in self._keys:
+            mechanism, seen = all_mechanisms()[key], set[tuple[float, ...]]()
+            for seed in range(2 * DIRECTIONS):
+                drawn = mechanism.complete(mechanism.draw(np.random.default_rng(seed), SCREENED))
+                way = tuple(np.sign(drawn[p.name] - p.nominal) for p in mechanism.parameters)
+                if way not in seen and len(seen) < DIRECTIONS:
+                    seen.add(way)
+                    found.append((key, seed))
+        return found
+
+    def put_in(
+        self, key: str, seed: int, severity: float, held: Mapping[str, Mapping[str, float]]
+    ) -> _Tried:
+        """Replay with a gap beside those held."""
+        mechanism = all_mechanisms()[key]
+        drawn = mechanism.draw(np.random.default_rng(seed), severity)
+        values = mechanism.relative(drawn, self._as_it_is)
+        spec = WorldSpec(roles=self._roles, parameters={**held, key: values})
+        tried = _Tried(key, values, severity, seed, self.errors(spec, self.choose))
+        self.known.append(tried)
+        return tried
+
+    def errors(self, spec: WorldSpec, starts: Sequence[_Start] = ()) -> FloatArray:
+        """Return how far states and first pictures are off in each take, shape (n, 2)."""
+        self.done += 1
+        starts = starts or self.starts
+        worst = np.ones((len(starts), 2))
+        try:
+            attempts = self._attempts(spec)
+        except UnavailableError:
+            return worst
+        try:
+            reset, rows = -1, list[FloatArray]()
+            for start in starts:
+                while reset < start.resets:
+                    reset += 1
+                    seen, _ = attempts.reset(seed=reset)
+                rows.append(self._off(attempts, seen, start.take))
+            return np.maximum(np.stack(rows), FLOOR)
+        finally:
+            attempts.close()
+
+    def _off(self, attempts: GymAttempts, seen: Any, take: Take) -> FloatArray:
+        frames, picture = take.frames, 0.0
+        shown = pictures_in(attempts.named(seen).get("pixels", {})) if take.cameras else {}
+        for name in shown.keys() & take.cameras.keys():
+            real = next(iter(take.cameras[name]()))
+            small = [
+                cv2.resize(p, SMALL_PX, interpolation=cv2.INTER_AREA) for p in (real, shown[name])
+            ]
+            picture = max(picture, float(np.abs(np.subtract(*small, dtype=float)).mean()) / 255.0)
+        off = list[FloatArray]()
+        for k in range(min(len(frames), round(MOST_S / attempts.world.period_s))):
+            off.append(np.abs(state_in(seen) - frames.state[k]))
+            seen, *_, late, _ = attempts.step(frames.action[k])
+            if late:
+                break
+        moved = self._range > 1e-6
+        share = np.minimum(np.array(off)[:, moved] / self._range[moved], 1.0)
+        # By ratio: after a contact any difference grows to a large one, and says little.
+        by_frame = np.log(np.maximum(share.mean(axis=1), FLOOR[0]))
+        return np.array([math.exp(by_frame.mean()), picture])

@@ -1,0 +1,122 @@
+"""A twin of somebody else's simulation: a gap is found by replay, and blamed for what fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Take
+from gaploop.core.twin import load_twin, save_twin
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.datasets.sources import load_takes
+from gaploop.finetune.lerobot_demonstrations import Demonstrations
+from gaploop.finetune.lerobot_gym import evaluate_gym
+from gaploop.finetune.world_twin import fit_world
+from gaploop.scripts.cli import main
+from gaploop.sim.lerobot_worlds import GymEnvConfig
+from gaploop.sim.world import WorldSpec
+
+MJCF = """
+<mujoco>
+  <option timestep="0.005"/>
+  <worldbody>
+    <body name="arm">
+      <joint name="turn" axis="0 0 1" damping="0.2" armature="0.01"/>
+      <geom type="capsule" size="0.02" fromto="0 0 0 0.2 0 0" mass="0.1"/>
+      <body name="hand" pos="0.2 0 0">
+        <joint name="tilt" axis="0 1 0" damping="0.2" armature="0.01"/>
+        <geom type="capsule" size="0.02" fromto="0 0 0 0.1 0 0" mass="0.05"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><position joint="turn" kp="20"/><position joint="tilt" kp="20"/></actuator>
+</mujoco>
+"""
+STEPS = 60
+
+
+class Follow(gym.Env[Any, Any]):
+    """Succeeds where the arm stays close to a goal that swings."""
+
+    metadata = {"render_fps": 50}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.model = mujoco.MjModel.from_xml_string(MJCF)
+        self.data = mujoco.MjData(self.model)
+        self.dt = 0.02
+        self.action_space = gym.spaces.Box(-3.0, 3.0, (2,), np.float32)
+        self.observation_space = gym.spaces.Box(-9.0, 9.0, (3,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        mujoco.mj_resetData(self.model, self.data)
+        self.hz, self.k, self.off = self.np_random.uniform(0.6, 1.0), 0, 0.0
+        self.data.qpos[1] = self.np_random.uniform(-0.3, 0.3)
+        mujoco.mj_forward(self.model, self.data)
+        return self._seen(), {}
+
+    def step(self, action: NDArray[Any]) -> Any:
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data, nstep=4)
+        self.k += 1
+        self.off = max(self.off, abs(self._seen()[2] - self.data.qpos[0]))
+        over = self.k == STEPS
+        return self._seen(), 0.0, False, over, {"success": over and self.off < 0.4}
+
+    def _seen(self) -> NDArray[Any]:
+        goal = 0.5 * np.sin(2.0 * np.pi * self.hz * self.k * self.dt)
+        return np.array([*self.data.qpos, goal])
+
+
+gym.register("gym_follow/Follow-v0", entry_point=Follow, max_episode_steps=STEPS)
+ENV = {"gym": "gym_follow/Follow-v0"}
+
+
+def chase(observation: NDArray[Any]) -> NDArray[Any]:
+    """Go where the goal is now."""
+    return np.array([observation[2], 0.0], dtype=np.float32)
+
+
+SCRIPT = f"{__name__}:chase"
+
+
+def recorded(root: Path, gaps: dict[str, float]) -> list[Take]:
+    spec = WorldSpec(gaps=gaps, gap_seed=7)
+    with Demonstrations(root, "Follow it", failures=True) as kept:
+        evaluate_gym(SCRIPT, GymEnvConfig(**ENV), 6, spec=spec, demonstrations=kept)
+    return list(load_takes(root))
+
+
+def test_a_delay_is_found_by_replay_and_named_as_the_cause(tmp_path: Path) -> None:
+    takes = recorded(tmp_path / "takes", {"actuator_response.latency": 0.9})
+    assert {(t.outcome, t.info.kind) for t in takes} == {(Outcome.FAILURE, TakeKind.ROLLOUT)}
+    twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
+    assert twin.mechanisms == ("actuator_response.latency",)
+    path = tmp_path / "twin.yaml"
+    save_twin(twin, path)
+    assert load_twin(path).world == {**ENV, "kwargs": {}}
+    out = tmp_path / "out"
+    command = ["diagnose", str(tmp_path / "takes"), f"--twin={path}", f"--policy.path={SCRIPT}"]
+    assert main([*command, "--n=6", "--workers=1", f"--output_dir={out}"]) == 0
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["summary"]["station"]["named"] == ["actuator_response"]
+
+
+def test_nothing_is_named_where_nothing_differs(tmp_path: Path) -> None:
+    takes = recorded(tmp_path / "takes", {})
+    twin = fit_world(takes, GymEnvConfig(**ENV), None, "theirs")
+    assert (twin.parameters, twin.fit["abstained"], twin.fit["replays"]) == ((), "", 1)
+
+
+def test_takes_of_another_simulation_are_refused(tmp_path: Path) -> None:
+    takes = recorded(tmp_path / "takes", {})
+    with pytest.raises(UnusableInputError, match="takes commands of shape"):
+        fit_world(takes, GymEnvConfig(gym="CartPole-v1"), None, "theirs")
