@@ -376,7 +376,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []
     if summary["sim_to_sim"]:
-        lines.append("sim-to-sim: the embedded cell stands for the real one")
+        lines.append("sim-to-sim: a simulation stands for the real robot")
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
     for by, count in summary["attributed_by"].items():
