@@ -29,7 +29,7 @@ from calibration_makers import (
     spread_poses,
 )
 
-from gaploop.collect.calibration import take_poses
+from gaploop.collect.calibration import PICTURES, take_poses
 from gaploop.core.messages import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.scripts.cli import main
 from gaploop.teleop.calibration.store import joints_row, load_calibration, read_image, write_image
@@ -264,7 +264,11 @@ def served() -> Iterator[int]:
     socket.setsockopt(zmq.LINGER, 0)
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     stop = threading.Event()
-    encoded = [cv2.imencode(".jpg", p, [cv2.IMWRITE_JPEG_QUALITY, 95])[1] for p in pictures()]
+    shown = [
+        render(CHARUCO, WHERE.lens, T, Picture(seed=i))
+        for i, T in enumerate(spread_poses(CHARUCO, WHERE.lens, 32))  # more than are taken
+    ]
+    encoded = [cv2.imencode(".jpg", p, [cv2.IMWRITE_JPEG_QUALITY, 95])[1] for p in shown]
 
     def publish() -> None:
         for n in itertools.count():
@@ -312,7 +316,7 @@ def test_pictures_are_taken_from_a_lerobot_camera_and_kept_after_ctrl_c(
     assert 3 <= kept < 8
     options = ("--camera_name=front", file, *camera_options)
     assert calibrate("intrinsics", folder, *options) == 0
-    assert len(list(folder.glob("*.png"))) >= 8
+    assert len(list(folder.glob("*.png"))) >= PICTURES
     found = load_calibration(tmp_path / "x.calibration.json").intrinsics("front")
     assert found.focal_px == pytest.approx(WHERE.lens.focal_px, rel=0.01)
     assert camera(focal_px=480).focal_px == WHERE.lens.focal_px
