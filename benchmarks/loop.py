@@ -265,7 +265,8 @@ def _seen(
 def _since(asked_ns: Any, goals_ns: Any) -> FloatArray:
     """Return the time from the last of `asked_ns` to each goal [s]; infinite without one."""
     asked_ns = np.concatenate([[-np.inf], asked_ns])
-    return (goals_ns - asked_ns[np.searchsorted(asked_ns, goals_ns) - 1]) * 1e-9
+    last_ns = asked_ns[np.searchsorted(asked_ns, goals_ns) - 1]
+    return np.asarray((goals_ns - last_ns) * 1e-9, dtype=np.float64)
 
 
 def _compare(runs: Mapping[str, Sequence[LoopRun]]) -> dict[str, Any]:
