@@ -34,8 +34,7 @@ from gaploop.finetune.evaluation import Difference, paired_difference
 from gaploop.finetune.lerobot_policy import cell_of, load_policy, policy_id, resolve
 from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
-from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, train
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, Ranks, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import by_group

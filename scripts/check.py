@@ -18,7 +18,7 @@ from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:

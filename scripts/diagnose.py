@@ -19,7 +19,7 @@ from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:

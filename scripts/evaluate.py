@@ -26,7 +26,7 @@ from gaploop.finetune.evaluation import (
 from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 log = logging.getLogger(__name__)
 
@@ -247,8 +247,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
-            from gaploop.finetune.lerobot_demonstrations import Demonstrations
-            from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
             from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 

@@ -23,7 +23,7 @@ from gaploop.finetune.tuning.presets import (
     table,
 )
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
     from gaploop.finetune.adapt import Retention
@@ -86,7 +86,7 @@ def run(config: FinetuneConfig) -> int:
     if config.method == LEROBOT:
         return _train_with_lerobot(config)
     result = finetune(config)
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.training import Ranks
 
     if not Ranks(config.device).is_main:
         return 0
@@ -162,7 +162,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         require_free,
         require_measurable,
     )
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.training import Ranks
 
     base, n = config.policy.path, config.retention
     spec = config.recipe(kind_of(base_of(base))).spec

@@ -16,7 +16,7 @@ from gaploop.core.files import sha256, writable_folder, write_json
 from gaploop.core.station import SIM_STATION, load_station
 from gaploop.core.suite import Suite, load_suite
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
     from gaploop.finetune.gate.evidence import GateDesign

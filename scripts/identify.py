@@ -25,7 +25,7 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:

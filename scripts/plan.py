@@ -19,7 +19,7 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.twin import load_twin
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.diagnosis_record import Diagnosis

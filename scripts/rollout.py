@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.core.station import Station
     from gaploop.failure_analysis.live import SessionWatch
-    from gaploop.finetune.gate.robot import AssignedPolicy
+    from gaploop.finetune.gate.canary import AssignedPolicy
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ def _assigned(
     config: Any, policy: Any, id_: str, journal: Path, is_embedded: bool
 ) -> AssignedPolicy:
     """Return the baseline, or the candidate where the fleet's controller says so."""
-    from gaploop.finetune.gate.robot import AssignedPolicy
+    from gaploop.finetune.gate.canary import AssignedPolicy
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     robot = str(getattr(config.robot, "id", None) or "")

@@ -249,7 +249,7 @@ finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | our
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
-finetune/gate/robot.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
+finetune/gate/canary.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
 finetune/gate/folder.py:verify | Path(policy['path']) | reads
 finetune/gate/folder.py:verify | Path(run['path']) | reads
 finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
@@ -277,7 +277,7 @@ finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 collect/calibration.py:take_poses.look | folder / name | ours
 collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
-failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
+failure_analysis/review/server.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
@@ -286,7 +286,7 @@ collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/push.py:_kind | folder / part | ours
-finetune/lerobot_demonstrations.py:Demonstrations.__enter__ | self._root.rmdir() | user
+finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user
 finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours
 finetune/remedy_trials.py:try_remedies | shutil.rmtree(kept.parent) | ours
 finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours

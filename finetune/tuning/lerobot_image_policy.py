@@ -33,7 +33,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Signature, check_finite
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.hub_fetch import is_hub_name
-from gaploop.finetune.ranks import Ranks
+from gaploop.finetune.training import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.presets import Preset
