@@ -27,12 +27,12 @@ from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.evaluate import CellSpec, evaluate
 from gaploop.finetune.evaluation import Difference, paired_difference
 from gaploop.finetune.lerobot_policy import cell_of, load_policy, policy_id, resolve
-from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
 from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, Ranks, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
