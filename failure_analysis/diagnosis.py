@@ -322,6 +322,7 @@ def summarise(
         **summarise_causes(found),
         "reference": {"name": reference.name, "takes": reference.takes},
         "domains": domains,
+        "task": Counter(t.info.task for t in every).most_common(1)[0][0] if every else "",
         "sim_to_sim": Domain.SIM_TARGET.value in domains,
     }
 

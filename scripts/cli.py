@@ -40,7 +40,6 @@ from typing import Any, Final, NoReturn
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.progress import setup_logging
-from gaploop.scripts._arguments import parse
 from gaploop.scripts._output import print_error, stdout_is_json
 from gaploop.scripts.former_names import current
 
@@ -319,6 +318,8 @@ def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., R
     def call(*given: Any, **options: Any) -> Result:
         if given and not isinstance(given[0], str | Path):
             return work(given[0])
+        from gaploop.scripts._arguments import parse
+
         module = sys.modules[work.__module__]
         nested = {option.rstrip("_"): _plain(value) for option, value in options.items()}
         types = [

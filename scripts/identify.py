@@ -39,7 +39,7 @@ MOST_LOOKED_AT: Final = 20
 LOOKED_AT_S: Final = 12.0
 """and the seconds of each."""
 POSITIONAL: Final = "roots"
-RARE: Final = ("arm", "units", "pictures", "resume", "dry_run")
+RARE: Final = ("arm", "units", "pictures", "resume", "dry_run", "env.kwargs", "roles")
 DEVICES: Final = {"robot": "so101_sim"}
 EXAMPLE: Final = """\
 gaploop identify ./station_check --measure --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\

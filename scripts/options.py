@@ -122,17 +122,13 @@ class PolicyOptions(PolicyFolder):
     that its train_config.json names states it."""
     device: str = "auto"
     """Where it computes, such as cuda or cpu; auto: the best there is."""
-    threads: int = 1
-    """Processor threads that it computes with."""
     format: str = ""
     """Number format or runtime: bf16, fp16, int8, int8_ao, int4, compile, onnx, openvino or
     tensorrt; fp32 unless given. gaploop doctor --policy.path times them."""
 
     def loading(self) -> dict[str, Any]:
         """Return what `load_policy` takes beside the path."""
-        if self.threads < 1:
-            raise UnusableInputError(f"--policy.threads={self.threads} must be at least 1.")
-        return {k: getattr(self, k) for k in ("fps", "device", "threads", "format")}
+        return {k: getattr(self, k) for k in ("fps", "device", "format")}
 
 
 @dataclass
@@ -153,10 +149,8 @@ class DrivingPolicy(PolicyOptions):
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop;
-    remote://host:port one that gaploop serve policy lends there."""
-    token: str = ""
-    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
-    environment."""
+    remote://host:port one that gaploop serve policy lends there, with what that printed in
+    GAPLOOP_LINK_TOKEN."""
 
     @property
     def is_remote(self) -> bool:
@@ -170,8 +164,8 @@ class DrivingPolicy(PolicyOptions):
             from gaploop.collect.remote_policy import RemotePolicy
             from gaploop.teleop.link import TOKEN_VARIABLE
 
-            token = self.token or os.environ.get(TOKEN_VARIABLE, "")
-            loaded = served = RemotePolicy(self.path, token, task)
+            served = RemotePolicy(self.path, os.environ.get(TOKEN_VARIABLE, ""), task)
+            loaded = served
             id_ = served.card.id
         else:
             from gaploop.finetune.lerobot_policy import load_policy, policy_id

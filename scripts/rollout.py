@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
-    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.threads",
+    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id",
+    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.format",
     "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
