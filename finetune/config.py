@@ -147,9 +147,6 @@ class FinetuneConfig:
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: CacheOptions = field(default_factory=CacheOptions)
     randomise: Randomise = field(default_factory=Randomise)
-    retention: int = 0
-    """Paired rollouts of both policies in the nominal cell afterwards: where success fell by more
-    than 3 points, the exit code is 1. The adapter is kept."""
     env: TrainingCell = field(default_factory=TrainingCell)
     steps: int = 0
     """Training steps; rounds of attempts for reinforce; the preset's unless given."""
@@ -196,8 +193,6 @@ class FinetuneConfig:
                 f"--plan={self.plan} weighs --real by dimension; {self.mixture} has weights of its "
                 "own. Give one of the two."
             )
-        if self.retention < 0:
-            raise UnusableInputError(f"--retention={self.retention} must not be below 0.")
 
     @property
     def folder(self) -> Path:

@@ -26,7 +26,6 @@ from gaploop.scripts import options
 from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
-    from gaploop.finetune.adapt import Retention
     from gaploop.finetune.pretrain import TrainedPolicy
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ PASSED_ON: Final = "lerobot"
 RARE = (
     "select", "episodes", "station", "held_out", "patience", "lora.*", "rename_map", "cache.*",
     "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
-    "num_workers", "retention", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
+    "num_workers", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
     "seed", "plan",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -63,13 +62,11 @@ class FinetuneResult:
     Attributes:
         policy: the adapter or policy, and how its training ended.
         share_real: share of real samples in a batch; None where a mixture says.
-        retention: success in nominal simulation before and after, where it was asked for.
         rounds: lines of rounds.jsonl that were added, where it was reinforced.
     """
 
     policy: TrainedPolicy
     share_real: float | None = None
-    retention: Retention | None = None
     rounds: tuple[Mapping[str, float], ...] = ()
 
 
@@ -92,7 +89,7 @@ def run(config: FinetuneConfig) -> int:
         return 0
     from gaploop.finetune.lerobot_policy import cell_of
 
-    made, ended, kept = result.policy, result.policy.result, result.retention
+    made, ended = result.policy, result.policy.result
     answer = {
         "policy": made.folder,
         "merged": made.merged,
@@ -102,7 +99,6 @@ def run(config: FinetuneConfig) -> int:
         **{name: getattr(ended, name) for name in ENDED},
         "held_out_error": ended.held_out,
         "share_real": result.share_real,
-        "retention": kept.to_json() if kept else None,
         "rounds": result.rounds,
     }
     cell = (config.env.task, config.env.robot) if config.policy.type else cell_of(made.folder)
@@ -125,16 +121,13 @@ def run(config: FinetuneConfig) -> int:
         f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
         f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
     )
-    lines += [kept.message()] if kept else []
     options.emit(config.json, answer, "\n".join(lines))
-    return int(kept is not None and not kept.is_kept)
+    return 0
 
 
 @command
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Train a policy once and write its run folder.
-
-    Where several processes train, all call this; the first one measures.
 
     Args:
         config: the command's options.
@@ -154,20 +147,9 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
     if config.method == REINFORCE:
         return _reinforced(config)
-    from gaploop.finetune.adapt import (
-        adapt,
-        base_of,
-        kind_of,
-        measure_retention,
-        require_free,
-        require_measurable,
-    )
-    from gaploop.finetune.training import Ranks
+    from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 
-    base, n = config.policy.path, config.retention
-    spec = config.recipe(kind_of(base_of(base))).spec
-    if n:
-        require_measurable(base)
+    spec = config.recipe(kind_of(base_of(config.policy.path))).spec
     if not config.resume:
         require_free(folder)
     first = (
@@ -178,14 +160,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     with options.progress(f"{first}, then training", total=spec.steps) as advance:
         done = adapt(config, lambda *_: advance(1, "Training"))
     share = config.mix.real if config.sim or config.sim_takes else 1.0
-    result = FinetuneResult(done, None if config.mixture else share)
-    if not n or not Ranks(config.device).is_main:
-        return result
-    with options.progress("Nominal simulation", total=2 * n) as advance:
-        kept = measure_retention(
-            base, done.folder, n, done.run, workers=max(1, config.num_workers), progress=advance
-        )
-    return dataclasses.replace(result, retention=kept)
+    return FinetuneResult(done, None if config.mixture else share)
 
 
 def _trained_from_scratch(config: FinetuneConfig) -> TrainedPolicy:

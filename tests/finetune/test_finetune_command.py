@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.finetune.adapt import Retention, measure_retention
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.evaluation import Difference
 from gaploop.scripts.cli import main
 from gaploop.scripts.finetune import finetune
 
@@ -202,38 +200,6 @@ def test_a_policy_without_names_and_with_other_statistics_is_tuned(
 def test_presets_are_listed(capsys: Capture) -> None:
     assert main(["finetune", "--method=help"]) == 0
     assert "smolvla_lora" in capsys.readouterr().out
-
-
-def _difference(points: float, low: float, high: float) -> Difference:
-    return Difference(points / 100, (low / 100, high / 100), 0.5, 200, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("points", "low", "high", "kept", "says"),
-    [
-        (-1.0, -2.5, 0.5, True, "kept"),
-        (-1.0, -5.0, 3.0, True, "too few scenes"),
-        (-8.0, -12.0, -4.0, False, "more forgotten"),
-    ],
-)
-def test_a_fall_beyond_the_margin_is_said(
-    points: float, low: float, high: float, kept: bool, says: str
-) -> None:
-    found = Retention(0.97, 0.97 + points / 100, _difference(points, low, high))
-    assert found.is_kept is kept
-    assert says in found.message()
-
-
-@pytest.mark.slow
-def test_what_was_forgotten_in_simulation_is_measured(
-    tmp_path: Path, capsys: Capture, sim: Path
-) -> None:
-    kept = measure_retention("base", Path("base"), 4, tmp_path)
-    assert kept.difference.value == 0
-    assert json.loads((tmp_path / "retention.json").read_text())["kept"] is True
-    given = [f"--real=[{sim}]", f"--output_dir={tmp_path}", "--retention=2"]
-    assert main(["finetune", "--policy.path=base", *given]) == 2
-    del capsys
 
 
 @pytest.mark.slow
