@@ -29,10 +29,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.schema import number
+from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
-from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_formats import (
     FORMATS,
     REFERENCE,

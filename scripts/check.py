@@ -223,8 +223,7 @@ def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     """Check a dataset on a Hub: its tables are fetched, of videos parts."""
     from gaploop.datasets.absolute.examine import examine
     from gaploop.datasets.check import dataset
-    from gaploop.datasets.hub.upload import video_opener
-    from gaploop.finetune.hub_fetch import fetch
+    from gaploop.datasets.hub.upload import fetch, video_opener
 
     if config.deep or config.policy.path:
         raise UnusableInputError(

@@ -191,9 +191,9 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
+    from gaploop.datasets.hub.target import is_hub_name
     from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
     from gaploop.finetune.gate.run import Gate, read_outcomes, same_policies, suite_of
-    from gaploop.finetune.hub_fetch import is_hub_name
 
     suite: Suite | None = None
     if config.suite is not None:

@@ -40,10 +40,10 @@ from gaploop.core.paths import inside
 from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.target import HubTarget, endpoint
+from gaploop.datasets.hub.target import HubTarget, endpoint, is_hub_name
+from gaploop.datasets.hub.upload import FETCH_PATIENCE, fetch
 from gaploop.finetune import evaluation
 from gaploop.finetune.evaluate import CellSpec
-from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
 
 log = logging.getLogger(__name__)
@@ -383,7 +383,7 @@ def pushed(board: str, folder: Path, names: Sequence[Path], message: str) -> Non
     """
     files = tuple(upload.HubFile(n.relative_to(folder).as_posix(), n) for n in names)
     target = HubTarget(board, KIND, endpoint())
-    upload.push(target, upload.Contents(files, message), PATIENCE)
+    upload.push(target, upload.Contents(files, message), FETCH_PATIENCE)
 
 
 def public_files(board: Path) -> list[Path]:
