@@ -246,7 +246,7 @@ def redirect_page(folder: Path, address: str) -> Path:
     return page
 
 
-STYLE: Final = Path(__file__).with_name("project.css")
+PROJECT_STYLE: Final = Path(__file__).with_name("project.css")
 WORDS: Final = {
     "Stations": "None yet. Describe yours in a station.yaml.",
     "Sessions": "None yet. gaploop record records episodes.",
@@ -264,7 +264,7 @@ class ProjectPage:
     """The open page of a project's folder; `takes` names the folder that the other tab shows."""
 
     def __init__(self, root: Path, takes: str = "") -> None:
-        ui.add_css(STYLE.read_text())
+        ui.add_css(PROJECT_STYLE.read_text())
         self._root = root
         with ui.element("header"):
             if takes:
