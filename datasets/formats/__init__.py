@@ -1,1 +1,1 @@
-"""Datasets written anew episode by episode (`dataset`), and LeRobot's older layout (`lerobot_v2`)."""
+"""Datasets written anew, episode by episode (`dataset`); LeRobot's older layout (`lerobot_v2`)."""
