@@ -64,7 +64,7 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
     open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
     work: Work = open_work(base, options, recipe, ranks)
     writable_folder(folder)
-    spec = replace(recipe.spec, patience=0)
+    spec = recipe.spec
     if work.held_out:
         every = max(1, recipe.spec.steps // EVALUATIONS)
         spec = replace(recipe.spec, eval_every=every, keep_best=True)

@@ -45,7 +45,7 @@ FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
 PROGRESS: Final = (
-    "step", "recent", "held_out", "best", "best_step", "stopped", "is_settled",
+    "step", "recent", "held_out", "best", "best_step", "is_settled",
 )  # fmt: skip
 """What of a run a checkpoint holds beside weights and optimiser, by its names here and there."""
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
@@ -94,7 +94,6 @@ class TrainResult:
     loss: float
     held_out: Mapping[int, float]
     best_step: int
-    stopped_early: bool = False
     ranks: int = 1
     weights_sha256: str = ""
 
@@ -136,7 +135,7 @@ def train(
     learner.module = run.ranks.parallel(whole)
     try:
         run.catch_up()
-        while run.step < spec.steps and not run.stopped:
+        while run.step < spec.steps:
             loss = run.advance()
             if progress:
                 progress(run.step, spec.steps, loss)
@@ -185,7 +184,6 @@ class _Run:
         self.held_out: dict[int, float] = {}
         self.best: dict[str, torch.Tensor] | None = None
         self.best_step = 0
-        self.stopped = False
         self.is_settled = True
         """What is due after the last step has been done."""
 
@@ -247,9 +245,6 @@ class _Run:
                 if self.spec.keep_best:
                     self.best = {n: p.detach().clone() for n, p in self.kept.items()}
             self.held_out[self.step] = error
-            since = sum(step > self.best_step for step in self.held_out)
-            self.stopped = 0 < self.spec.patience <= since
-            last = last or self.stopped
         is_logged = self.step % self.spec.log_every == 0 or last
         if is_logged and self.ranks.is_main:
             line: dict[str, float] = {
@@ -280,7 +275,7 @@ class _Run:
             loss = float(json.loads(lines[-1])["loss"]) if lines else math.nan
         digest = self.ranks.require_same(self.trained.values())
         held_out, ranks = dict(self.held_out), self.ranks.size
-        return TrainResult(self.step, loss, held_out, self.best_step, self.stopped, ranks, digest)
+        return TrainResult(self.step, loss, held_out, self.best_step, ranks, digest)
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""

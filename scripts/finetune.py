@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 RARE = (
-    "select", "episodes", "station", "held_out", "patience", "lora.*", "rename_map", "cache.*",
+    "select", "episodes", "station", "held_out", "lora.*", "rename_map", "cache.*",
     "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
     "num_workers", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
     "seed", "plan",
@@ -51,7 +51,7 @@ gaploop finetune mixture.yaml --method=lerobot --output_dir=run -- \\
     --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
-ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
+ENDED: Final = ("steps", "best_step", "ranks", "weights_sha256", "loss")
 """What `--json` says of a training's end, in the words of its result."""
 
 
@@ -108,7 +108,6 @@ def run(config: FinetuneConfig) -> int:
     warning = "" if mixed else " No simulated episodes were mixed in: check what it forgot."
     is_best = ended.held_out and is_adapted
     best = f" Best on held-out episodes: step {ended.best_step}, kept." if is_best else ""
-    early = " It had stopped getting better." if ended.stopped_early else ""
     lines = list[str]()
     if result.rounds:
         first, last = (result.rounds[place]["success"] for place in (0, -1))
@@ -118,7 +117,7 @@ def run(config: FinetuneConfig) -> int:
             "(sim-to-sim)."
         )
     lines.append(
-        f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
+        f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}"
         f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
     )
     options.emit(config.json, answer, "\n".join(lines))

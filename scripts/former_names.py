@@ -117,6 +117,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "record keys": "Let a pedal send one of the keys that the screen shows.",
     "policy.threads": "Set OMP_NUM_THREADS before gaploop.",
     "policy.token": "Set GAPLOOP_LINK_TOKEN before gaploop: others can't see it there.",
+    "patience": "The best of ten steps is kept; fewer are --steps.",
     "retention": "Compare both in simulation: gaploop gate --baseline=… --candidate=… --stage=sim",
     "plan task": "It is the diagnosed episodes'.",
     "rollout keys": "Let a pedal send one of the keys that the screen shows.",

@@ -152,12 +152,11 @@ def test_what_can_not_be_used_is_one_line_with_the_fix(
 def test_options_that_do_nothing_or_undo_each_other_are_refused(
     base: Path, real: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Episodes to hold out that don't exist, patience without any held out, pictures changed for a
+    """Episodes to hold out that don't exist, pictures changed for a
     policy that sees none: all had been ignored. On other devices it had trained on the CPU."""
     given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
     for arguments, says in (
         (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
-        (["--patience=2"], "Hold episodes out: --held_out"),
         (["--randomise.strength=0.5"], "no pictures: --randomise"),
         (["--method=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
         (["--lora.r=-1"], "--lora.r=-1 must be at least 1"),
