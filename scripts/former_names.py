@@ -118,7 +118,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "policy.threads": "Set OMP_NUM_THREADS before gaploop.",
     "policy.token": "Set GAPLOOP_LINK_TOKEN before gaploop: others can't see it there.",
     "patience": "The best of ten steps is kept; fewer are --steps.",
-    "retention": "Compare both in simulation: gaploop gate --baseline=… --candidate=… --stage=sim",
+    "retention": "gaploop gate --stage=sim compares both in simulation.",
     "plan task": "It is the diagnosed episodes'.",
     "rollout keys": "Let a pedal send one of the keys that the screen shows.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
