@@ -204,6 +204,11 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     reference = _reference(config, takes, scene)
     if config.twin is not None and not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
+    if config.policy.path and not options.is_script(config.policy.path):
+        from gaploop.finetune.lerobot_policy import resolve
+        from gaploop.finetune.lerobot_trust import refuse_foreign_code
+
+        refuse_foreign_code(resolve(config.policy.path))
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(open_labelled(source).file)
     folder = writable_folder(_folder(config))
