@@ -14,7 +14,6 @@ CHANNELS: Final = {
     "scene": "the tracked scene, `observation.environment_state`",
     "force": "a force/torque sensor",
     "images": "the first camera's pictures",
-    "policy": "the policy that drove, asked again along the episode",
 }
 HEAD: Final = """\
 # Signals

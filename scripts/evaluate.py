@@ -26,14 +26,13 @@ from gaploop.finetune.evaluation import (
 from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 log = logging.getLogger(__name__)
 
 RARE: Final = (
     *(
         "policy.fps",
-        "policy.threads",
         "policy.device",
         "policy.format",
         "env.gaps_module",
@@ -250,8 +249,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
-            from gaploop.finetune.lerobot_demonstrations import Demonstrations
-            from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
             from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
@@ -336,7 +334,6 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             policy_fps=config.policy.fps,
             policy_format=config.policy.format,
             device=device,
-            threads=config.policy.threads,
         )
 
 

@@ -16,9 +16,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.suite import CanaryRules, Suite, SuiteTask
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.gate.canary import ASSIGNMENT, CanaryPhase, reported
+from gaploop.finetune.gate.canary import ASSIGNMENT, REPORTS, AssignedPolicy, CanaryPhase, reported
 from gaploop.finetune.gate.folder import Contest, GateFolder
-from gaploop.finetune.gate.robot import REPORTS, AssignedPolicy
 from gaploop.scripts.cli import main
 
 FLEET = ("arm_1", "arm_2")
