@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.messages import FloatArray, Observation
+from gaploop.datasets.columns import FORCE
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, STATE
@@ -154,6 +155,8 @@ def _tensors(observation: Observation) -> Tensors:
     if observation.environment_state is not None:
         scene = torch.tensor(observation.environment_state, dtype=torch.float32)
         given[ENVIRONMENT] = scene[None]
+    for name, values in observation.forces.items():
+        given[f"{FORCE}{name}"] = torch.tensor(values, dtype=torch.float32)[None]
     for name, image in observation.images.items():
         pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
         given[f"{IMAGES}{name}"] = pixels[None].float() / 255.0

@@ -18,7 +18,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint, CheckpointTests, read_checkpoint
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.columns import ACTION, ENVIRONMENT, IMAGES, STATE
+from gaploop.datasets.columns import ACTION, ENVIRONMENT, FORCE, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
@@ -222,4 +222,9 @@ def check_policy(
         image = next(iter(images.values()))
         arm = arm_of(str(getattr(policy, "robot_type", "")))
         scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
-    yield from check_timing(policy, Observation(seen.state, scene, images), fps)
+    forces = {
+        key.removeprefix(FORCE): np.zeros(shape)
+        for key, shape in (known.inputs.items() if folder is not None else ())
+        if key.startswith(FORCE)
+    }
+    yield from check_timing(policy, Observation(seen.state, scene, images, forces), fps)
