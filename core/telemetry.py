@@ -113,15 +113,18 @@ class Telemetry:
     def readings_at(self, columns: Iterable[str], t_s: FloatArray) -> FloatArray:
         """Return the newest readings at some times [s], shape (len(t_s), n_columns).
 
-        NaN where there is none, or none younger than `HELD_S`.
+        Before the first reading that one; NaN where none is within `HELD_S`. (A take's first frame
+        may be some milliseconds older than the first row: the two count from different instants.)
         """
         found = []
         for name in columns:
             known = np.isfinite(self.columns[name])
-            at_s = np.concatenate(([-np.inf], self.t_s[known]))
-            values = np.concatenate(([np.nan], self.columns[name][known]))
-            rows = np.searchsorted(at_s, t_s + 1e-6, side="right") - 1
-            found.append(np.where(t_s - at_s[rows] <= HELD_S, values[rows], np.nan))
+            if not known.any():
+                found.append(np.full(len(t_s), np.nan))
+                continue
+            at_s, values = self.t_s[known], self.columns[name][known]
+            rows = np.maximum(np.searchsorted(at_s, t_s + 1e-6, side="right") - 1, 0)
+            found.append(np.where(np.abs(t_s - at_s[rows]) <= HELD_S, values[rows], np.nan))
         return np.stack(found, axis=1) if found else np.empty((len(t_s), 0))
 
     @classmethod

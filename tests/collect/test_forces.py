@@ -106,7 +106,8 @@ def test_a_reading_stands_for_half_a_second_and_no_longer() -> None:
         t_s, {"follower.a.position_rad": t_s, "pad.p": read, "loop.period_s": t_s}
     )
     assert telemetry.sensors() == {"pad": ("pad.p",)}
-    at = telemetry.readings_at(["pad.p"], np.array([0.35, 0.5, 0.8, 1.2, 1.55]))[:, 0]
-    assert at == pytest.approx([0.3, 0.4, 0.4, np.nan, 1.5], nan_ok=True)
+    asked_s = np.array([-0.003, 0.35, 0.5, 0.8, 1.2, 1.55])  # an arm's first frame is before 0
+    at = telemetry.readings_at(["pad.p"], asked_s)[:, 0]
+    assert at == pytest.approx([0.0, 0.3, 0.4, 0.4, np.nan, 1.5], nan_ok=True)
     with pytest.raises(UnusableInputError, match="sensor 'pad' has no reading"):
         force_columns(telemetry, np.array([0.2, 1.2]), ["pad"])
