@@ -9,7 +9,6 @@ send them, or a class of one's own.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import threading
 import time
@@ -20,6 +19,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray
+from gaploop.core.named_function import named_function
 from gaploop.core.protocols import SensorSource
 from gaploop.core.schema import check_keys, number
 from gaploop.teleop.stopping import disconnect
@@ -180,23 +180,18 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
                 baud = int(spec.get("baud", BAUD))
                 found.append(LineSensor(name, str(spec["port"]), channels, baud))
             else:
-                path = str(spec["driver"])
-                module, _, attribute = path.partition(":")
+                where, path = f"--sensors: {name}", str(spec["driver"])
+                form = f"module:Class, called as Class({name!r}, **options)"
+                driver = named_function(path, where, form)
                 try:
-                    driver = getattr(importlib.import_module(module), attribute)
                     found.append(driver(name, **spec.get("options", {})))
-                except (ImportError, AttributeError, TypeError, ValueError) as error:
+                    if not found[-1].channels or not callable(found[-1].read):
+                        raise ValueError("its channels are empty")
+                except (AttributeError, TypeError, ValueError) as error:
                     raise UnusableInputError(
-                        f"--sensors: {name}: driver {path} can't be made ({error}). Give "
-                        f"module:Class; it is called as Class({name!r}, **options) and offers "
+                        f"{where}: {path} can't be used ({error}). It must be {form}, with "
                         "channels and read()."
                     ) from None
-                if not getattr(found[-1], "channels", None) or not callable(
-                    getattr(found[-1], "read", None)
-                ):
-                    raise UnusableInputError(
-                        f"--sensors: {name}: {path} offers no channels and read()."
-                    )
             columns = [column for sensor in found for column in sensor.channels]
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:

@@ -135,9 +135,9 @@ def test_a_driver_of_ones_own_is_made_with_its_options() -> None:
         connect_sensors(
             {"gel": {"driver": path}, "pad": {"driver": path, "options": {"as_": "gel"}}}
         )
-    with pytest.raises(UnusableInputError, match="can't be made"):
+    with pytest.raises(UnusableInputError, match="can't be imported"):
         connect_sensors({"gel": {"driver": "no.such.module:Pad"}})
-    with pytest.raises(UnusableInputError, match="can't be made"):
+    with pytest.raises(UnusableInputError, match="can't be used"):
         connect_sensors({"gel": {"driver": path, "options": {"size": 1}}})
 
 
