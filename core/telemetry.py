@@ -116,7 +116,7 @@ class Telemetry:
         Before the first reading that one; NaN where none is within `HELD_S`. (A take's first frame
         may be some milliseconds older than the first row: the two count from different instants.)
         """
-        found = []
+        found = list[FloatArray]()
         for name in columns:
             known = np.isfinite(self.columns[name])
             if not known.any():
