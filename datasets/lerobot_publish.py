@@ -208,6 +208,7 @@ def _write(
             for camera in (*take.cameras, *take.depth):
                 verify(journal_format.camera_path(folder, camera), len(take.frames))
             reason = refusal(take)
+            frames = columns.frame_columns(take, header.observed) if not reason else {}
         except UnusableInputError as error:
             reason = str(error)
         if reason:
@@ -222,7 +223,7 @@ def _write(
         end = read_end(folder)
         stated = end.statistics if end is not None else {}
         stats = {f"{columns.IMAGES}{c}": pixels.from_stated(stated.get(c)) for c in take.cameras}
-        writer.append(take.info.task, columns.frame_columns(take), at, depth, stats)
+        writer.append(take.info.task, frames, at, depth, stats)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))
