@@ -79,6 +79,7 @@ core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
+core/journal_format.py:after_path | folder / f'{plain_name(camera, 'camera', folder)}.after.png' | paths
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
@@ -201,6 +202,8 @@ datasets/v3_files.py:replace_table | part.replace(path) | dataset
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
 failure_analysis/planning/remedies.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
+failure_analysis/success.py:_folder | store.root / plain_name(row.info.uid, 'uid', store.root) | paths
+failure_analysis/success.py:success_path | station.with_name(f'{station.stem}{SUFFIX}') | user
 failure_analysis/planning/remedies.py:commands.record | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours
