@@ -68,7 +68,7 @@ def people_detector(choice: str) -> PeopleDetector | None:
 STEP: Final = 1.2
 """Factor between two sizes that cascades look for; 1.1 takes twice as long."""
 NEIGHBOURS: Final = 5
-"""So many boxes about a face must agree. With OpenCV's 3, 3 of 18 pictures of robot hands had one."""
+"""So many boxes about a face must agree. With OpenCV's 3, 3 of 18 pictures of robots had one."""
 UPRIGHT: Final = 1.0
 """Least score of a person who stands; most of HOG's boxes below it show nobody."""
 
