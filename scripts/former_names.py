@@ -63,6 +63,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
     "doctor n": "Actions in each format are compared with those as trained.",
+    "doctor measure_damping": "Name a file: --measure=arm.json measures that, and more.",
     "doctor formats": "All are timed, or fp32 and one: --policy.format=int8.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
