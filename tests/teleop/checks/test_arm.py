@@ -28,6 +28,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.checks.arm import (
+    MEASURE,
     MOVED,
     STILL,
     Moved,
