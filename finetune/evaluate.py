@@ -291,6 +291,7 @@ def roll_out(
     sees: str = "scene",
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
+    rig = rig.seen_by(policy)
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
     leader.speed_scale = speed_scale
     results = []

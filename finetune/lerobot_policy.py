@@ -29,6 +29,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.schema import number
+from gaploop.datasets.columns import FORCE
 from gaploop.datasets.hub.target import is_hub_name
 from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
@@ -124,6 +125,12 @@ class ActPolicy:
     def needs_scene(self) -> bool:
         """Say whether the policy was trained on the camera tracker's view of the scene."""
         return self.bundle.signature.environment_names == SCENE_NAMES
+
+    @property
+    def forces(self) -> tuple[str, ...]:
+        """Sensors whose readings it sees."""
+        wanted = self.bundle.policy.config.input_features or {}
+        return tuple(key.removeprefix(FORCE) for key in wanted if key.startswith(FORCE))
 
     @property
     def gpu_left_mb(self) -> float | None:
@@ -394,12 +401,17 @@ class LerobotDriver(ActPolicy):
             given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
         if observation.environment_state is not None and act.ENVIRONMENT in wanted:
             given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
+        forces = {f"{FORCE}{name}": values for name, values in observation.forces.items()}
+        given |= {
+            key: np.asarray(v, dtype=np.float32) for key, v in forces.items() if key in wanted
+        }
         empty = int(getattr(policy.config, "empty_cameras", 0) or 0)
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
                 f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Run it where "
-                "the cameras have these names, or choose a policy that sees these."
+                "cameras and observed --sensors have these names, or choose a policy that sees "
+                "these."
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         inputs = self.bundle.preprocessor(made)

@@ -40,6 +40,7 @@ RARE: Final = (
         "env.robot",
     ),
     *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
+    "speed_scale",
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
@@ -93,6 +94,8 @@ class EvaluateConfig(RolloutsOptions):
     those of that policy."""
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
+    speed_scale: float = 1.0
+    """Let the policy drive at this share of its speed; a rollout gets as much more time."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -322,6 +325,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             seed=config.seed,
             workers=workers["batch"],
             max_s=config.max_s,
+            speed_scale=config.speed_scale,
             base=base,
             folder=folder,
             on_rollouts=seen,

@@ -136,6 +136,7 @@ def run(config: Any) -> int:
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
     from gaploop.failure_analysis.live import session_watch
+    from gaploop.failure_analysis.success import load_detector
     from gaploop.finetune.factors import settings
 
     config.policy.required()
@@ -175,6 +176,9 @@ def run(config: Any) -> int:
     station = station_for(config.robot, config.station)
     if config.reset != "person":
         driver.attempts.resetter = _resetter(config, station, policy.fps, drives)
+    if (detector := load_detector(config.station, station)) is not None:
+        log.info("Success is told by the last pictures: %s.", detector.words())
+        driver.attempts.detector = detector.label_of
     quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
     if config.factors:  # as many attempts at each of their levels, in blocks
         levels = [

@@ -37,6 +37,7 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
+collect/withdrawal.py:_clear | shutil.rmtree(staging.sibling(path, 'blurred'), ignore_errors=True) | ours
 collect/withdrawal.py:_used | folder / root | reads
 collect/withdrawal.py:clear_pages | page.unlink() | ours
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
@@ -79,6 +80,7 @@ core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
+core/journal_format.py:after_path | folder / f'{plain_name(camera, 'camera', folder)}.after.png' | paths
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
@@ -193,6 +195,10 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
+datasets/hub/dataset.py:outgoing | shutil.rmtree(copy, ignore_errors=True) | ours
+datasets/lerobot_publish.py:_blurred | scratch / f'{key}.mp4' | take
+datasets/lerobot_publish.py:_write | shutil.rmtree(stage / _SCRATCH, ignore_errors=True) | ours
+datasets/people.py:_opencv | folder / f'haarcascade_{name}.xml' | ours
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
@@ -201,6 +207,8 @@ datasets/v3_files.py:replace_table | part.replace(path) | dataset
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
 failure_analysis/planning/remedies.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
+failure_analysis/success.py:_folder | store.root / plain_name(row.info.uid, 'uid', store.root) | paths
+failure_analysis/success.py:success_path | station.with_name(f'{station.stem}{SUFFIX}') | user
 failure_analysis/planning/remedies.py:commands.record | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours

@@ -259,6 +259,16 @@ class TakeView:
         return read if np.isfinite(read).any() else None
 
     @cached_property
+    def touch(self) -> FloatArray | None:
+        """The sum of what the first sensor without forces by axis reads, shape (n,), or None."""
+        record = self.take.telemetry
+        for name, columns in record.sensors().items():
+            if f"{name}.fx_n" not in columns:
+                read = np.abs(np.stack([record.columns[column] for column in columns], axis=1))
+                return np.asarray(read.sum(axis=1)) if np.isfinite(read).any() else None
+        return None
+
+    @cached_property
     def pictures(self) -> PictureSummary | None:
         """What the first camera's pictures say, or None without pictures."""
         if not self._images or not self.take.cameras:
@@ -275,6 +285,7 @@ class TakeView:
             ("loads", self.loads_pct, "no drive loads"),
             ("scene", self.scene, "no tracked scene"),
             ("force", self.wrench, "no force or torque sensor"),
+            ("touch", self.touch, "no touch sensor"),
             ("images", self.pictures, no_pictures),
         )
         return {source: why for source, channel, why in channels if channel is None}
