@@ -58,6 +58,8 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
+    "check rename_map": "gaploop edit harmonise DIR --rename_map=… renames features.",
+    "demo policy.path": "The demo's policy is base.",
     "arm_name": "It is follower, which recording asks about.",
     "calibrate images": "20 pictures are taken.",
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
