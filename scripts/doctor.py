@@ -32,7 +32,7 @@ gaploop doctor --policy.path=me/smolvla --policy.device=cuda --policy.format=bf1
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = (*("policy.fps", "policy.format", "measure", "env.*", "roles"),)
+RARE: Final = (*("policy.fps", "policy.threads", "policy.format", "measure", "env.*", "roles"),)
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0

@@ -119,7 +119,6 @@ DROPPED: Final[Mapping[str, str]] = {
         "State costs in the station file: --station=station.yaml (docs/data/files.md).",
     ),
     "record keys": "Let a pedal send one of the keys that the screen shows.",
-    "policy.threads": "Set OMP_NUM_THREADS before gaploop.",
     "policy.token": "Set GAPLOOP_LINK_TOKEN before gaploop: others can't see it there.",
     "patience": "The best of ten steps is kept; fewer are --steps.",
     "retention": "gaploop gate --stage=sim compares both in simulation.",
