@@ -1,6 +1,8 @@
-"""Hidden stations, probed: what `fit_scene` recovers, and what it finds that isn't there.
+"""Hidden stations, probed: what `fit_contact` and `fit_scene` recover, and what isn't there.
 
-Rows are kept as they come, so that a run that was cut off goes on. Sim-to-sim.
+Contact stations come first: twelve with nominal drives, which share what is simulated, and some
+whose drives have a fault, too, and are identified first. Rows are kept as they come, so that a run
+that was cut off goes on. Sim-to-sim.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +22,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.sim.identification.contact import Simulated
 
 MECHANISMS: Final = (
     "spatial_geometry.camera_pose", "spatial_geometry.zero_offset",
@@ -34,11 +38,15 @@ SEVERITIES: Final = (0.4, 0.8)
 """In turn, so that each mechanism has both."""
 FIRST_SEED: Final = 900
 """Seeds that nothing here was tuned on begin with this one."""
+CONTACTS, PAIRS, SCENES = 12, 6, 10
+"""Contact stations with nominal drives, and with a second fault; rollouts at each."""
+DRIVE_FAULTS: Final = ("latency", "backlash", "weak", "slow")
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return a row per station: truth, estimates, times."""
     n = config.n or 4
+    contacts = _contact_stations(config.policy.required(), folder)
     stations = [("", 0.0, FIRST_SEED + k) for k in range(n)]
     stations += [
         (mechanism, SEVERITIES[(k + number) % 2], FIRST_SEED + k)
@@ -56,7 +64,71 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                 stream.write(json.dumps(options.jsonable(rows[-1])) + "\n")
                 stream.flush()
             advance()
-    return {"evidence": "sim-to-sim", "rows": rows}
+    return {"evidence": "sim-to-sim", "rows": rows, "contacts": contacts}
+
+
+def _contact_stations(policy: str, folder: Path) -> list[dict[str, Any]]:
+    file, shared = folder / "contacts.jsonl", list[Simulated]()
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    with options.progress("Probing contact", CONTACTS + PAIRS) as advance, file.open("a") as kept:
+        advance(len(rows))
+        for k in range(len(rows), CONTACTS + PAIRS):
+            row = _contact_station(k, policy, folder, shared)
+            rows.append(json.loads(json.dumps(options.jsonable(row))))
+            print(json.dumps(rows[-1]), file=kept, flush=True)
+            advance()
+    return rows
+
+
+def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated]) -> dict[str, Any]:
+    from gaploop.collect.probe import parts_of, probe_cell
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.core.twin import Twin
+    from gaploop.datasets.sources import load_takes
+    from gaploop.finetune.evaluate import evaluate
+    from gaploop.sim.arms import SO101
+    from gaploop.sim.identification import contact, fit_station
+
+    rng, is_pair = np.random.default_rng([FIRST_SEED, k, 43]), k >= CONTACTS
+    touch, fault = contact.drawn(rng), f"actuator_response.{DRIVE_FAULTS[k % len(DRIVE_FAULTS)]}"
+    gaps = {fault: float(rng.uniform(0.3, 0.8))} if is_pair else {}
+    there: dict[str, Any] = {"gaps": gaps, "gap_seed": FIRST_SEED + k, "parameters": touch}
+    wanted = (contact.FULL, contact.EMPTY, *(("reverse", "chirp", "step") if is_pair else ()))
+    journal = folder / "contact_journal"
+    shutil.rmtree(journal, ignore_errors=True)
+    probe_cell(
+        [p for p in parts_of(SO101.joint_names, (3, 3), SO101) if p.name.startswith(wanted)],
+        journal,
+        lambda conditions: embedded_rig(conditions=conditions, **there),
+        seed=FIRST_SEED + k,
+    )
+    takes, began_s = list(load_takes(journal)), time.process_time()
+    if is_pair:
+        twin, _ = fit_station(takes, SO101, "hidden", pictures=False)
+    else:
+        twin, probe = Twin("hidden", SO101.name, ()), contact.probed(takes, SO101)
+        if probe and not shared:
+            shared.append(contact.simulate(probe, SO101, twin))
+        twin = replace(twin, parameters=contact.fit_contact(takes, SO101, twin, shared[0]))
+    used_s = time.process_time() - began_s
+    won = [
+        evaluate(policy, SCENES, seed=FIRST_SEED, workers=1, **cell).successes
+        for cell in (there, {"parameters": twin.values()}, {})
+    ]
+    return {
+        "station": k,
+        "gaps": gaps,
+        "drives": [p.name for p in twin.parameters if p.differs and p.name not in contact.PRIOR],
+        "truth": dict(zip(contact.PRIOR, contact.scaled(touch), strict=True)),
+        "found": [
+            {"name": p.name, "estimate": p.estimate, "interval": list(p.interval),
+             "excited": p.excited, "differs": p.differs}
+            for p in twin.parameters
+            if p.name in contact.PRIOR
+        ],
+        "won": dict(zip(("station", "twin", "nominal"), won, strict=True)),
+        "processor_s": used_s,
+    }  # fmt: skip
 
 
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:
