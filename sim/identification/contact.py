@@ -14,19 +14,17 @@ Fearnhead and Prangle 2012; regression adjustment: Beaumont, Zhang and Balding 2
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from scipy.stats import norm
 
 from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray
-from gaploop.core.take import Take
+from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.core.twin import Twin, TwinParameter, around_twin
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
@@ -45,7 +43,10 @@ RADIUS_M: Final = 0.16
 PLACED_M, PLACED_RAD = 0.001, 0.05
 """Standard deviations of where a person puts it."""
 SEEN_M: Final = 0.001
-"""Standard deviation of where it is tracked."""
+"""Standard deviation of where it is tracked;"""
+HIDDEN_M: Final = 0.035
+"""nearer to the tool than this, or higher, it isn't."""
+SEEN: Final = TRACKED_SCENE.index("visible")
 ASIDE_RAD: Final = 1.2
 """The arm turns so far aside when the camera looks."""
 SLIDES_PCT: Final = (6.0, 10.0, 16.0)
@@ -54,8 +55,11 @@ at less, the gripper's own friction holds it."""
 SQUEEZES_PCT: Final = (*SLIDES_PCT, 25.0, 50.0)
 FEELS: Final = (1, 2, 3, -1)
 """Joints whose load counts: those that lift, and the gripper."""
+RELEASES_PCT: Final = (3.0, 4.5, 6.5, 9.0, 12.0)
+"""Torque limits that the jaws open by: a sticky object holds them."""
 SLIDE_M, LIFT_M, OVER_M = 0.002, 0.04, 0.05
-PUSH_RAD: Final = (0.45, 0.08)
+PUSH_RAD: Final = (0.55, 0.08)
+PUSH_RAD_S: Final = 2.6
 HANDED_ON: Final = ("actuator_response.", "spatial_geometry.zero_offset", "object_property.size")
 AWAY_M: Final = np.array([-0.3, -0.3])
 
@@ -134,14 +138,15 @@ def contact_script(arm: CellArm = SO101, empty: bool = False) -> ContactScript:
     go(2.5, 50.0, "up", height=low_m + LIFT_M)
     go(2.5, 50.0, "down", height=low_m)
     if not empty:
-        go(1.2, 50.0, "release", gripper=0.4)
+        for pct in RELEASES_PCT:
+            go(0.4, pct, f"release {pct:g}", gripper=grip.open_rad)
         go(0.3, gripper=grip.open_rad)
         go(1.2, height=low_m + OVER_M)
         go(0.8, azimuth=ASIDE_RAD)
         go(0.6, name="look 1")
         go(0.6, azimuth=PUSH_RAD[0], gripper=grip.shut_rad)
         go(1.0, height=low_m)
-        go((PUSH_RAD[0] - PUSH_RAD[1]) / 2.0, 50.0, "push", azimuth=PUSH_RAD[1])
+        go((PUSH_RAD[0] - PUSH_RAD[1]) / PUSH_RAD_S, 50.0, "push", azimuth=PUSH_RAD[1])
         go(0.4)
         go(1.0, height=low_m + OVER_M)
         go(0.8, azimuth=ASIDE_RAD)
@@ -157,7 +162,7 @@ class Felt:
         goal_rad: what the arm was told [rad], shape (n, n_joints).
         q_rad: readings [rad], same shape.
         load_pct: of stall torque, same shape.
-        seen_m: where the object was seen [m], shape (n, 2).
+        seen_m: where the object was seen [m], shape (n, 2); NaN where it wasn't.
     """
 
     goal_rad: FloatArray
@@ -182,21 +187,27 @@ def replay(
     of: Felt, arm: CellArm, empty: bool, parameters: Mapping[str, Values], rng: np.random.Generator
 ) -> Felt:
     """Return what is felt of the same goals in another cell."""
-    limits_pct = contact_script(arm, empty).torque_pct
+    script = contact_script(arm, empty)
+    looks = [rows for name, rows in script.windows.items() if name.startswith("look")]
     q, load, seen = list[FloatArray](), list[FloatArray](), list[FloatArray]()
     with SimCell(parameters=parameters, robot=arm.name, image_size=32, camera_hz=0.01) as cell:
         if empty:
             take_object_away(cell)
         else:
             stand_object(cell, rng)
-        for goal, pct in zip(of.goal_rad, limits_pct, strict=True):
-            cell.limit_gripper(float(pct))
-            cell.command(goal)
+        for k, pct in enumerate(script.torque_pct.tolist()):
+            cell.limit_gripper(pct)
+            cell.command(of.goal_rad[k])
             cell.advance(PERIOD_S)
             state = cell.read()
             q.append(state.position_rad)
             load.append(state.load_pct)
-            seen.append(cell.data.body("object").xpos[:2].copy())
+            seen.append(np.full(2, np.nan))
+            if any(first <= k < end for first, end in looks):
+                truth: dict[str, Any] = cell.truth()
+                at, tool = (np.asarray(truth[f"{what}_pos_m"]) for what in ("object", "tool"))
+                if math.dist(at[:2], tool[:2]) > HIDDEN_M > at[2]:
+                    seen[-1] = at[:2]
     tracked = np.array(seen) + rng.normal(0.0, SEEN_M, (len(seen), 2))
     return Felt(of.goal_rad, np.array(q), np.array(load), tracked)
 
@@ -214,12 +225,13 @@ def felt(take: Take, arm: CellArm, empty: bool) -> Felt | None:
         )
     )  # fmt: skip
     order = [record.joints("follower").index(name) for name in arm.joint_names]
-    polar = frames.environment_state[seen, :2]
+    tracked = frames.environment_state[seen]
+    places = [from_polar(*row[:2]) if row[SEEN] else np.full(2, np.nan) for row in tracked]
     return Felt(
         record.stack("follower", "sent_rad")[told][:, order],
         record.stack("follower", "position_rad")[rows][:, order],
         record.stack("follower", "load_pct")[rows][:, order],
-        np.array([from_polar(*place) for place in polar]),
+        np.array(places),
     )
 
 
@@ -235,8 +247,10 @@ def summary(full: Felt, empty: Felt, arm: CellArm) -> FloatArray:
             load[:-1] -= empty.load_pct[slice(*bare[name])].mean(0)[:-1]
         grip = full.q_rad[first:end, -1]
         found += [*load[list(FEELS)], grip.mean(), grip[-1] - grip[0]]
-    looks = [np.median(full.seen_m[slice(*windows[f"look {k}"])], 0) for k in range(3)]
-    return np.array([*found, *(looks[1] - looks[0]), *(looks[2] - looks[1])])
+    looks = [full.seen_m[slice(*windows[f"look {k}"])] for k in range(3)]
+    found += [float(np.isfinite(look).mean()) for look in looks]
+    at = [np.nanmedian(look, 0) if np.isfinite(look).any() else np.zeros(2) for look in looks]
+    return np.array([*found, *(at[1] - at[0]), *(at[2] - at[1])])
 
 
 SLIPPERY: Final = "contact_dynamics.slippery.friction_factor"
@@ -250,15 +264,13 @@ PRIOR: Final[Mapping[str, tuple[float, float]]] = {
 }  # fmt: skip
 """What contacts are drawn from: evenly in the logarithm, the adhesion itself. Half are soft, half
 are sticky."""
+_AT: Final = {name: k for k, name in enumerate(PRIOR)}
 _NOMINAL: Final = {name: 0.0 if name == STICKY else 1.0 for name in PRIOR}
 CONFIDENCE: Final = 0.9
 DRAWS: Final = 300
-ALIKE: Final = 75
+TREES: Final = 100
+ALIKE: Final = 60
 """Draws that are predicted most alike: by their errors the station's contact is known."""
-FOLDS: Final = 5
-WIDTHS: Final = (0.3, 1.0, 3.0, 10.0, 30.0)
-RIDGES: Final = (3e-4, 3e-3, 3e-2, 0.3)
-"""Kernels and ridges that a regression chooses from, by its errors on what was left out."""
 USEFUL: Final = 0.5
 """An interval wider than so much of what was drawn from says nothing."""
 NOT_PROBED: Final = (
@@ -282,11 +294,15 @@ def drawn(rng: np.random.Generator) -> dict[str, dict[str, float]]:
 
 
 def scaled(contact: Mapping[str, Values]) -> FloatArray:
-    """Return a contact as it is fitted: logarithms, and the adhesion [N], shape (5,)."""
+    """Return a contact as it is fitted, shape (5,): logarithms, and the adhesion [N].
+
+    In place of the time constant t there is the compliance, t² over mass, which is what is felt.
+    """
     values = []
     for name in PRIOR:
         mechanism, _, key = name.rpartition(".")
         values.append(_scaled(name, contact.get(mechanism, {}).get(key, _NOMINAL[name])))
+    values[_AT[SOFT]] = 2.0 * values[_AT[SOFT]] - values[_AT[MASS]]
     return np.array(values)
 
 
@@ -339,32 +355,20 @@ def simulate(
 def predict(simulated: Simulated, felt: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the contact as predicted, shape (5,), and errors of the draws alike, shape (k, 5).
 
-    An error is a draw's contact minus its prediction from other draws: from other fifths of them,
-    since a prediction that leaves out one draw alone tells which one by being off the other way.
+    An error is a draw's contact minus its prediction by the trees that were grown without it.
     """
-    n = len(simulated.felt)
-    normal = norm.ppf((np.arange(n) + 0.5) / n)  # ranks: loads span decades
-    told = np.ptp(simulated.felt, axis=0) > 0.0
-    x = np.stack([
-        np.interp(np.append(column, now), np.sort(column), normal)
-        for column, now in zip(simulated.felt[:, told].T, felt[told], strict=True)
-    ], 1)  # fmt: skip
-    apart = ((x[:, None] - x) ** 2).mean(2)
-    mean, spread = simulated.contact.mean(0), simulated.contact.std(0)
-    y, fold = simulated.contact - mean, np.append(np.arange(n) % FOLDS, FOLDS)
-    least, predicted = np.full(y.shape[1], np.inf), np.zeros((n + 1, y.shape[1]))
-    for width, ridge in itertools.product(WIDTHS, RIDGES):
-        kernel, found = np.exp(-apart / width), np.zeros((n + 1, y.shape[1]))
-        for k in range(FOLDS + 1):  # the last for the station, from all draws
-            rows, of = np.flatnonzero(fold == k), np.flatnonzero(fold[:n] != k)
-            known = kernel[np.ix_(of, of)] + ridge * np.eye(len(of))
-            found[rows] = kernel[np.ix_(rows, of)] @ np.linalg.solve(known, y[of])
-        error = ((y - found[:n]) ** 2).sum(0)
-        predicted = np.where(error < least, found, predicted)
-        least = np.minimum(error, least)
-    away = (((predicted[:n] - predicted[n]) / spread) ** 2).sum(1)
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    trees = ExtraTreesRegressor(
+        TREES, min_samples_leaf=2, max_features=0.5, bootstrap=True, oob_score=True, random_state=0
+    )
+    here, others = np.empty(len(PRIOR)), np.empty_like(simulated.contact)
+    for k, known in enumerate(simulated.contact.T):
+        trees.fit(simulated.felt, known)
+        here[k], others[:, k] = trees.predict(felt[None])[0], trees.oob_prediction_
+    away = (((others - here) / simulated.contact.std(0)) ** 2).sum(1)
     alike = np.argsort(away)[:ALIKE]
-    return mean + predicted[n], (y - predicted[:n])[alike]
+    return here, (simulated.contact - others)[alike]
 
 
 def is_known(arm: CellArm) -> bool:
@@ -404,24 +408,37 @@ def fit_contact(
         return tuple(untold(name, NOT_PROBED) for name in PRIOR)
     simulated = simulated or simulate(probe, arm, twin, advance=advance)
     here, errors = predict(simulated, summary(*probe, arm))
-    columns = zip(PRIOR, here, errors.T, simulated.contact.T, strict=True)
-    return tuple(_row(*column) for column in columns)
+    source = f"probe: contact, {len(errors)} of {len(simulated.felt)} simulated"
+    rows = []
+    for name, column in _AT.items():
+        told = here[column], errors[:, column], simulated.contact[:, column]
+        said = source
+        if name == SOFT:
+            low, high = (math.exp(end) for end in ends(*told[:2]))
+            said += f"; time constant² / mass {math.exp(told[0]):.3g} [{low:.3g}, {high:.3g}]"
+            mass = here[_AT[MASS]], errors[:, _AT[MASS]], simulated.contact[:, _AT[MASS]]
+            told = tuple((a + b) / 2.0 for a, b in zip(told, mass, strict=True))
+        rows.append(_row(name, *told, said))
+    return tuple(rows)
 
 
-def _row(name: str, at: float, errors: FloatArray, known: FloatArray) -> TwinParameter:
+def ends(at: float, errors: FloatArray) -> tuple[float, float]:
+    """Return the interval in which a further draw lies with the probability of `CONFIDENCE`."""
+    values, rank = np.sort(at + errors), math.floor((1 - CONFIDENCE) / 2 * (len(errors) + 1))
+    return float(values[rank - 1]), float(values[-rank])
+
+
+def _row(name: str, at: float, errors: FloatArray, known: FloatArray, source: str) -> TwinParameter:
     """Return what is told of one quantity, everything as `scaled`."""
     nominal, unit, (low, high) = _NOMINAL[name], "N" if name == STICKY else "1", PRIOR[name]
-    values, source = np.sort(at + errors), f"probe: contact, {len(known)} simulated"
-    tail = (1.0 - CONFIDENCE) / 2.0
-    rank = math.floor(tail * (len(values) + 1))  # so that a further draw lies between the two
-    ends = float(values[rank - 1]), float(values[-rank])
+    found, tail = (at, *ends(at, errors)), (1.0 - CONFIDENCE) / 2.0
     widest = float(np.quantile(known, 1.0 - tail) - np.quantile(known, tail))
-    if ends[1] - ends[0] > USEFUL * widest:
+    if found[2] - found[1] > USEFUL * widest:
         return untold(name, f"{source}: too many contacts feel alike")
     estimate, *interval = (
-        min(max(value if name == STICKY else math.exp(value), low), high) for value in (at, *ends)
+        min(max(value if name == STICKY else math.exp(value), low), high) for value in found
     )
-    if values[0] <= _scaled(name, nominal) <= values[-1]:
+    if np.min(at + errors) <= _scaled(name, nominal) <= np.max(at + errors):
         estimate = nominal
     return TwinParameter(
         name, unit, nominal, estimate,
