@@ -1,15 +1,15 @@
 """What the contact between an arm's jaws, an object and the table is like, from a short probe.
 
 A person stands the object between the open jaws and takes it away afterwards. The jaws close by a
-few torque limits and slide down the object, squeeze it harder, lift it in slow motion, let go of it
-slowly and push it over the table; then they do the lift empty. The camera counts only with the arm
-withdrawn.
+few torque limits and slide down the object, squeeze it harder, lift it in slow motion, open by a
+few torque limits, and push it over the table; then they do the lift empty. The camera counts only
+with the arm withdrawn.
 
 The goals are replayed in cells whose contact is drawn from wide ranges, with the drives as they
 were identified, drawn from their intervals. What was felt is summed up by means over windows of the
-motion; ridge regression predicts the contact from them, and the station's contact is the prediction
-plus the errors of the draws predicted alike (semi-automatic approximate Bayesian computation:
-Fearnhead and Prangle 2012; regression adjustment: Beaumont, Zhang and Balding 2002).
+motion; trees predict the contact from them (Geurts, Ernst and Wehenkel 2006), and the station's
+contact is the prediction plus the errors of the draws predicted alike (semi-automatic approximate
+Bayesian computation: Fearnhead and Prangle 2012; its adjustment: Beaumont, Zhang and Balding 2002).
 """
 
 from __future__ import annotations
@@ -186,10 +186,13 @@ def take_object_away(cell: SimCell) -> None:
 def replay(
     of: Felt, arm: CellArm, empty: bool, parameters: Mapping[str, Values], rng: np.random.Generator
 ) -> Felt:
-    """Return what is felt of the same goals in another cell."""
+    """Return what is felt of the same goals in another cell, in the script's windows."""
     script = contact_script(arm, empty)
-    looks = [rows for name, rows in script.windows.items() if name.startswith("look")]
-    q, load, seen = list[FloatArray](), list[FloatArray](), list[FloatArray]()
+    q, load = np.full_like(of.q_rad, np.nan), np.full_like(of.q_rad, np.nan)
+    seen: FloatArray = np.full((len(q), 2), np.nan)
+    counts = dict.fromkeys(range(len(q)), "")
+    for name, rows in script.windows.items():
+        counts |= dict.fromkeys(range(*rows), name)
     with SimCell(parameters=parameters, robot=arm.name, image_size=32, camera_hz=0.01) as cell:
         if empty:
             take_object_away(cell)
@@ -199,17 +202,15 @@ def replay(
             cell.limit_gripper(pct)
             cell.command(of.goal_rad[k])
             cell.advance(PERIOD_S)
-            state = cell.read()
-            q.append(state.position_rad)
-            load.append(state.load_pct)
-            seen.append(np.full(2, np.nan))
-            if any(first <= k < end for first, end in looks):
+            if counts[k]:
+                state = cell.read()
+                q[k], load[k] = state.position_rad, state.load_pct
+            if counts[k].startswith("look"):
                 truth: dict[str, Any] = cell.truth()
                 at, tool = (np.asarray(truth[f"{what}_pos_m"]) for what in ("object", "tool"))
                 if math.dist(at[:2], tool[:2]) > HIDDEN_M > at[2]:
-                    seen[-1] = at[:2]
-    tracked = np.array(seen) + rng.normal(0.0, SEEN_M, (len(seen), 2))
-    return Felt(of.goal_rad, np.array(q), np.array(load), tracked)
+                    seen[k] = at[:2] + rng.normal(0.0, SEEN_M, 2)
+    return Felt(of.goal_rad, q, load, seen)
 
 
 def felt(take: Take, arm: CellArm, empty: bool) -> Felt | None:
@@ -253,6 +254,10 @@ def summary(full: Felt, empty: Felt, arm: CellArm) -> FloatArray:
     return np.array([*found, *(at[1] - at[0]), *(at[2] - at[1])])
 
 
+LOOKS: Final = 7
+"""So many entries of a summary, its last, come from pictures; whether anything was seen first."""
+
+
 SLIPPERY: Final = "contact_dynamics.slippery.friction_factor"
 MASS: Final = "object_property.mass.mass_factor"
 SOFT: Final = "contact_dynamics.soft.time_constant_factor"
@@ -273,6 +278,10 @@ ALIKE: Final = 60
 """Draws that are predicted most alike: by their errors the station's contact is known."""
 USEFUL: Final = 0.5
 """An interval wider than so much of what was drawn from says nothing."""
+STRANGE: Final = 0.15
+"""Of what was felt, so much lies outside of all that was simulated: it is something else."""
+UNLIKE: Final = "nothing that was simulated feels like it"
+UNEXPLAINED: Final = "the arm moves unlike its twin, so that what it feels isn't the object's alone"
 NOT_PROBED: Final = (
     "no contact part of a probe in the embedded cell: how hard an arm presses for what it reports "
     "is known there only"
@@ -363,9 +372,10 @@ def predict(simulated: Simulated, felt: FloatArray) -> tuple[FloatArray, FloatAr
         TREES, min_samples_leaf=2, max_features=0.5, bootstrap=True, oob_score=True, random_state=0
     )
     here, others = np.empty(len(PRIOR)), np.empty_like(simulated.contact)
+    shown = slice(None) if felt[-LOOKS] > 0.5 else slice(-LOOKS)  # a camera may not see it at all
     for k, known in enumerate(simulated.contact.T):
-        trees.fit(simulated.felt, known)
-        here[k], others[:, k] = trees.predict(felt[None])[0], trees.oob_prediction_
+        trees.fit(simulated.felt[:, shown], known)
+        here[k], others[:, k] = trees.predict(felt[None, shown])[0], trees.oob_prediction_
     away = (((others - here) / simulated.contact.std(0)) ** 2).sum(1)
     alike = np.argsort(away)[:ALIKE]
     return here, (simulated.contact - others)[alike]
@@ -406,8 +416,14 @@ def fit_contact(
     probe = probed(takes, arm)
     if probe is None:
         return tuple(untold(name, NOT_PROBED) for name in PRIOR)
+    if not twin.fit.get("explained", True):
+        return tuple(untold(name, UNEXPLAINED) for name in PRIOR)
     simulated = simulated or simulate(probe, arm, twin, advance=advance)
-    here, errors = predict(simulated, summary(*probe, arm))
+    felt_here = summary(*probe, arm)
+    outside = (felt_here < simulated.felt.min(0)) | (felt_here > simulated.felt.max(0))
+    if outside[:-LOOKS].mean() > STRANGE:
+        return tuple(untold(name, UNLIKE) for name in PRIOR)
+    here, errors = predict(simulated, felt_here)
     source = f"probe: contact, {len(errors)} of {len(simulated.felt)} simulated"
     rows = []
     for name, column in _AT.items():

@@ -53,7 +53,7 @@ def test_a_replay_feels_what_the_probe_felt(takes: list[Take]) -> None:
     np.testing.assert_allclose(
         there[0].load_pct[first:end, 1:4].mean(0), here[0].load_pct[first:end, 1:4].mean(0), atol=1
     )
-    assert np.abs(there[0].q_rad - here[0].q_rad)[:, -1].mean() < 0.01
+    assert np.nanmean(np.abs(there[0].q_rad - here[0].q_rad)[:, -1]) < 0.01
 
 
 def test_each_kind_of_contact_is_felt(takes: list[Take]) -> None:
@@ -92,9 +92,9 @@ def made_up(n: int, rng: np.random.Generator) -> Simulated:
 
 def test_ninety_of_a_hundred_contacts_lie_in_their_intervals() -> None:
     inside = []
-    every = made_up(130, np.random.default_rng(0))
-    simulated = Simulated(every.contact[:120], every.felt[:120])
-    for contact, felt in zip(every.contact[120:], every.felt[120:], strict=True):
+    every = made_up(106, np.random.default_rng(0))
+    simulated = Simulated(every.contact[:100], every.felt[:100])
+    for contact, felt in zip(every.contact[100:], every.felt[100:], strict=True):
         here, errors = predict(simulated, felt)
         low, high = zip(*map(ends, here, errors.T), strict=True)
         inside.append((np.array(low) <= contact) & (contact <= np.array(high)))
@@ -125,6 +125,23 @@ def test_no_contact_is_told_without_its_parts_or_when_they_were_cut(takes: list[
         told = fit_contact(some, SO101, NOBODY)
         assert not any(p.excited or p.differs for p in told)
         assert all("no contact part" in p.source for p in told)
+
+
+def test_nothing_is_told_of_what_is_unlike_all_that_is_simulated(takes: list[Take]) -> None:
+    """A drive that no parameter explains, or another object, was taken for friction or mass."""
+    probe = probed(takes, SO101)
+    assert probe is not None
+    here = summary(*probe, SO101)
+    rng = np.random.default_rng(0)
+    contact = rng.normal(size=(100, 5))
+    felt = here + rng.normal(size=(100, len(here)))
+    felt[:, 0] = here[0] + contact[:, list(PRIOR).index(MASS)]
+    near = Simulated(contact, felt)
+    odd = replace(NOBODY, fit={"explained": False})
+    for twin, shift in ((odd, 0.0), (NOBODY, 10.0)):
+        told = fit_contact(takes, SO101, twin, replace(near, felt=felt + shift))
+        assert not any(p.excited for p in told)
+    assert any(p.excited for p in fit_contact(takes, SO101, NOBODY, near))
 
 
 def test_drives_are_handed_on_with_what_is_unknown_of_them(takes: list[Take]) -> None:
