@@ -45,8 +45,12 @@ DRIVE_FAULTS: Final = ("weak", "backlash", "latency")
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return a row per station: truth, estimates, times."""
+    from gaploop.finetune.evaluate import evaluate
+
     n = config.n or 4
-    contacts = _contact_stations(config.policy.required(), folder)
+    policy = config.policy.required()
+    contacts = _contact_stations(policy, folder)
+    nominal = evaluate(policy, SCENES, seed=FIRST_SEED, workers=1).successes
     stations = [("", 0.0, FIRST_SEED + k) for k in range(n)]
     stations += [
         (mechanism, SEVERITIES[(k + number) % 2], FIRST_SEED + k)
@@ -64,7 +68,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                 stream.write(json.dumps(options.jsonable(rows[-1])) + "\n")
                 stream.flush()
             advance()
-    return {"evidence": "sim-to-sim", "rows": rows, "contacts": contacts}
+    return {"evidence": "sim-to-sim", "rows": rows, "contacts": contacts, "nominal": nominal}
 
 
 def _contact_stations(policy: str, folder: Path) -> list[dict[str, Any]]:
@@ -120,7 +124,7 @@ def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated])
     spans = np.quantile(simulated.contact, 0.95, 0) - np.quantile(simulated.contact, 0.05, 0)
     columns = zip(contact.PRIOR, contact.scaled(touch), here, errors.T, spans, strict=True)
     twin = replace(twin, parameters=(*drives, *found))
-    cells = {"station": there, "twin": {"parameters": twin.values()}, "nominal": {}}
+    cells = {"station": there, "twin": {"parameters": twin.values()}}
     return {
         "station": k,
         "gaps": gaps,
@@ -195,10 +199,11 @@ def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[s
 
 def table(result: Mapping[str, Any]) -> str:
     """Return errors, coverage and false findings as Markdown tables."""
-    return "\n".join([*_contact_lines(result["contacts"]), "", *_scene_lines(result["rows"])])
+    contacts = _contact_lines(result["contacts"], result["nominal"])
+    return "\n".join([*contacts, "", *_scene_lines(result["rows"])])
 
 
-def _contact_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _contact_lines(rows: Sequence[Mapping[str, Any]], nominal: int) -> list[str]:
     lines = [
         "Sim-to-sim; stations are drawn as what they are compared with. Told: an interval of at "
         "most half of what is drawn from. Width: of all intervals, as its share.",
@@ -220,8 +225,8 @@ def _contact_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"| `{name}` | {sum(inside)} of {len(every)} | {sum(sure)} | {both} | {width:.2f} |"
             )
         won = [row["won"] for row in of]
-        for other in ("twin", "nominal"):
-            off = [100 * abs(now["station"] - now[other]) / SCENES for now in won]
+        for other, their in (("twin", [w["twin"] for w in won]), ("nominal", [nominal] * len(won))):
+            off = [100 * abs(w["station"] - n) / SCENES for w, n in zip(won, their, strict=True)]
             if off:
                 lines += ["", f"Success in the {other} cell is {np.mean(off):.0f} points off."]
     return lines
