@@ -214,10 +214,16 @@ def replay(
 
 
 def felt(take: Take, arm: CellArm, empty: bool) -> Felt | None:
-    """Return what a take of the probe felt; None where it ended early."""
-    record, frames = take.telemetry, take.frames
-    times = PERIOD_S * np.arange(1, len(contact_script(arm, empty).goal_rad) + 1)
-    if min(record.t_s[-1], frames.t_s[-1]) < times[-1] - 2 * PERIOD_S:
+    """Return what a take of the probe felt, NaN from where a trip ended it; None where too early.
+
+    A heavy object that slips out of the jaws stalls the arm as it comes down; what was felt before
+    that counts.
+    """
+    record, frames, script = take.telemetry, take.frames, contact_script(arm, empty)
+    times = PERIOD_S * np.arange(1, len(script.goal_rad) + 1)
+    end_s = min(record.t_s[-1], frames.t_s[-1]) + 2 * PERIOD_S
+    last = "down" if empty else f"squeeze {SQUEEZES_PCT[-1]:g}"
+    if end_s < times[script.windows[last][1] - 1]:
         return None
     told, rows, seen = (
         np.clip(np.searchsorted(t_s, at_s + 1e-6, side="right") - 1, 0, None)
@@ -228,16 +234,19 @@ def felt(take: Take, arm: CellArm, empty: bool) -> Felt | None:
     order = [record.joints("follower").index(name) for name in arm.joint_names]
     tracked = frames.environment_state[seen]
     places = [from_polar(*row[:2]) if row[SEEN] else np.full(2, np.nan) for row in tracked]
-    return Felt(
-        record.stack("follower", "sent_rad")[told][:, order],
-        record.stack("follower", "position_rad")[rows][:, order],
-        record.stack("follower", "load_pct")[rows][:, order],
-        np.array(places),
+    sent, read, load = (
+        record.stack("follower", name)[at][:, order]
+        for name, at in (("sent_rad", told), ("position_rad", rows), ("load_pct", rows))
     )
+    load[times > end_s] = np.nan
+    return Felt(sent, read, load, np.array(places))
 
 
 def summary(full: Felt, empty: Felt, arm: CellArm) -> FloatArray:
-    """Return what a probe comes to, with the object and without: loads [%], angles, shifts."""
+    """Return what a probe comes to, with the object and without: loads [%], angles, shifts.
+
+    NaN for all that comes after a trip.
+    """
     found = list[float]()
     windows, bare = (contact_script(arm, is_empty).windows for is_empty in (False, True))
     for name, (first, end) in windows.items():
@@ -247,11 +256,15 @@ def summary(full: Felt, empty: Felt, arm: CellArm) -> FloatArray:
         if name in bare:
             load[:-1] -= empty.load_pct[slice(*bare[name])].mean(0)[:-1]
         grip = full.q_rad[first:end, -1]
-        found += [*load[list(FEELS)], grip.mean(), grip[-1] - grip[0]]
-    looks = [full.seen_m[slice(*windows[f"look {k}"])] for k in range(3)]
-    found += [float(np.isfinite(look).mean()) for look in looks]
-    at = [np.nanmedian(look, 0) if np.isfinite(look).any() else np.zeros(2) for look in looks]
-    return np.array([*found, *(at[1] - at[0]), *(at[2] - at[1])])
+        # Readings go on after a trip, so that they take its NaN from the load.
+        found += [*load[list(FEELS)], *(np.array([grip.mean(), grip[-1] - grip[0]]) + 0 * load[-1])]
+    shares, at = list[float](), list[FloatArray]()
+    for rows in (slice(*windows[f"look {k}"]) for k in range(3)):
+        look, gone = full.seen_m[rows], 0.0 * full.load_pct[rows].sum()
+        is_seen = np.isfinite(look).any()
+        shares.append(float(np.isfinite(look).mean() + gone))
+        at.append((np.nanmedian(look, 0) if is_seen else np.zeros(2)) + gone)
+    return np.array([*found, *shares, *(at[1] - at[0]), *(at[2] - at[1])])
 
 
 LOOKS: Final = 7
@@ -372,7 +385,9 @@ def predict(simulated: Simulated, felt: FloatArray) -> tuple[FloatArray, FloatAr
         TREES, min_samples_leaf=2, max_features=0.5, bootstrap=True, oob_score=True, random_state=0
     )
     here, others = np.empty(len(PRIOR)), np.empty_like(simulated.contact)
-    shown = slice(None) if felt[-LOOKS] > 0.5 else slice(-LOOKS)  # a camera may not see it at all
+    shown = np.isfinite(felt)
+    if not felt[-LOOKS] > 0.5:  # a camera may not see it at all
+        shown[-LOOKS:] = False
     for k, known in enumerate(simulated.contact.T):
         trees.fit(simulated.felt[:, shown], known)
         here[k], others[:, k] = trees.predict(felt[None, shown])[0], trees.oob_prediction_

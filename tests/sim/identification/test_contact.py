@@ -115,13 +115,34 @@ def test_what_feels_alike_is_not_excited_and_the_rest_is(takes: list[Take]) -> N
     assert all(p.estimate == p.nominal for p in rows.values())
 
 
-def test_no_contact_is_told_without_its_parts_or_when_they_were_cut(takes: list[Take]) -> None:
+def cut_off(takes: list[Take], at_s: float) -> list[Take]:
+    """Return a probe that a trip ended with the object in the jaws."""
     full = next(t for t in takes if t.info.conditions["probe"] == FULL)
-    rows = full.telemetry.t_s < 5.0
+    rows = full.telemetry.t_s < at_s
     columns = {name: values[rows] for name, values in full.telemetry.columns.items()}
     record = replace(full.telemetry, t_s=full.telemetry.t_s[rows], columns=columns)
-    cut = [replace(full, telemetry=record), *(t for t in takes if t is not full)]
-    for some in ([], [full], cut):
+    return [replace(full, telemetry=record), *(t for t in takes if t is not full)]
+
+
+def test_what_was_felt_before_a_trip_counts(takes: list[Take]) -> None:
+    """An object that slipped out of the jaws stalled the arm, and nothing was told of it."""
+    whole, cut = probed(takes, SO101), probed(cut_off(takes, 17.0), SO101)
+    assert whole is not None
+    assert cut is not None
+    before, here = summary(*whole, SO101), summary(*cut, SO101)
+    left = np.isfinite(here)
+    assert 0.4 < left.mean() < 0.9
+    np.testing.assert_allclose(here[left], before[left], atol=0.2)
+    rng = np.random.default_rng(0)
+    contact, felt = rng.normal(size=(100, 5)), before + rng.normal(size=(100, len(before)))
+    felt[:, 0] = before[0] + contact[:, list(PRIOR).index(MASS)]
+    rows = fit_contact(cut_off(takes, 17.0), SO101, NOBODY, Simulated(contact, felt))
+    assert MASS in {p.name for p in rows if p.excited}
+
+
+def test_no_contact_is_told_without_its_parts_or_when_they_were_cut(takes: list[Take]) -> None:
+    full = next(t for t in takes if t.info.conditions["probe"] == FULL)
+    for some in ([], [full], cut_off(takes, 5.0)):
         told = fit_contact(some, SO101, NOBODY)
         assert not any(p.excited or p.differs for p in told)
         assert all("no contact part" in p.source for p in told)
