@@ -85,7 +85,7 @@ BENCHES: Final = {
     "memory": "what the recorder's processes hold after each of 200 takes",
     "people": "whom OpenCV's detectors miss, on pictures in which somebody marked people",
     "power_cuts": "takes, labels and datasets that a power cut costs, writes lost and out of order",
-    "probe": "hidden stations: what their pictures tell of camera, light, table and object",
+    "probe": "hidden stations: contact by feel; camera, light, table and object by pictures",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped, frame periods, hand-over, memory, processor time",

@@ -146,6 +146,7 @@ class SimCell:
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
+        self._force_nm = model.actuator_forcerange[self._servos].copy()
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         sides = self.arm.arms
         fingers = [[side.prefix + name for name in side.arm.finger_bodies] for side in sides]
@@ -204,6 +205,7 @@ class SimCell:
         self.data.qpos[self._qpos] = q_home
         scene.settle_gears(self.model, self.data)
         self.data.ctrl[self._servos] = q_home
+        self.limit_gripper(100.0)
         self.data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
         distractors = np.random.default_rng([seed, 12])
         scene.place_things(
@@ -258,6 +260,14 @@ class SimCell:
         elif not self._sensors.offsets_active:
             self.data.ctrl[self._servos] = self._goal
 
+    def limit_gripper(self, torque_pct: float) -> None:
+        """Let grippers push with so much of their stall torque [%], as far as they may at all."""
+        servos = self.arm.servos
+        for k in self.arm.grippers:
+            limit_nm = 0.01 * torque_pct * servos.stall_nm[k]
+            force_nm = np.clip(self._force_nm[k], -limit_nm, limit_nm)
+            self.model.actuator_forcerange[self._servos[k]] = force_nm
+
     def advance(self, duration_s: float) -> None:
         """Let simulated time pass [s]; remainders of a physics step are carried over."""
         self._residual_s += duration_s
@@ -295,7 +305,10 @@ class SimCell:
             position_rad=np.round(position / step) * step,
             velocity_rad_s=self.data.qvel[self._dof].copy(),
             current_a=current_a,
-            load_pct=100.0 * torque_nm / np.asarray(self.arm.servos.stall_nm),
+            # As an STS3215 reports it: its duty, in steps of 0.1 %. What turns the shaft isn't all
+            # of it: the model's friction and damping (0.6 N m s/rad; the stall torque over a free
+            # speed of 45 rpm is 0.62) are overcome by it, too.
+            load_pct=np.round(1000.0 * torque_nm / np.asarray(self.arm.servos.stall_nm)) / 10.0,
             temperature_c=np.round(self._temperature_c),
             voltage_v=np.full(
                 len(self.joint_names),

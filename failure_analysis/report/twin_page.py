@@ -181,7 +181,7 @@ def _title(name: str, joint: str = "") -> str:
     """Return what a parameter is called for people, without its unit."""
     dimension, mechanism, parameter = name.split(".")
     what = parameter
-    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m"):
+    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m", "_n"):
         what = what.removesuffix(unit)
     if dimension == "actuator_response":
         return f"{words(joint) or 'all joints'}: {words(what)}"
