@@ -1,8 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
 `mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `randomised` those
-that only training draws, `drives` what a twin alone can say; anybody's own come from a module that
-`add_mechanisms` is given. Here the gaps of a station are drawn and put into a cell.
+that only training draws and a twin's drives, `readings` its noise; anybody's own come from a module
+that `add_mechanisms` is given. Here the gaps of a station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.
@@ -21,6 +21,7 @@ from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
 from gaploop.sim.gaps.randomised import DRIVES, RANDOMISED
+from gaploop.sim.gaps.readings import READINGS
 
 __all__ = [
     "MECHANISMS",
@@ -66,7 +67,7 @@ def add_mechanisms(module: str) -> None:
             f"gaps_module={module} has no MECHANISMS, a tuple of Mechanism objects "
             "(docs/extend/architecture.md, A gap)."
         )
-    taken = {m.key for m in (*_known_gaps(), DRIVES, *RANDOMISED)}
+    taken = {m.key for m in (*_known_gaps(), DRIVES, READINGS, *RANDOMISED)}
     for key in sorted({m.key for m in found} & taken):
         raise UnusableInputError(
             f"gaps_module={module}: there is a mechanism {key} already. Name it otherwise."
@@ -89,7 +90,7 @@ def _known_gaps() -> tuple[Mechanism, ...]:
 
 def all_mechanisms() -> dict[str, Mechanism]:
     """Return all mechanisms by "dimension.mechanism", also those of which no gap is drawn."""
-    return {m.key: m for m in (*_gaps(), DRIVES, *RANDOMISED)}
+    return {m.key: m for m in (*_gaps(), DRIVES, READINGS, *RANDOMISED)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class InjectedGap:
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
 
-    Blind ones come only by `held_out="blind"`, and then alone.
+    Those drawn by name alone never come; blind ones by `held_out="blind"`, and then alone.
 
     Raises:
         UnknownChoiceError: for an unknown dimension.
@@ -128,7 +129,10 @@ def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]
     return tuple(
         m
         for m in _gaps()
-        if m.dimension == wanted and m.held_out in keep and m.blind == (held_out == "blind")
+        if m.dimension == wanted
+        and m.held_out in keep
+        and not m.by_name
+        and m.blind == (held_out == "blind")
     )
 
 
@@ -177,7 +181,8 @@ def draw_gaps(
 def mechanism_named(key: str) -> Mechanism:
     """Return the mechanism of a "dimension.mechanism", or raise UnknownChoiceError."""
     name, _, wanted = key.partition(".")
-    choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
+    of = dimension(name, "gaps")
+    choices = {m.name: m for m in _gaps() if m.dimension == of}
     if wanted not in choices:
         raise unknown_choice(f"mechanism of {name}", wanted, choices, "gaps")
     return choices[wanted]
