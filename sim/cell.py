@@ -227,7 +227,10 @@ class SimCell:
             return
         share, (latency_s, friction_nm) = heat.share(self._session_s), self._cold
         self._temperature_c += heat.rise_c * share
-        self._commands.latency_s = latency_s + heat.latency_s * share
+        # By whole turns of the loop: in between, currents are read at another moment of each
+        # goal's jump, which looks like a stall.
+        turns = round(heat.latency_s * share * self.control_hz)
+        self._commands.latency_s = latency_s + turns / self.control_hz
         for _, dof, stronger in self._motors:
             more_nm = heat.friction_nm * share * stronger
             self.model.dof_frictionloss[dof] = friction_nm[dof] + more_nm
