@@ -119,7 +119,7 @@ class InjectedGap:
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
 
-    Those drawn by name alone never come; blind ones by `held_out="blind"`, and then alone.
+    Blind ones come only by `held_out="blind"`, and then alone; none of those `by_name`.
 
     Raises:
         UnknownChoiceError: for an unknown dimension.
@@ -131,8 +131,8 @@ def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]
         for m in _gaps()
         if m.dimension == wanted
         and m.held_out in keep
-        and not m.by_name
         and m.blind == (held_out == "blind")
+        and not m.by_name
     )
 
 
@@ -181,8 +181,7 @@ def draw_gaps(
 def mechanism_named(key: str) -> Mechanism:
     """Return the mechanism of a "dimension.mechanism", or raise UnknownChoiceError."""
     name, _, wanted = key.partition(".")
-    of = dimension(name, "gaps")
-    choices = {m.name: m for m in _gaps() if m.dimension == of}
+    choices = {m.name: m for m in _gaps() if m.dimension == dimension(name, "gaps")}
     if wanted not in choices:
         raise unknown_choice(f"mechanism of {name}", wanted, choices, "gaps")
     return choices[wanted]

@@ -75,7 +75,7 @@ class Mechanism(ABC):
         parameters: what it may change. With all of them nominal the cell is the nominal one.
         held_out: kept out of everything that is trained, for honest tests.
         blind: held out, and nobody who diagnoses was told of it.
-        by_name: drawn only where it is named, not with its dimension.
+        by_name: never drawn for its dimension: most takes lack what it changes.
     """
 
     dimension: ClassVar[GapDimension]
@@ -343,11 +343,11 @@ class GoalFault(Protocol):
 
 @dataclass(frozen=True)
 class Heat:
-    """What becomes of servos over a session: of each figure, 63 % after `after_s` of motion.
+    """What becomes of servos over a session, in the end.
 
     Attributes:
         rise_c: how much warmer they get [°C].
-        after_s: simulated time of all takes of the session so far [s].
+        after_s: simulated time of a session's takes after which 63 % of it are there [s].
         latency_s: how much later they follow [s].
         friction_nm: Coulomb friction beyond the model's own [N m].
     """
@@ -414,6 +414,13 @@ class CommandPath:
         return self._out
 
 
+FORCE_CHANNELS: Final = 8
+"""Three forces and three torques at the wrist, and two jaws."""
+LEVER_M: Final = 0.05
+"""Torque sensors err by as much as their forces do at this distance [m]: small six-axis ones, by
+their sheets."""
+
+
 class ReadingFault(Protocol):
     """Makes encoders read another angle than the true one."""
 
@@ -447,6 +454,8 @@ class SensorPath:
         outage_s: how long it is down at a time [s].
         faults: what else is added to readings, by the key of its mechanism.
         logged: noise of the readings alone, not of what a servo goes by; None for none.
+        force_drift_n: how far the zeros of force sensors swing [N]; of torques, by `LEVER_M`.
+        force_noise_n: standard deviation of a force reading [N]; likewise.
     """
 
     def __init__(self, zero_keys: Sequence[str | None]) -> None:
@@ -456,9 +465,12 @@ class SensorPath:
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
         self.logged: LoggedNoise | None = None
+        self.force_drift_n = self.force_noise_n = 0.0
 
     def reset(self, seed: Sequence[int]) -> None:
         """Draw what changes from take to take."""
+        self._force = stream(seed, "force")
+        self._force_swing = self._force.uniform(0.0, 1.0, (2, FORCE_CHANNELS))
         self.offsets_active = bool(self.zero_rad.any() or self.step_rad or self.faults)
         self._noise = stream(seed, "noise")
         self._held: Vector | None = None
@@ -476,8 +488,8 @@ class SensorPath:
     @property
     def shifts(self) -> bool:
         """Whether readings differ from the true angles while the bus is up."""
-        still = not (self.noise_rad or self.step_rad or self.zero_rad.any())
-        return bool(not still or self.faults or self.logged)
+        changed = self.noise_rad or self.step_rad or self.zero_rad.any()
+        return bool(changed or self.faults or self.logged)
 
     def bus_out(self, t_s: float) -> bool:
         """Say whether the servo bus is down: no goal arrives and readings repeat."""
@@ -496,6 +508,19 @@ class SensorPath:
             offset += np.round(read / self.step_rad) * self.step_rad - read
         offset[self._grippers] = 0.0
         return offset
+
+    def forces(self, t_s: float, true: Vector) -> Vector:
+        """Return what an arm's force sensors report, shape (`FORCE_CHANNELS`,), for true values.
+
+        Forces and torques at the wrist [N, N m], then the pressing of each jaw [N].
+        """
+        if not self.force_drift_n and not self.force_noise_n:
+            return true
+        phase, rate = self._force_swing
+        swing = np.sin(2.0 * np.pi * (phase + (0.02 + 0.06 * rate) * t_s))
+        noise = self._force.normal(0.0, self.force_noise_n, len(true))
+        scale = np.where((np.arange(len(true)) // 3) == 1, LEVER_M, 1.0)
+        return np.asarray(true + scale * (self.force_drift_n * swing + noise))
 
     def position(self, t_s: float, q_rad: Vector) -> Vector:
         """Reported position [rad], shape (n_joints,), for a true one."""
