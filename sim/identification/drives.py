@@ -587,7 +587,7 @@ def fit_drives(
     motion_s = sum(float(log.t_s[-1]) for log in way)
     source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
     encoders = _encoder_parameters(everything, final, way, source)
-    noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, source)
+    noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
     if noise and not encoders[0].differs:
         encoders = [encoders[0], *noise]  # instead of white noise of all joints
     parameters = [*_drive_parameters(everything, final, source), *encoders]

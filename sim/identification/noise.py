@@ -25,7 +25,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps.readings import NOISE, TAUS_S, ReadingNoise
-from gaploop.sim.identification.open_loop import DriveLog
+from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, Setting
 
 WINDOW_S: Final = 0.25
 LEAST_WINDOW: Final = 9
@@ -35,6 +35,9 @@ BINS: Final = 8
 NORMAL_MEDIAN: Final = 0.6745
 """Median of the absolute value of a standard normal variable."""
 ROUNDS: Final = 4
+LEAST_RAD: Final = ENCODER_STEP_RAD
+"""Readings that are off by less on average are taken to have steps only: rounding alone makes a
+quarter of a step."""
 DOWN_S: Final = 0.1
 FEWEST, GROUPS = 4, 6
 """Takes below which no noise is learned, and groups of them that are left out for intervals."""
@@ -54,21 +57,24 @@ def smooth(q_rad: FloatArray, period_s: float) -> tuple[FloatArray, FloatArray]:
     return np.asarray(savgol_filter(q_rad, n, DEGREE)), np.abs(speed)
 
 
-def learn_noise(logs: Sequence[FloatArray], period_s: float) -> dict[str, float]:
+def learn_noise(
+    logs: Sequence[FloatArray], period_s: float, motions: Sequence[FloatArray] = ()
+) -> dict[str, float]:
     """Return one joint's figures by the names of `sim.gaps.readings.NOISE`.
 
     Args:
-        logs: readings [rad], shape (n,) each, at even times.
+        logs: readings [rad], shape (n,) each, at even times, longer than `window_of(period_s)`.
         period_s: between two of them [s].
+        motions: what of each the joint's motion is known to be beyond the polynomial [rad].
     """
-    logs = [log for log in logs if len(log) > 2 * window_of(period_s)]
+    motions = motions or [np.zeros(len(log)) for log in logs]
     step_rad, dead_rad = _steps(logs)
     clean, wild = zip(*(without_spikes(log, dead_rad) for log in logs), strict=True)
     wild_rad = np.concatenate(wild)
     total_s = period_s * sum(map(len, logs))
     paths = [smooth(log, period_s) for log in clean]
     speed = [v for _, v in paths]
-    residual = [log - path for log, (path, _) in zip(clean, paths, strict=True)]
+    residual = [log - p - m for log, (p, _), m in zip(clean, paths, motions, strict=True)]
     at_rest, per_speed = _by_speed(residual, speed, step_rad, period_s)
     floor = max(step_rad / math.sqrt(12), 1e-12)
     unit = [r / np.hypot(np.hypot(at_rest, per_speed * v), floor)
@@ -86,8 +92,9 @@ def learn_noise(logs: Sequence[FloatArray], period_s: float) -> dict[str, float]
     }  # fmt: skip
     wanted = np.mean(np.abs(np.concatenate(residual)))
     for _ in range(ROUNDS if wanted else 0):  # until what it replays is as large as what was read
-        made = replay({**values, "spike_hz": 0.0}, [p for p, _ in paths], period_s, 0)
-        size = np.mean(np.abs(np.concatenate([m - smooth(m, period_s)[0] for m in made])))
+        true = [p + m for (p, _), m in zip(paths, motions, strict=True)]
+        made = replay({**values, "spike_hz": 0.0}, true, period_s, 0)
+        size = np.mean(np.abs(_beyond(made, period_s, motions)))
         times = float(np.clip(wanted / max(size, 1e-12), 0.25, 4.0))
         values |= {k: values[k] * times for k in ("noise_rad", "per_speed_s")}
     return values
@@ -235,30 +242,57 @@ def _was_down(log: DriveLog) -> bool:
     return False
 
 
-def noise_parameters(logs: Sequence[DriveLog], arm: CellArm, source: str) -> list[TwinParameter]:
+def _beyond(
+    logs: Sequence[FloatArray], period_s: float, motions: Sequence[FloatArray]
+) -> FloatArray:
+    both = zip(logs, motions, strict=True)
+    return np.concatenate([log - smooth(log, period_s)[0] - motion for log, motion in both])
+
+
+def _motion(log: FloatArray, simulated: FloatArray, period_s: float) -> FloatArray:
+    """Return what of a take is motion beyond the polynomial [rad]: the simulated arm's, made as
+    large and as late as it fits best."""
+    quick = simulated - smooth(simulated, period_s)[0]
+    change = np.gradient(quick)
+    basis = np.stack([quick, change, np.gradient(change)], 1)
+    return np.asarray(basis @ np.linalg.lstsq(basis, log - smooth(log, period_s)[0])[0])
+
+
+def noise_parameters(
+    logs: Sequence[DriveLog], arm: CellArm, setting: Setting, source: str
+) -> list[TwinParameter]:
     """Return the noise of the joints whose readings show more than an encoder's steps or white
     noise, each figure with its 90 % interval; [] where none does, or there are too few takes.
 
     Args:
         logs: all readings of each take.
+        setting: of the simulated arm, whose motion is none of the noise.
     """
     if len(logs) < FEWEST or any(map(_was_down, logs)):
         return []
     period_s = float(np.median(np.concatenate([np.diff(log.t_s) for log in logs])))
+    logs = [log for log in logs if len(log.t_s) > 2 * window_of(period_s)]
+    if len(logs) < FEWEST:
+        return []
+    (simulated,) = OpenLoopArm(arm, logs).readings([setting])
     rows = []
     for k in arm.arm_columns:
-        readings = [log.q_rad[:, k] for log in logs if len(log.t_s) > 2 * window_of(period_s)]
-        if len(readings) < FEWEST or not _is_more_than_steps(readings, period_s):
+        readings = [log.q_rad[:, k] for log in logs]
+        motions = [
+            _motion(log, q[:, k], period_s) for log, q in zip(readings, simulated, strict=True)
+        ]
+        if np.mean(np.abs(_beyond(readings, period_s, motions))) < LEAST_RAD:
             continue
         speed = np.concatenate([smooth(r, period_s)[1] for r in readings])
         usual, total_s = float(np.sqrt(np.mean(speed**2))), len(speed) * period_s
-        values = learn_noise(readings, period_s)
+        values = learn_noise(readings, period_s, motions)
         if not _is_shaped(values, usual, total_s):
             continue
         parts = np.array_split(np.arange(len(readings)), min(len(readings), GROUPS))
         without = [
-            learn_noise([r for n, r in enumerate(readings) if n not in part], period_s)
+            learn_noise([readings[n] for n in kept], period_s, [motions[n] for n in kept])
             for part in parts
+            if (kept := [n for n in range(len(readings)) if n not in part])
         ]  # a jackknife; Quenouille 1956
         if not all(_is_shaped(w, usual, total_s) for w in without):
             continue
@@ -275,11 +309,6 @@ def noise_parameters(logs: Sequence[DriveLog], arm: CellArm, source: str) -> lis
                 (min(low, estimate), max(high, estimate)), True, source, arm.joint_names[k],
             ))  # fmt: skip
     return rows
-
-
-def _is_more_than_steps(logs: Sequence[FloatArray], period_s: float) -> bool:
-    beyond = np.concatenate([log - smooth(log, period_s)[0] for log in logs])
-    return bool(np.mean(np.abs(beyond)) > ENCODER_STEP_RAD)
 
 
 def _is_shaped(values: Mapping[str, float], speed: float, total_s: float) -> bool:

@@ -152,7 +152,7 @@ def test_noise_of_a_joint_is_learned_with_its_shape_and_white_noise_has_none() -
     planted = {"noise_rad": 0.0005, "per_speed_s": 0.02, "fast_share": 0.6, "held_share": 0.2}
     wrist = {f"wrist_roll.{name}": value for name, value in planted.items()}
     takes = [motion_take({"sensor_noise.readings": wrist}, seed) for seed in range(6)]
-    rows = noise_parameters(drive_logs(takes, SO101, 0.0), SO101, "takes")
+    rows = noise_parameters(drive_logs(takes, SO101, 0.0), SO101, {}, "takes")
     assert {row.joint for row in rows} == {"wrist_roll"}
     found = {row.name.rpartition(".")[2]: row for row in rows}
     assert 0.007 < found["per_speed_s"].estimate < 0.03
@@ -160,7 +160,7 @@ def test_noise_of_a_joint_is_learned_with_its_shape_and_white_noise_has_none() -
     white = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
     for station in ({}, white):
         takes = [motion_take(station, seed) for seed in range(4)]
-        assert noise_parameters(drive_logs(takes, SO101, 0.0), SO101, "takes") == []
+        assert noise_parameters(drive_logs(takes, SO101, 0.0), SO101, {}, "takes") == []
 
 
 def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -> None:
