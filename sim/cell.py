@@ -116,6 +116,7 @@ class SimCell:
         self.injected = draw_gaps(gaps or {}, gap_seed)
         self._known = dict(parameters or {})
         self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
+        self._steps, self._session_s = 0, 0.0
         self._build()
         self.reset(0)
 
@@ -133,6 +134,8 @@ class SimCell:
         self.data = mujoco.MjData(self.model)
         things = (self.model.body(name).id for name in ("object", "target"))
         self._hand = HandMotion(self.model, on.model.hand, *things) if on.model.hand else None
+        self._motors = on.model.motors(self.model)
+        self._cold = self._commands.latency_s, self.model.dof_frictionloss.copy()
         self._camera = OverheadCamera(
             self.model,
             on.images,
@@ -192,7 +195,11 @@ class SimCell:
         return photo_of(Path(source), seed) if source else None
 
     def reset(self, seed: int) -> None:
-        """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
+        """Start a take; equal seeds give equal scenes, whatever gaps are injected.
+
+        Where heat is, its servos are as warm as the takes before have made them.
+        """
+        self._session_s += self.now_s
         if self._randomise is not None:
             self.drawn = self.draw(seed)
             self._camera.close()
@@ -216,6 +223,7 @@ class SimCell:
         self._goal = q_home.copy()
         self._temperature_c = np.full(len(self.joint_names), AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
+        self._warm()
         self._commands.reset(q_home, [self._gap_seed, seed, 24])
         self._sensors.reset([self._gap_seed, seed, 21])
         if self._hand is not None:
@@ -224,6 +232,20 @@ class SimCell:
         self._camera_seed = [self._gap_seed, seed, 23]
         self._photo = self.photo(seed)
         self._placed()
+
+    def _warm(self) -> None:
+        heat = self._commands.heat
+        if heat is None:
+            return
+        share, (latency_s, friction_nm) = heat.share(self._session_s), self._cold
+        self._temperature_c += heat.rise_c * share
+        # By whole turns of the loop: in between, currents are read at another moment of each
+        # goal's jump, which looks like a stall.
+        turns = round(heat.latency_s * share * self.control_hz)
+        self._commands.latency_s = latency_s + turns / self.control_hz
+        for _, dof, stronger in self._motors:
+            more_nm = heat.friction_nm * share * stronger
+            self.model.dof_frictionloss[dof] = friction_nm[dof] + more_nm
 
     def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)

@@ -486,6 +486,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):
         raise UnavailableError("its observation shows no joint angles")
+    if moves.heat:
+        raise UnavailableError("only the embedded cell's servos warm over a session")
     if on.model.hand:
         raise UnavailableError("a person reaches into the embedded cell only")
 

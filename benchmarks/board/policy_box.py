@@ -67,7 +67,7 @@ class BoxedPolicy(AskedPolicy):
     ) -> None:
         own = [sys.executable, "-P", __file__, str(folder)]
         self.box, self._limits = (
-            Sandbox(list(program) or own, [folder], limits),
+            Sandbox(list(program) or own, [folder, Path(__file__)], limits),
             limits,
         )
         try:

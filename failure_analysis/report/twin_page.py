@@ -185,7 +185,8 @@ def _title(name: str, joint: str = "") -> str:
         what = what.removesuffix(unit)
     if dimension == "actuator_response":
         return f"{words(joint) or 'all joints'}: {words(what)}"
-    return words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+    title = words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+    return f"{words(joint)}, {title}" if joint else title
 
 
 def _bare(value: float) -> str:
