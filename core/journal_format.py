@@ -62,12 +62,14 @@ class TakeHeader:
         cameras: camera to {"width", "height", "fps", "codec"}; a depth stream's codec is
             `DEPTH_CODEC`.
         channels: telemetry column to unit, without `t_ns`.
+        observed: sensors among them that policies see, as `observation.force.<sensor>`.
     """
 
     info: TakeInfo
     environment_state_names: tuple[str, ...] = ()
     cameras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
+    observed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `take.json` holds."""
@@ -105,6 +107,7 @@ class TakeHeader:
                 tuple(map(str, value["environment_state_names"])),
                 cameras,
                 {str(name): str(unit) for name, unit in value["channels"].items()},
+                tuple(map(str, value.get("observed", ()))),
             )
         except DAMAGE as error:
             raise UnusableInputError(

@@ -16,7 +16,7 @@ from gaploop.core.files import sha256, writable_folder, write_json
 from gaploop.core.station import SIM_STATION, load_station
 from gaploop.core.suite import Suite, load_suite
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.success import SuccessDetector
@@ -195,10 +195,10 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
+    from gaploop.datasets.hub.target import is_hub_name
     from gaploop.failure_analysis.success import as_json
     from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
     from gaploop.finetune.gate.run import Gate, read_outcomes, same_policies, suite_of
-    from gaploop.finetune.hub_fetch import is_hub_name
 
     suite: Suite | None = None
     if config.suite is not None:

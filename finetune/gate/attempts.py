@@ -356,7 +356,8 @@ def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Tr
             leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
             seen = list[Observation]()
             look = (seen.append,) if check else ()
-            take = run_take(rig, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
+            sees = rig.seen_by(loaded[attempt.side])
+            take = run_take(sees, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
             won = take.outcome is Outcome.SUCCESS
             if check is not None:
                 won = check(StageEvidence(task.instruction, seen))

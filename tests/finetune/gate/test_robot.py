@@ -26,9 +26,8 @@ from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.suite import CanaryRules, Suite, SuiteTask
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
-from gaploop.finetune.gate.canary import ASSIGNMENT, CanaryPhase, reported
+from gaploop.finetune.gate.canary import ASSIGNMENT, REPORTS, AssignedPolicy, CanaryPhase, reported
 from gaploop.finetune.gate.folder import Contest, GateFolder
-from gaploop.finetune.gate.robot import REPORTS, AssignedPolicy
 from gaploop.scripts.cli import main
 
 FLEET = ("arm_1", "arm_2")
