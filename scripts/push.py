@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 from collections.abc import Sequence
@@ -226,7 +227,8 @@ def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     options = _options(config, target, Patience())
     if target.kind == DATASET:
         look = hub_dataset.inspect(folder, options)
-        with hub_dataset.outgoing(look, options) as copy:
+        doing = progress("Looking for people") if options.blur else contextlib.nullcontext()
+        with doing, hub_dataset.outgoing(look, options) as copy:
             plan = hub_dataset.pack(copy, target, options, "")
     else:
         from gaploop.finetune.hub_policy import pack_policy
