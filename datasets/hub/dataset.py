@@ -169,7 +169,8 @@ def outgoing(look: Look, options: PushOptions) -> Iterator[Look]:
             f"{boxes} faces and people blurred in {len(changes)} of {len(new)} episodes. Detectors "
             "miss some: look at the pictures. Versions pushed before keep what they show."
         )
-        yield replace(inspect(copy, options), warnings=(*look.warnings, text))
+        more = (text,) if new else ()
+        yield replace(inspect(copy, options), warnings=(*look.warnings, *more))
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 
