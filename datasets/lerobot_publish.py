@@ -224,6 +224,7 @@ def _write(
             }
             seen = _blurred(at, len(take.frames), info.fps, stage / _SCRATCH, blur)
             reason = refusal(take)
+            frames = columns.frame_columns(take, header.observed) if not reason else {}
         except UnusableInputError as error:
             reason = str(error)
         if reason:
@@ -239,7 +240,7 @@ def _write(
         stated = end.statistics if end is not None else {}
         stats = {f"{columns.IMAGES}{c}": pixels.from_stated(stated.get(c)) for c in take.cameras}
         stats |= dict.fromkeys((k for k, f in seen.items() if f.boxes), None)
-        writer.append(take.info.task, columns.frame_columns(take), at, depth, stats)
+        writer.append(take.info.task, frames, at, depth, stats)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))

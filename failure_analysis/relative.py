@@ -9,6 +9,7 @@ name anything in one set of twenty, however many figures are tried.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,13 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
-from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
+from gaploop.failure_analysis.signals.force import pressing
+from gaploop.failure_analysis.signals.registry import (
+    Evidence,
+    MissingChannelError,
+    measure,
+    registry,
+)
 from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
@@ -148,6 +155,13 @@ SIGNALS: Final[Mapping[str, tuple[GapDimension | None, FailureMode | None, int, 
     "peak_current_a": (None, M.OBSTRUCTION, 1, True),
     "load_peak_pct": (None, M.OBSTRUCTION, 1, True),
     "force_peak_n": (None, M.COLLISION, 1, True),
+    "approach_force_n": (None, M.COLLISION, 1, True),
+    "place_force_n": (None, None, 1, True),
+    "carry_force_n": (D.OBJECT_PROPERTY, None, 1, True),
+    "touch_onset_s": (None, None, 0, True),
+    "touch_slope": (None, None, 0, True),
+    "touch_share": (None, M.SLIP, -1, True),
+    "touch_release_s": (None, None, 1, True),
 }
 """Signals that mean the same on any arm: dimension, mode, side, and whether the driver matters."""
 
@@ -166,7 +180,8 @@ def words_of(name: str, value: float) -> tuple[str, str]:
     kind, _, about = name.partition(":")
     if kind not in FIGURES:
         spec = registry()[kind]
-        return spec.describe(value), spec.show(value)
+        by = f" (by the {about.replace('_', ' ')})" if about else ""
+        return spec.describe(value) + by, spec.show(value)
     shown = FIGURES[kind].show(value)
     return FIGURES[kind].sentence.format(about=about.replace("_", " "), value=shown), shown
 
@@ -185,6 +200,9 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     view = TakeView(take, images=False)
     motion, measured = view.motion, measure(view)
     values = {name: measured[name] for name in SIGNALS}
+    if view.touch is None:  # the gripper's own current stands for it
+        with contextlib.suppress(MissingChannelError):
+            values |= pressing(view)
     at_s = dict[str, float]()
     values["duration"] = take.duration_s
     call = failure_mode(view, measured)

@@ -18,7 +18,7 @@ from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
@@ -251,8 +251,7 @@ def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     """Check a dataset on a Hub: its tables are fetched, of videos parts."""
     from gaploop.datasets.absolute.examine import examine
     from gaploop.datasets.check import dataset
-    from gaploop.datasets.hub.upload import video_opener
-    from gaploop.finetune.hub_fetch import fetch
+    from gaploop.datasets.hub.upload import fetch, video_opener
 
     if config.deep or config.policy.path:
         raise UnusableInputError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 from gaploop.scripts.push import push_after
 

@@ -50,6 +50,7 @@ class EpisodeChange:
         subtract: feature to what is subtracted from its entries, shape (width,).
         scale: feature of those to what its entries are multiplied by then, shape (width,).
         cameras: feature of a camera to the feature that its pictures have been under.
+        added: new feature to its values in all frames of the episode, shape (n, width).
         people: feature of a camera to whom it shows, who are blurred.
     """
 
@@ -58,6 +59,7 @@ class EpisodeChange:
     subtract: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     scale: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     people: Mapping[str, FoundPeople] = field(default_factory=dict)
 
     @property
@@ -82,6 +84,9 @@ class EpisodeChange:
 
     def of_rows(self, rows: pa.Table, info: DatasetInfo) -> pa.Table:
         """Return an episode's rows as they will be."""
+        for name, entries in self.added.items():
+            column = pa.FixedSizeListArray.from_arrays(pa.array(entries.ravel()), entries.shape[1])
+            rows = rows.append_column(name, column)
         if self.frames is not None:
             rows = rows.slice(self.first, self.frames[1] - self.first)
         if self.first:  # what doesn't change stays as it was, bit by bit
@@ -121,13 +126,14 @@ UNCHANGED: Final = EpisodeChange()
 class DatasetPiece:
     """Some episodes of one dataset: all that it has, in order, and the indices of those meant.
 
-    `changes` is episode index to what becomes of it.
+    `changes` is episode index to what becomes of it; `features` describes those that it adds.
     """
 
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
     chosen: frozenset[int]
     changes: Mapping[int, EpisodeChange] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def whole(cls, root: Path) -> DatasetPiece:
@@ -220,6 +226,7 @@ def compose(
             "total_tasks": len(placed.tasks),
             "splits": {"train": f"0:{count}"},
         }
+        described["features"] |= pieces[0].features
         for key, spec in described["features"].items():
             notes = [d["features"].get(key, {}).get("info") for d in descriptions]
             if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
@@ -230,7 +237,7 @@ def compose(
         write_json(stage / layout.INFO, described)
         new_info = layout.parse_info(stage)
         if placed.changed:
-            renew_episode_stats(new_info, placed.changed)
+            renew_episode_stats(new_info, placed.changed, pieces[0].features)
         complete_stats(new_info)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         truth: dict[bytes, None] = {}  # what is known about the takes besides
