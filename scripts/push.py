@@ -67,7 +67,7 @@ class PushConfig:
     """Push although a file names a path on this computer. Secrets are never pushed."""
     blur_people: str = ""
     """Blur faces and people in what goes up, not here: true for OpenCV's detectors, or an ONNX file
-    of a YOLO detector. A help that misses some."""
+    of a YOLO detector. A help that misses people."""
     dry_run: bool = False
     """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False

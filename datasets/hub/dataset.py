@@ -167,7 +167,7 @@ def outgoing(look: Look, options: PushOptions) -> Iterator[Look]:
         boxes = sum(people.count for cameras in found.values() for people in cameras.values())
         text = (
             f"{boxes} faces and people blurred in {len(changes)} of {len(new)} episodes. Detectors "
-            "miss some: look at the pictures. Versions pushed before keep what they show."
+            "miss people: look at the pictures. Versions pushed before keep what they show."
         )
         more = (text,) if new else ()
         yield replace(inspect(copy, options), warnings=(*look.warnings, *more))

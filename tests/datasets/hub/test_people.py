@@ -197,6 +197,6 @@ def test_the_commands_say_how_many_and_that_some_are_missed(
     assert not hub.log
     assert main(push) == 0
     said = capsys.readouterr()
-    assert "Detectors miss some" in said.out + said.err
+    assert "Detectors miss people" in said.out + said.err
     assert RECORD in hub.files(NAME)
     assert set(would["files"]) <= set(hub.files(NAME))
