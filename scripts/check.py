@@ -222,7 +222,8 @@ def _people(config: CheckConfig) -> dict[str, Any]:
     which = [index for index, (n, _) in counts.items() if n]
     text = f"People: found in {shown} of {looked_at} pictures looked at"
     text += f" (episodes {numbers(which)})" if which else ""
-    emit(False, {}, "" if config.json else f"{text}. Detectors miss some, and find some nobody is.")
+    text += ". Detectors miss people, and find some where nobody is."
+    emit(False, {}, "" if config.json else text)
     return {"people": {"detector": detector.name, "by_episode": counts}}
 
 
