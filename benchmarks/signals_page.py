@@ -15,7 +15,6 @@ CHANNELS: Final = {
     "force": "a force/torque sensor",
     "touch": "a touch sensor; outside the cell the gripper's own current stands for it",
     "images": "the first camera's pictures",
-    "policy": "the policy that drove, asked again along the episode",
 }
 HEAD: Final = """\
 # Signals

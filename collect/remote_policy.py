@@ -268,7 +268,7 @@ class RemotePolicy(AskedPolicy):
     def __init__(self, address: str, token: str, task: str = "") -> None:
         where, _, query = address.removeprefix(SCHEME).partition("?")
         self._host, self._port = link.parse_address(where, f"--policy.path={SCHEME}…")
-        self._token = link.require_token(token, "--policy.token")
+        self._token = link.require_token(token, link.TOKEN_VARIABLE)
         given = parse_qs(query).get("pictures", [str(JPEG_QUALITY)])[-1]
         if given != "raw" and not (given.isdecimal() and 1 <= int(given) <= 100):
             raise UnusableInputError(

@@ -4,6 +4,7 @@
                   frames.arrows    Arrow IPC stream, policy rate
                   telemetry.arrows Arrow IPC stream, control rate
                   <camera>.mkv     one picture per frame row, streamed encode; depth lossless
+                  <camera>.after.png  the scene once the arm is out of the way, where it looked
                   events.jsonl     keys, phase marks, interventions, safety trips
                   end.json         written atomically last; its presence is the seal
 
@@ -173,6 +174,11 @@ def is_journal(folder: Path) -> bool:
 def camera_path(folder: Path, camera: str) -> Path:
     """Return where a take keeps a camera's pictures."""
     return folder / f"{plain_name(camera, 'camera', folder)}.mkv"
+
+
+def after_path(folder: Path, camera: str) -> Path:
+    """Return where a take keeps what a camera showed afterwards, with the arm out of the way."""
+    return folder / f"{plain_name(camera, 'camera', folder)}.after.png"
 
 
 def read_header(folder: Path) -> TakeHeader:

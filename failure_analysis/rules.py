@@ -87,7 +87,6 @@ DIRECT: Final[tuple[Rule, ...]] = (
 
 INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS, unless=_BLOCKED),
-    Rule(D.VISUAL_DOMAIN, "view_unfamiliar", +1, 0.6),
     Rule(D.HUMAN_BEHAVIOR, "moved_alone_m", +1, 0.8),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "jumps_hz", +1, 0.6),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),

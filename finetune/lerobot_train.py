@@ -50,14 +50,15 @@ from gaploop.datasets.cache.folder import CacheOptions, Progress
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.columns import FORCE, STATE
+from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.upload import fetch
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler
 from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, report
+from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_force_step import ForceStep, widened
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed

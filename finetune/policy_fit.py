@@ -119,11 +119,11 @@ def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list
     """
     results, close = list[CheckResult](), list[str]()
     for name in reference.cameras.keys() & images.keys():
-        picture, (height, width) = squared(images[name]), images[name].shape[:2]
-        found = reference.identity(name, (height, width), picture)
-        if swapped := [f.message for f in found if f.kind == "swapped"]:
+        picture = squared(images[name])
+        if (shown_by := reference.shown_by(name, picture)) != name:
+            what = f"camera {name} shows what {shown_by} showed in training: swapped or renamed"
             fix = "Give each camera its own name in --robot.cameras: exchange them there."
-            results.append(CheckResult(VIEWS, Level.FAIL, swapped[0], fix))
+            results.append(CheckResult(VIEWS, Level.FAIL, what, fix))
             continue
         move = moved(reference.cameras[name].picture, picture)
         if move is None:

@@ -34,6 +34,7 @@ from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_colum
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.people import FoundPeople
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 from gaploop.datasets.whole_stats import complete_stats, of_rows, renew_episode_stats
@@ -50,6 +51,7 @@ class EpisodeChange:
         scale: feature of those to what its entries are multiplied by then, shape (width,).
         cameras: feature of a camera to the feature that its pictures have been under.
         added: new feature to its values in all frames of the episode, shape (n, width).
+        people: feature of a camera to whom it shows, who are blurred.
     """
 
     frames: tuple[int, int] | None = None
@@ -58,6 +60,7 @@ class EpisodeChange:
     scale: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    people: Mapping[str, FoundPeople] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -402,7 +405,10 @@ def _write_videos(
                 held = Counter(
                     video_of(piece.info, e.row, k)[0] for e in piece.held for k in info.video_keys
                 )
-                trimmed = {k for k, change in piece.changes.items() if change.frames is not None}
+                trimmed = {
+                    k for k, change in piece.changes.items()
+                    if change.frames is not None or key in change.people
+                }  # fmt: skip
                 for path, clips in files.items():
                     as_it_was = trimmed.isdisjoint(e.index for _, e, _ in clips)
                     if as_it_was and len(clips) == held[path]:
@@ -417,8 +423,14 @@ def _write_videos(
                             rows[row] |= shelf.columns(start_s, episode.length)
                         continue
                     for row, episode, start_s in clips:
-                        again = Path(scratch, "clip.mp4") if reencode else None
-                        rows[row] |= _cut(path, episode, start_s, shelf, done, again)
+                        again, n = Path(scratch, "clip.mp4"), episode.length
+                        if people := piece.change(episode).people.get(key):
+                            encode_part(path, start_s, n, info.fps, again, people.redraw)
+                            rows[row] |= shelf.append(again, 0.0, n)
+                            done.encoded += 1
+                            continue
+                        able = again if reencode else None
+                        rows[row] |= _cut(path, episode, start_s, shelf, done, able)
     return rows
 
 

@@ -15,7 +15,6 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
-from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.views.task_progress import TaskProgress
@@ -152,8 +151,7 @@ def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
 class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
-    The background and `start_pose_rad` are what is usual; without `images` none is decoded;
-    `policy` is what the one that drove makes of the take, where it was asked.
+    The background and `start_pose_rad` are what is usual; without `images` none is decoded.
     """
 
     def __init__(
@@ -162,12 +160,10 @@ class TakeView:
         background: Image | None = None,
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
-        policy: PolicyTrace | None = None,
     ) -> None:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
-        self.policy = policy
         self._images = images
 
     @cached_property
@@ -291,7 +287,6 @@ class TakeView:
             ("force", self.wrench, "no force or torque sensor"),
             ("touch", self.touch, "no touch sensor"),
             ("images", self.pictures, no_pictures),
-            ("policy", self.policy, "the policy wasn't queried; name it with --policy.path"),
         )
         return {source: why for source, channel, why in channels if channel is None}
 
