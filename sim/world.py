@@ -490,6 +490,8 @@ def _check(on: Appliers, known: Survey | None) -> None:
         raise UnavailableError("only the embedded cell's servos warm over a session")
     if on.model.hand:
         raise UnavailableError("a person reaches into the embedded cell only")
+    if on.sensors.force_drift_n or on.sensors.force_noise_n:
+        raise UnavailableError("only arms of the embedded cell have force sensors")
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:
