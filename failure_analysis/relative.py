@@ -24,7 +24,8 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
-from gaploop.failure_analysis.views.phases import grasps
+from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, marked, seen_at
+from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -46,6 +47,9 @@ JUMP: Final = 4.0
 overlap, and how somebody drove isn't compared at all: both change over a session by themselves."""
 POSES: Final = ("start", "close", "open", "end")
 """Figures of where a joint is, by its readings."""
+ATTEMPT: Final = (M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT)
+"""The first of these that an episode shows is its mode: the others follow from it."""
+LOADS: Final = ("peak_current_a", "load_peak_pct", "force_peak_n")
 SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
 
@@ -107,6 +111,14 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
     "open_far": FigureKind(
         "the gripper opens {value} from where it opens in the most similar episodes", "°", 1.0,
         mode=M.MISPLACEMENT, side=1,
+    ),
+    "taken": FigureKind(
+        "{about}: where the gripper closes, {value} of the spot is taken away", " %", 5.0,
+        mode=M.MISSED_GRASP, side=-1,
+    ),
+    "put": FigureKind(
+        "{about}: where the gripper opens, {value} of the spot has something new", " %", 5.0,
+        mode=M.SLIP, side=-1,
     ),
     "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),
     "mode": FigureKind("{about} is seen in {value} of the episodes", " %", 1.0, side=1),
@@ -173,15 +185,17 @@ def words_of(name: str, value: float) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class TakeFigures:
-    """One take's figures by name, and when in it they were read [s]."""
+    """One take's figures by name, when in it they were read [s], and what each fixed camera saw."""
 
     values: Mapping[str, float]
     at_s: Mapping[str, float]
     mode: ModeCall
+    handled: Mapping[str, Handled] = field(default_factory=dict)
+    shown: Mapping[str, Image] = field(default_factory=dict)
 
 
 def figures_of(take: Take, images: bool = True) -> TakeFigures:
-    """Return the figures of a take, whatever its outcome."""
+    """Return the figures of a take, whatever its outcome; see `with_pictures`."""
     view = TakeView(take, images=False)
     motion, measured = view.motion, measure(view)
     values = {name: measured[name] for name in SIGNALS}
@@ -190,20 +204,45 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     call = failure_mode(view, measured)
     if call.mode not in (None, M.TIMEOUT, M.MISPLACEMENT):  # every success lets go, and ends
         values[f"mode:{call.mode}"] = 100.0
-    if motion is not None:
-        _joints(motion, values, at_s)
+    grasp = _joints(motion, values, at_s) if motion is not None else None
+    seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
+        if motion is not None and grasp is not None and grasp.released:
+            spots = handled(take, camera, motion, grasp.close_s, grasp.open_s)
+            seen_handled |= {camera: spots} if spots is not None else {}
         seen = [p for n, p in zip(range(PICTURES[-1] + 1), take.cameras[camera](), strict=False)
                 if n in PICTURES]  # fmt: skip
         if seen:
             small = [squared(p) for p in seen]
             values |= {f"{k}:{camera}": v for k, v in photometry(small).items() if k in FIGURES}
             values[f"covered:{camera}"] = 100.0 * float(np.median([_covered(p) for p in small]))
-    return TakeFigures(values, at_s, call)
+    return TakeFigures(values, at_s, call, seen_handled)
 
 
-def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> None:
-    """Add what each joint does, and where they are when the gripper closes and opens."""
+def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
+    """Add what goes with the gripper and what it leaves behind, by fixed camera.
+
+    Where in the picture it closes and opens follows from all takes together, whatever became of
+    them.
+    """
+    values = [dict(row.values) for row in rows]
+    shown = [dict[str, Image]() for _ in rows]
+    for camera in sorted({name for row in rows for name in row.handled}):
+        found = gripper_map([row.handled[camera] for row in rows if camera in row.handled])
+        for row, own, pictures in zip(rows, values, shown, strict=True):
+            if found is not None and (seen := row.handled.get(camera)) is not None:
+                closes, opens = found.at(seen.closes), found.at(seen.opens)
+                own[f"taken:{camera}"] = -100.0 * seen_at(seen, closes)
+                own[f"put:{camera}"] = 100.0 * seen_at(seen, opens)
+                pictures[camera] = marked(seen, closes, opens)
+    return [replace(r, values=v, shown=p) for r, v, p in zip(rows, values, shown, strict=True)]
+
+
+def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> Grasp | None:
+    """Add what each joint does, and where they are when the gripper closes and opens.
+
+    Returns the closing that counts.
+    """
     read, sent = np.degrees(motion.position_rad), motion.sent_rad
     off = np.degrees(motion.residual_rad)
     for k, joint in enumerate(motion.joints):
@@ -217,10 +256,10 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
     closings = grasps(motion)
     if not motion.grippers:
-        return
+        return None
     values["closings"] = float(len(closings))
     if not closings:
-        return
+        return None
     grasp = next((g for g in closings if g.held), closings[0])
     until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
     values["carried"] = until_s - grasp.close_s
@@ -234,6 +273,8 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
         for k in motion.arm_joints:
             values[f"{what}:{motion.joints[k]}"] = float(read[row, k])
         at_s[what] = when_s
+    at_s |= {"taken": grasp.close_s, "put": grasp.open_s}
+    return grasp
 
 
 def _covered(picture: Image) -> float:
@@ -479,6 +520,8 @@ def take_evidence(
     cause: GapDimension | None = None
     call = ModeCall(None, None)
     evidence = list[Evidence]()
+    # Without loads, a joint off its command is said to press: what a camera shows goes before.
+    loads = any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS)
     for s in found.separations:
         kind, value = figure_of(s.name), float(found.values[s.name][row])
         if not found.shown_by(row, s.name, failed):
@@ -493,6 +536,11 @@ def take_evidence(
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        if kind.mode is not None and call.mode is None:
+        if name in ("taken", "put") and call.mode in (M.OBSTRUCTION, M.COLLISION) and not loads:
+            call = ModeCall(None, None)
+        if kind.mode is not None and (
+            call.mode is None
+            or (kind.mode in ATTEMPT and call.mode in ATTEMPT[ATTEMPT.index(kind.mode) :])
+        ):
             call = ModeCall(kind.mode, None)
     return cause, call, (*evidence[:SHOWN], *call.evidence)
