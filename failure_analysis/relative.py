@@ -24,7 +24,7 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
 from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
-from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, marked, seen_at
+from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, marked, spots
 from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
@@ -49,6 +49,9 @@ POSES: Final = ("start", "close", "open", "end")
 """Figures of where a joint is, by its readings."""
 ATTEMPT: Final = (M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT)
 """The first of these that an episode shows is its mode: the others follow from it."""
+HANDLED: Final = ("held", "carried", "taken", "put")
+"""Figures of what the gripper holds. Without loads, a joint off its command is said to press, and a
+jaw that holds something is such a joint: these go before."""
 LOADS: Final = ("peak_current_a", "load_peak_pct", "force_peak_n")
 SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
@@ -208,8 +211,8 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
         if motion is not None and grasp is not None and grasp.released:
-            spots = handled(take, camera, motion, grasp.close_s, grasp.open_s)
-            seen_handled |= {camera: spots} if spots is not None else {}
+            of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s)
+            seen_handled |= {camera: of_camera} if of_camera is not None else {}
         seen = [p for n, p in zip(range(PICTURES[-1] + 1), take.cameras[camera](), strict=False)
                 if n in PICTURES]  # fmt: skip
         if seen:
@@ -232,8 +235,8 @@ def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
         for row, own, pictures in zip(rows, values, shown, strict=True):
             if found is not None and (seen := row.handled.get(camera)) is not None:
                 closes, opens = found.at(seen.closes), found.at(seen.opens)
-                own[f"taken:{camera}"] = -100.0 * seen_at(seen, closes)
-                own[f"put:{camera}"] = 100.0 * seen_at(seen, opens)
+                taken, put = spots(seen, closes, opens)
+                own |= {f"taken:{camera}": 100.0 * taken, f"put:{camera}": 100.0 * put}
                 pictures[camera] = marked(seen, closes, opens)
     return [replace(r, values=v, shown=p) for r, v, p in zip(rows, values, shown, strict=True)]
 
@@ -520,7 +523,6 @@ def take_evidence(
     cause: GapDimension | None = None
     call = ModeCall(None, None)
     evidence = list[Evidence]()
-    # Without loads, a joint off its command is said to press: what a camera shows goes before.
     loads = any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS)
     for s in found.separations:
         kind, value = figure_of(s.name), float(found.values[s.name][row])
@@ -536,11 +538,10 @@ def take_evidence(
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        if name in ("taken", "put") and call.mode in (M.OBSTRUCTION, M.COLLISION) and not loads:
+        mode = M.SLIP if name == "held" and value > kind.floor else kind.mode
+        if name in HANDLED and not loads and call.mode in (M.OBSTRUCTION, M.COLLISION):
             call = ModeCall(None, None)
-        if kind.mode is not None and (
-            call.mode is None
-            or (kind.mode in ATTEMPT and call.mode in ATTEMPT[ATTEMPT.index(kind.mode) :])
-        ):
-            call = ModeCall(kind.mode, None)
+        later = ATTEMPT[ATTEMPT.index(mode) :] if mode in ATTEMPT else ()
+        if mode is not None and (call.mode is None or call.mode in later):
+            call = ModeCall(mode, None)
     return cause, call, (*evidence[:SHOWN], *call.evidence)

@@ -16,6 +16,7 @@ from typing import Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
@@ -50,8 +51,9 @@ class Handled:
 
     Attributes:
         before, after: medians of the pictures, RGB, shape (HEIGHT, WIDTH, 3).
-        turn: -1 where something was taken, 1 where something was put, 0 where nothing changed,
-            and between where that can't be told, shape (HEIGHT, WIDTH).
+        changed: where before and after differ, bool, shape (HEIGHT, WIDTH).
+        turn: -1 where something was taken, 1 where something was put, and between where that
+            can't be told, shape (HEIGHT, WIDTH).
         places: where it does, shape (n, 2) [px right, px down], in no order.
         put: whether something was put there, -1 (was taken) to 1, shape (n,).
         closes, opens: joint readings [rad] as the gripper closed and opened, shape (d,).
@@ -59,6 +61,7 @@ class Handled:
 
     before: Image
     after: Image
+    changed: NDArray[np.bool_]
     turn: FloatArray
     places: FloatArray
     put: FloatArray
@@ -90,12 +93,10 @@ def handled(
         return None
     change, left, came = (_apart(stacks[a], stacks[b]) for a, b in ((0, 2), (0, 1), (1, 2)))
     before, after = (np.median([shown[int(r)] for r in rows[k]], axis=0) for k in (0, 2))
-    solid = cv2.morphologyEx(
-        (change > CHANGED).astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8)
-    )
+    changed = change > CHANGED
+    solid = cv2.morphologyEx(changed.astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))
     found, labels, stats, centres = cv2.connectedComponentsWithStats(solid)
     turn = np.clip((came - left) / np.maximum(change, CHANGED), -1.0, 1.0)
-    turn[change <= CHANGED] = 0.0
     chosen = [k for k in range(1, found) if stats[k, cv2.CC_STAT_AREA] >= LEAST_PX]
     votes = [float(np.mean(turn[labels == k])) for k in chosen]
     at = [
@@ -103,7 +104,7 @@ def handled(
         for s in (close_s, open_s)
     ]
     return Handled(
-        before.astype(np.uint8), after.astype(np.uint8), turn,
+        before.astype(np.uint8), after.astype(np.uint8), changed, turn,
         np.array([centres[k] for k in chosen]).reshape(-1, 2), np.array(votes),
         *(pose[motion.arm_joints] for pose in at),
     )  # fmt: skip
@@ -184,11 +185,15 @@ def gripper_map(seen: Sequence[Handled]) -> GripperMap | None:
     return GripperMap(middle, axes, weights)
 
 
-def seen_at(one: Handled, place: FloatArray) -> float:
-    """Return how much was put at a place, or (below 0) taken from there, -1 to 1."""
+def spots(one: Handled, closes: FloatArray, opens: FloatArray) -> tuple[float, float]:
+    """Return the shares of the spots where the gripper closes, opens, that it clears, covers."""
     across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
-    there = np.hypot(across - place[0], down - place[1]) <= SPOT_PX
-    return float(one.turn[there].mean()) if there.sum() >= LEAST_PX else float("nan")
+    shares = []
+    for place, wanted in ((closes, one.turn < PLAIN), (opens, one.turn > 0)):
+        there = np.hypot(across - place[0], down - place[1]) <= SPOT_PX
+        seen = float((one.changed & wanted)[there].mean()) if there.sum() >= LEAST_PX else np.nan
+        shares.append(seen)
+    return shares[0], shares[1]
 
 
 def marked(one: Handled, closes: FloatArray, opens: FloatArray) -> Image:
