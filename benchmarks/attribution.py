@@ -35,6 +35,8 @@ SHOWN: Final = (
     ("set_size", "causes in that set, of ten"),
 )
 """Figure to its words in the table."""
+FELT: Final = ("force", "touch")
+"""Channels that stations seldom have: "+ force" alone has them."""
 COUNTS: Final = ("set_size",)
 """Those of them that aren't shares."""
 
@@ -51,13 +53,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from benchmarks.corpus.fit import save_model
     from benchmarks.corpus.pictures import draw
     from benchmarks.corpus.signals import corpus_references
-    from benchmarks.corpus.study import failures, fit_corpus
+    from benchmarks.corpus.study import failures, fit_corpus, masked
     from gaploop.failure_analysis.attribution import SHIPPED, shipped_model
 
     stations = draw_corpus(config.n or TAKES, config.seed, config.blind)
     takes = _takes(config, stations, folder)
     references = corpus_references(stations, folder)
-    found = failures(takes, references)
+    felt = failures(takes, references)
+    found = failures([masked(take, FELT) for take in takes], references)
     counts = {part: len(rows) for part, rows in sorted(found.items())}
     write_atomically(folder / "README.md", card(stations, takes, counts, config.seed))
     result: dict[str, Any] = {"evidence": "sim-to-sim", "takes": len(takes), "failures": counts}
@@ -73,6 +76,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     figures.write_predictions(folder / "predictions.jsonl", found, model)
     with options.progress("Scoring", total=None):
         scored = figures.every_figure(found, references, model, config.seed)
+        by_force = fit_corpus(felt, references, config.seed, about)
+        scored["test"]["+ force"] = figures.strict_figures(felt, by_force)
         draw(scored, folder)
     return {
         **result,

@@ -43,6 +43,7 @@ python -m benchmarks memory --n=200
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --cameras=4 --seconds=1800 --output_dir=outputs/record4
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
+python -m benchmarks people --data=FOLDER_WITH_IMAGES_AND_LABELS
 python -m benchmarks power_cuts --kills=1000 --output_dir=outputs/power_cuts
 python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
@@ -79,10 +80,11 @@ BENCHES: Final = {
     "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
-    "looking": "changes of the camera and of what it sees that a diagnosis names; false alarms",
+    "looking": "changes of the camera that a diagnosis names; false alarms",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
+    "people": "whom OpenCV's detectors miss, on pictures in which somebody marked people",
     "power_cuts": "takes, labels and datasets that a power cut costs, writes lost and out of order",
     "probe": "hidden stations: what their pictures tell of camera, light, table and object",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
@@ -139,6 +141,7 @@ class BenchConfig:
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
     absolute, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
+    people: a folder with images/*.jpg and labels/*.txt in YOLO's layout.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.

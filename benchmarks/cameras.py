@@ -77,6 +77,8 @@ class NumberedCamera:
         """Capture time [s] to number."""
         self.drawing_s = 0.0
         """Processor time that making up the pictures took [s]."""
+        self.unplugged = threading.Event()
+        """Set: it takes no pictures, and its last one stays."""
         self._fps, self._scene, self._over = fps, texture(seed), threading.Event()
         self._newest = self._take(0)
         self._thread = threading.Thread(target=self._run, name=f"camera {name}", daemon=True)
@@ -94,6 +96,8 @@ class NumberedCamera:
         start_s, number = time.monotonic(), 0
         while not self._over.wait(max(0.0, start_s + (number + 1) / self._fps - time.monotonic())):
             number = max(number + 1, int((time.monotonic() - start_s) * self._fps))
+            if self.unplugged.is_set():
+                continue
             began_s = time.thread_time()
             self._newest = self._take(number)
             self.drawing_s += time.thread_time() - began_s

@@ -12,7 +12,7 @@ from benchmarks.detection_rollouts import NOMINAL, DetectionTrial, Rolled
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
 
-SCHEMA: Final = "gaploop.corpus.v1"
+SCHEMA: Final = "gaploop.corpus.v2"
 FIT: Final = "reference"
 """The part of a corpus that says what is usual: a detector may learn from its successes."""
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.loop_arm import GOAL, READ
+from benchmarks.loop_arm import GOAL, PLACE, READ
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.messages import FloatArray
@@ -234,7 +234,7 @@ def _seen(
 ) -> LoopRun:
     """Work out one run from the taps on both wires."""
     goals_ns = follower[follower[:, 1] == GOAL, 0]
-    asked_ns = leader[leader[:, 1] == READ, 0]
+    places_ns, reads_ns = (leader[leader[:, 1] == kind, 0] for kind in (PLACE, READ))
     start_ns = (goals_ns[0] if len(goals_ns) else 0) + round(SETTLE_S * 1e9)
     end_ns = start_ns + round(seconds * 1e9)
     if broke:  # what it did until then counts, but not its end
@@ -246,8 +246,11 @@ def _seen(
     used_s = np.array([used for _, used in cpu])
     spent_s = float(np.diff(np.interp([start_ns, end_ns], at_ns, used_s))[0])
     period_s = np.diff(goals_ns) * 1e-9
-    before = np.searchsorted(asked_ns, goals_ns) - 1
-    latency_s = (goals_ns - asked_ns[np.maximum(before, 0)])[before >= 0] * 1e-9
+    # Goals follow the positions that were asked for alone, in the turns in which they were.
+    latency_s = _since(places_ns, goals_ns)
+    latency_s = np.where(latency_s < 1.0 / HZ, latency_s, _since(reads_ns, goals_ns))
+    latency_s = np.where(np.isfinite(latency_s), latency_s, _since(places_ns, goals_ns))
+    latency_s = latency_s[np.isfinite(latency_s)]
     return LoopRun(
         np.abs(period_s - 1.0 / HZ),
         latency_s,
@@ -257,6 +260,13 @@ def _seen(
         spent_s,
         said,
     )
+
+
+def _since(asked_ns: Any, goals_ns: Any) -> FloatArray:
+    """Return the time from the last of `asked_ns` to each goal [s]; infinite without one."""
+    asked_ns = np.concatenate([[-np.inf], asked_ns])
+    last_ns = asked_ns[np.searchsorted(asked_ns, goals_ns) - 1]
+    return np.asarray((goals_ns - last_ns) * 1e-9, dtype=np.float64)
 
 
 def _compare(runs: Mapping[str, Sequence[LoopRun]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 Prints `ready` when the port is there. When stdin closes it writes LOG: an int64 array of
 [time ns on the machine's monotonic clock, kind], kind 0 where a host asked for positions of the
-servos and 1 where it set their goals.
+servos among other readings, 1 where it set their goals, and 2 where it asked for positions alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ FIFO_PRIORITY: Final = 60
 """Above the control loop of either program, as the arm is another computer in truth."""
 READ: Final = 0
 GOAL: Final = 1
+PLACE: Final = 2
 
 
 class Tap:
@@ -65,9 +66,13 @@ class Tap:
         table = TABLES[self._protocol]
         if code == self._wire.Instruction.SYNC_WRITE and address == table["Goal_Position"].address:
             return GOAL
-        place = table["Present_Position"].address
-        reads = code == self._wire.Instruction.SYNC_READ
-        return READ if reads and address <= place < address + size else None
+        place = table["Present_Position"]
+        if (
+            code != self._wire.Instruction.SYNC_READ
+            or not address <= place.address < address + size
+        ):
+            return None
+        return PLACE if size == place.size else READ
 
 
 def be_prompt() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import ScriptedLeader, TrackedSight
+from gaploop.sim.expert import PATIENCE_S, ScriptedLeader, TrackedSight
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
 from gaploop.sim.tracker import Tracker
 
@@ -38,5 +38,9 @@ class TrackerSight(TrackedSight):
 
 
 def by_tracker(cell: SimCell, seed: int = 0, tracker: Tracker | None = None) -> ScriptedLeader:
-    """Return a script that tries once, by the nominal tracker unless another is given."""
-    return ScriptedLeader(cell, seed, sight=TrackerSight(cell, tracker), retries=0)
+    """Return a script that tries once and goes by the clock, as a policy does.
+
+    It sees by the nominal tracker unless another is given.
+    """
+    sight = TrackerSight(cell, tracker)
+    return ScriptedLeader(cell, seed, sight=sight, retries=0, patience_s=PATIENCE_S)

@@ -13,8 +13,8 @@ CHANNELS: Final = {
     "loads": "drive loads in per cent of stall, for drives that report torque rather than current",
     "scene": "the tracked scene, `observation.environment_state`",
     "force": "a force/torque sensor",
+    "touch": "a touch sensor; outside the cell the gripper's own current stands for it",
     "images": "the first camera's pictures",
-    "policy": "the policy that drove, asked again along the episode",
 }
 HEAD: Final = """\
 # Signals

@@ -134,6 +134,7 @@ class _Done:
     hours: float = 0.0
     takes: int = 0
     is_trained: bool = True
+    speed_scale: float = 1.0
 
 
 class _Station:
@@ -149,8 +150,9 @@ class _Station:
 
         before = rated(self.job, "before", self.base)
         made = self._made(arm)
-        name = "before" if made.policy == self.base else f"after_{arm}"
-        after = rated(self.job, name, made.policy)
+        same = made.policy == self.base and made.speed_scale == 1.0
+        name = "before" if same else f"after_{arm}"
+        after = rated(self.job, name, made.policy, made.speed_scale)
         trained = made.policy != self.base and made.is_trained
         nominal = self._nominal(arm, made.policy) if trained else self._nominal("base", self.base)
         return {
@@ -239,7 +241,8 @@ class _Station:
         )  # fmt: skip
         if found is None:
             return _Done(self.base)
-        return _Done(found.policy, found.done, 0.0, found.takes, found.is_trained)
+        trained, scale = found.is_trained, found.speed_scale
+        return _Done(found.policy, found.done, 0.0, found.takes, trained, scale)
 
     def _from_twin(self, arm: str) -> _Done:
         """Do one remedy with the twin; a station without one keeps the base."""

@@ -22,7 +22,7 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.finetune.config import FinetuneConfig
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.training import Ranks
 
 CAMERA: Final = "observation.images.overhead"
 PIXELS, JOINTS = 192, 6
@@ -79,7 +79,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
     from benchmarks.starts import record_demonstrations
     from gaploop.finetune.closed_loop import TargetCell
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.training import Ranks
 
     has_gpu = torch.cuda.is_available()
     ranks = Ranks("auto" if has_gpu else "cpu")

@@ -113,20 +113,20 @@ def take_poses(
 
 
 @contextlib.contextmanager
-def limp_arm(robot: Any, station: Path | None, keep_as: str = "") -> Iterator[Follower]:
+def limp_arm(robot: Any, station: Path | None, *, keep: bool) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off.
 
     Results hold only for as long as the file of lerobot-calibrate stays as it is: its hash is
-    kept in the calibration beside the file `station`, as that of the arm `keep_as`.
+    kept in the calibration beside the file `station`, to `keep` them.
     """
     follower, _ = lerobot_factory.follower_of(robot, lerobot_factory.station_for(robot, station))
     with contextlib.closing(follower):
         follower.torque_off()
         yield follower
     path = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    if keep_as and path is not None and Path(path).is_file():
+    if keep and path is not None and Path(path).is_file():
         values = {"file": str(path), "sha256": sha256(Path(path))}
-        save_part(calibration_path(station), ("arms", keep_as, "calibration"), values)
+        save_part(calibration_path(station), ("arms", "follower", "calibration"), values)
 
 
 @contextlib.contextmanager

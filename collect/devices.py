@@ -231,6 +231,7 @@ class ArmDevices(SessionDevices):
                 self.rates,
                 cameras=rig.cameras,
                 tracker=rig.tracker,
+                observed=rig.observed,
                 sinks=(self.statistics, *subscribers(leader)),
                 max_s=max_s,
                 until_done=self._max_s is not None,

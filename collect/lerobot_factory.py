@@ -31,7 +31,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.realtime import PacedClock
-from gaploop.teleop.sensors import connect_sensors
+from gaploop.teleop.sensors import connect_sensors, observed
 from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ class ArmConnection(contextlib.ExitStack):
             if self._records:
                 cameras = more["cameras"] = cameras_of(robot, clock, station, self._identities)
                 undo.callback(disconnect, *cameras)
-                sensors = more["sensors"] = connect_sensors(getattr(config, "sensors", {}))
+                asked = getattr(config, "sensors", {})
+                sensors = more["sensors"] = connect_sensors(asked)
+                more["observed"] = observed(asked, sensors)
                 undo.callback(disconnect, *sensors)
                 if self._driver is not None:
                     more["tracker"] = self._driver.tracker(cameras, station)
@@ -313,18 +315,28 @@ def robot_arguments(robot: Any) -> dict[str, Any]:
     return cell_arguments(robot, robot.model, "--robot.model") | like
 
 
-def cell_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
+def cell_rig(
+    robot: Any,
+    fps: float | None,
+    conditions: Mapping[str, object],
+    sensors: Mapping[str, Mapping[str, Any]] | None = None,
+) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up, for takes."""
     from gaploop.collect.rig import embedded_rig
 
     there = {**robot.conditions, **conditions}
-    return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps)
+    return embedded_rig(**robot_arguments(robot), conditions=there, fps=fps, sensors=sensors)
 
 
-def simulated_rig(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> Rig:
+def simulated_rig(
+    robot: Any,
+    fps: float | None,
+    conditions: Mapping[str, object],
+    sensors: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Rig:
     """Build the scene file, or else the embedded cell, that `--robot.*` describe."""
     if robot.scene is None:
-        return cell_rig(robot, fps, conditions)
+        return cell_rig(robot, fps, conditions, sensors)
     from gaploop.collect.rig import world_rig
 
     return world_rig(

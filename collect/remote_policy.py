@@ -27,7 +27,7 @@ from gaploop.core.protocols import Policy
 from gaploop.teleop import link
 from gaploop.teleop.stopping import one_line
 
-KIND: Final = "gaploop.policy.2"
+KIND: Final = "gaploop.policy.3"
 SCHEME: Final = "remote://"
 MOST_BYTES: Final = 64 << 20
 """Four raw pictures of 2560 x 1440 and what else an observation holds."""
@@ -37,6 +37,7 @@ PLAN_S: Final = 20.0
 AGAIN_S: Final = 1.0
 """A lost link is tried again this often [s]."""
 JPEG_QUALITY: Final = 95
+type Readings = Annotated[list[Annotated[float, link.Small]], msgspec.Meta(max_length=4096)]
 type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
@@ -75,6 +76,9 @@ class PolicyQuestion(link.Message, frozen=True):
     state: link.Numbers
     scene: link.Numbers | None
     pictures: Annotated[dict[link.Word, Picture], msgspec.Meta(max_length=16)]
+    forces: Annotated[dict[link.Word, Readings], msgspec.Meta(max_length=16)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class PolicyAnswer(link.Message, frozen=True):
@@ -161,6 +165,7 @@ def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
         np.array(question.state),
         None if question.scene is None else np.array(question.scene),
         {name: unpacked(picture) for name, picture in question.pictures.items()},
+        {name: np.array(values) for name, values in question.forces.items()},
     )
     try:
         if question.is_first:
@@ -226,6 +231,7 @@ class AskedPolicy:
             np.asarray(observation.state).tolist(),
             None if scene is None else np.asarray(scene).tolist(),
             {name: packed(image, self._quality) for name, image in observation.images.items()},
+            {name: np.asarray(values).tolist() for name, values in observation.forces.items()},
         )
         answer = self.ask(question)
         if answer.failed:
@@ -262,7 +268,7 @@ class RemotePolicy(AskedPolicy):
     def __init__(self, address: str, token: str, task: str = "") -> None:
         where, _, query = address.removeprefix(SCHEME).partition("?")
         self._host, self._port = link.parse_address(where, f"--policy.path={SCHEME}…")
-        self._token = link.require_token(token, "--policy.token")
+        self._token = link.require_token(token, link.TOKEN_VARIABLE)
         given = parse_qs(query).get("pictures", [str(JPEG_QUALITY)])[-1]
         if given != "raw" and not (given.isdecimal() and 1 <= int(given) <= 100):
             raise UnusableInputError(

@@ -201,12 +201,12 @@ class Eye:
     """Sees object and target in pictures of a rig's first camera."""
 
     def __init__(self, rig: Rig, arm: CellArm, make: MakeTracker) -> None:
-        self._camera, self.arm = rig.cameras[0], arm
-        self._tracker = make(max(self._camera.frame().image.shape[:2]), arm)
+        self.camera, self.arm = rig.cameras[0], arm
+        self._tracker = make(max(self.camera.frame().image.shape[:2]), arm)
 
     def look(self) -> Sighted:
         """Return what the newest picture shows."""
-        picture = self._camera.frame()
+        picture = self.camera.frame()
         image = picture.image
         size = max(image.shape[:2])
         if image.shape[:2] != (size, size):  # nothing is below or beside a picture
@@ -367,7 +367,7 @@ class Resetter:
         longest_s: float = LONGEST_S,
     ) -> None:
         self._make_tracker, self._policy, self._longest_s = make_tracker, policy, longest_s
-        self._eyes: tuple[Rig, Eye] | None = None
+        self._eyes: Eye | None = None
         self.resets: list[SceneReset] = []
         """Of this session, oldest first."""
 
@@ -418,6 +418,27 @@ class Resetter:
             cell.cell.begin()
         return replace(rig, reset=lambda _seed: None)
 
+    def look_after(
+        self, rig: Rig, shared: SharedLeader, stop: Callable[[], bool]
+    ) -> tuple[str, bytes] | None:
+        """Have the arm let go and go home after an attempt; return a camera and its picture, PNG.
+
+        None where it can't: the filter has tripped, a person drives, or something is in the way.
+        """
+        if rig.safety.tripped or rig.blocker():
+            return None
+        eye = self._eye(rig)
+        script = ResetScript(eye, lambda: rig.safety.sent_rad, rig.rates.period_s, None)
+        if self._drive(rig, shared, script, stop, (script,)) or stop():
+            return None
+        picture = cv2.cvtColor(rig.cameras[0].frame().image, cv2.COLOR_RGB2BGR)
+        return rig.cameras[0].name, cv2.imencode(".png", picture)[1].tobytes()
+
+    def _eye(self, rig: Rig) -> Eye:
+        if self._eyes is None or self._eyes.camera is not rig.cameras[0]:
+            self._eyes = Eye(rig, cell_arm_of(rig.follower.robot_type), self._make_tracker)
+        return self._eyes
+
     def _reset(
         self,
         rig: Rig,
@@ -427,10 +448,7 @@ class Resetter:
         stop: Callable[[], bool],
     ) -> tuple[str, SceneReset | None]:
         """Try; return why that failed, or how it went."""
-        if self._eyes is None or self._eyes[0] is not rig:
-            arm = cell_arm_of(rig.follower.robot_type)
-            self._eyes = rig, Eye(rig, arm, self._make_tracker)
-        eye = self._eyes[1]
+        eye = self._eye(rig)
 
         def where(seen: Sighted) -> tuple[FloatArray, float]:
             return drawn_start(seed, rig.conditions, eye.arm, seen.target_m)

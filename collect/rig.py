@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -24,13 +24,20 @@ from gaploop.core.messages import (
     LeaderSample,
     SafeCommand,
 )
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
+from gaploop.core.protocols import (
+    CameraSource,
+    Follower,
+    Leader,
+    Policy,
+    SceneTracker,
+    SensorSource,
+)
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.twin import Randomisation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import CellCamera, CellClock, CellFollower, SimCell
+from gaploop.sim.cell import CellCamera, CellClock, CellFollower, CellSensor, SimCell
 from gaploop.sim.expert import scripted
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.scene_file import Demonstrator, SceneWorld, load_scene
@@ -38,6 +45,7 @@ from gaploop.sim.tracker import Tracker
 from gaploop.sim.world import GymWorld, WorldSpec
 from gaploop.teleop.loop import OnFrame, Rates, Turns, run_turns
 from gaploop.teleop.safety import SafetyFilter, make_safety
+from gaploop.teleop.sensors import observed
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Rig:
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         sensors: what else is measured, such as forces at the wrist.
+        observed: those of them that policies see, by name.
         running: the arm is driven between takes, too: turns of a loop that runs anyway, as
             `ControlThread.span`. None: the loop runs for each take.
         reset: set up the scene for a seed, bring the arm to its start, and clear the filter.
@@ -76,6 +85,7 @@ class Rig:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
+    observed: Mapping[str, SensorSource] = field(default_factory=dict)
     running: Callable[..., Turns] | None = None
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     blocker: Callable[[], str] = lambda: ""
@@ -103,6 +113,7 @@ class Rig:
             max_s=max_s,
             cameras=self.cameras,
             tracker=self.tracker,
+            observed=self.observed,
             on_frame=on_frame,
         )
 
@@ -136,7 +147,7 @@ class Rig:
             cameras[camera.name] = {**size, "fps": self.fps, "codec": codec}
             if identity := getattr(camera, "identity", None):  # of which device, to know it again
                 cameras[camera.name]["identity"] = str(identity)
-        return TakeHeader(info, tuple(names), cameras, columns)
+        return TakeHeader(info, tuple(names), cameras, columns, tuple(self.observed))
 
 
 def arm_rig(follower: Follower, clock: Clock, station: Station, rates: Rates, **more: Any) -> Rig:
@@ -161,6 +172,11 @@ class EmbeddedRig(Rig):
 
     cell: SimCell
 
+    def seen_by(self, policy: Policy) -> Self:
+        """Return this rig with the cell's force sensors that a policy sees."""
+        names = getattr(policy, "forces", ())
+        return replace(self, observed={name: CellSensor(name, self.cell) for name in names})
+
     def scripted_leader(self, seed: int = 0) -> Leader:
         """Return the scripted teleoperator of this cell; make it after `reset`."""
         return scripted(self.cell, seed)
@@ -178,6 +194,7 @@ def embedded_rig(
     randomise: Randomisation | None = None,
     image_size: int = 192,
     camera_hz: float = 25.0,
+    sensors: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
@@ -188,6 +205,7 @@ def embedded_rig(
         task: `pick_place`, `pick_lift` or `stack_cube`.
         gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
+        sensors: which of `CellSensor` are recorded; {"observe": True} of those that policies see.
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
@@ -212,6 +230,7 @@ def embedded_rig(
     is_target = bool(set_up or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
+    made = tuple(CellSensor(name, cell) for name in sensors or {})
     safety = make_safety(station, follower, rates.period_s)
 
     def reset(seed: int) -> None:
@@ -235,6 +254,8 @@ def embedded_rig(
         drawn=lambda seed: {**cell.draw(seed), **_photo_drawn(cell.photo(seed))},
         conditions=_told(conditions or {}),
         calibration="nominal",
+        sensors=made,
+        observed=observed(sensors or {}, made),
         cell=cell,
     )
 

@@ -16,8 +16,10 @@ from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
 from gaploop.collect.take import FAULTS_IN_A_ROW, TakeResult, run_take
-from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core import journal_format, labels
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
+from gaploop.core.files import read_json, write_atomically, write_json
+from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray, Tick
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
 from gaploop.core.station import Station
@@ -108,6 +110,11 @@ class Attempts:
         only."""
         self.resetter: Resetter | None = None
         """Puts the scene back before each attempt; None where a person does."""
+        self.detector: Callable[[Path], LabelEvent] | None = None
+        """Says by the last pictures in a sealed take's folder whether it succeeded; None where
+        nothing can."""
+        self.detected: dict[str, Outcome] = {}
+        """Take to what the detector said."""
         self.outcomes: dict[str, Outcome] = {}
         """Take to the outcome that stands."""
         self.notes: dict[str, RolloutNote] = {}
@@ -160,8 +167,25 @@ class Attempts:
         note = RolloutNote(uid, scale, times, watch.person_s, shared.fault, pace, result.reason)
         self.notes[uid] = note
         self._faults = (*self._faults, note.fault) if note.fault else ()
-        self.on_note(note, result)
+        if result.uid and result.outcome is not Outcome.INTERRUPTED:
+            folder, stop = given["writer"].folder, given.get("stop", lambda: False)
+            if self.resetter is not None and (shown := self.resetter.look_after(rig, shared, stop)):
+                write_atomically(journal_format.after_path(folder, shown[0]), shown[1])
+            if result.outcome is Outcome.UNLABELLED:
+                self._detect(folder)
+        self.on_note(note, replace(result, outcome=self.detected.get(uid, result.outcome)))
         return result
+
+    def _detect(self, folder: Path) -> None:
+        """Write down what the detector says of a sealed take, where there is one."""
+        if self.detector is None:
+            return
+        try:
+            said = self.detector(folder)
+            labels.append(folder.parent / journal_format.LABELS, said)
+            self.detected[said.uid] = Outcome(said.value)
+        except (GaploopError, OSError) as error:
+            log.warning("Success can't be told: %s", one_line(error))
 
     def judged(self, outcomes: Mapping[str, Outcome]) -> None:
         """Count successes without help, given the outcome that stands of every take of the session.

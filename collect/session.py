@@ -422,7 +422,9 @@ class Session:
 
     def _make_rig(self, conditions: Mapping[str, object]) -> Any:
         fps = None if self._rates is None else self._rates.fps
-        return lerobot_factory.simulated_rig(self._config.robot, fps, conditions)
+        return lerobot_factory.simulated_rig(
+            self._config.robot, fps, conditions, self._config.sensors
+        )
 
     def _take(
         self,

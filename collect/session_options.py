@@ -56,9 +56,10 @@ class SessionOptions(DriveOptions):
     journal: Path | None = None
     """Folder of the episodes; beside the dataset, as <dataset.root>_journal, unless given."""
     sensors: dict[str, Any] = field(default_factory=dict)
-    """What else is recorded with an arm, at the control rate: name to
+    """What else is recorded, at the control rate: name to
     '{port: /dev/ttyACM2, baud: 115200, channels: {fx_n: N, fy_n: N, fz_n: N}}', where lines of
-    numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'."""
+    numbers arrive, or '{driver: "my_lab.tactile:Pad", options: {}}'; in the embedded cell
+    '{wrist: {}, fingertips: {}}'. With observe: true policies see it, too."""
     auto_start: bool = False
     """Begin each episode when the reset is over, as lerobot-record does, not on a key; nobody is
     asked whether a plan's set-up is there."""
@@ -77,12 +78,12 @@ def check_display(display: str) -> None:
 def check_session(config: Any, *above_0: str) -> None:
     """Refuse options that no session can have; numbers `above_0` are this command's own."""
     check_display(config.display)
-    if config.sensors and config.robot.type == lerobot_factory.EMBEDDED:
+    embedded = config.robot.type == lerobot_factory.EMBEDDED
+    if config.sensors and embedded and config.robot.scene is not None:
         raise UnusableInputError(
-            "--sensors go with an arm; the embedded cell has none. Leave it out, or choose an arm "
-            "with --robot.type."
+            "--sensors go with an arm or the embedded cell; a scene file has none. Leave it out."
         )
-    check_sensors(config.sensors)
+    check_sensors(config.sensors, own=embedded)
     for name in ("dataset.num_episodes", "dataset.episode_time_s", *above_0):
         value = attrgetter(name)(config)
         if value is not None and not value > 0:

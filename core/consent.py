@@ -5,7 +5,7 @@ name. The register lies outside journals and datasets; names never leave this co
 
 consents.jsonl   events {"event": "add" | "withdraw" | "place", "id", "at", …}, appended only
 names.json       id to whatever tells the team who it is; mode 0600, optional
-bands.json       id to age band, handedness and experience; mode 0600, optional
+bands.json       id to age band, handedness and the like; mode 0600, optional
 
 A take needs consent if people take part in it: it names a consent id, or it was recorded on a
 real station with a `human` condition other than "none", or as a demonstration of
@@ -39,9 +39,12 @@ BANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "age_band": ("18-29", "30-44", "45-59", "60+"),
     "handedness": ("left", "right", "both"),
     "experience": ("none", "some", "daily"),
+    "body_type": ("small", "medium", "large"),
+    "movement": ("slow", "steady", "quick"),
 }
-"""What a plan may ask of who takes part; experience is of driving robots. Wide enough that a band
-alone tells nobody who it is. Episodes carry the consent id and no band."""
+"""What a plan may ask of who takes part; experience is of driving robots, movement the style of it.
+Wide enough that a band alone tells nobody who it is; all five together may, in a small team.
+Episodes carry the consent id and no band."""
 REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
 BANDS_FILE: Final = "bands.json"

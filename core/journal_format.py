@@ -4,6 +4,7 @@
                   frames.arrows    Arrow IPC stream, policy rate
                   telemetry.arrows Arrow IPC stream, control rate
                   <camera>.mkv     one picture per frame row, streamed encode; depth lossless
+                  <camera>.after.png  the scene once the arm is out of the way, where it looked
                   events.jsonl     keys, phase marks, interventions, safety trips
                   end.json         written atomically last; its presence is the seal
 
@@ -61,12 +62,14 @@ class TakeHeader:
         cameras: camera to {"width", "height", "fps", "codec"}; a depth stream's codec is
             `DEPTH_CODEC`.
         channels: telemetry column to unit, without `t_ns`.
+        observed: sensors among them that policies see, as `observation.force.<sensor>`.
     """
 
     info: TakeInfo
     environment_state_names: tuple[str, ...] = ()
     cameras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
+    observed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `take.json` holds."""
@@ -104,6 +107,7 @@ class TakeHeader:
                 tuple(map(str, value["environment_state_names"])),
                 cameras,
                 {str(name): str(unit) for name, unit in value["channels"].items()},
+                tuple(map(str, value.get("observed", ()))),
             )
         except DAMAGE as error:
             raise UnusableInputError(
@@ -170,6 +174,11 @@ def is_journal(folder: Path) -> bool:
 def camera_path(folder: Path, camera: str) -> Path:
     """Return where a take keeps a camera's pictures."""
     return folder / f"{plain_name(camera, 'camera', folder)}.mkv"
+
+
+def after_path(folder: Path, camera: str) -> Path:
+    """Return where a take keeps what a camera showed afterwards, with the arm out of the way."""
+    return folder / f"{plain_name(camera, 'camera', folder)}.after.png"
 
 
 def read_header(folder: Path) -> TakeHeader:

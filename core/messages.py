@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
 from typing import Any, Final
 
@@ -181,8 +181,10 @@ class Observation:
     Attributes:
         state: `observation.state`, shape (n_joints,), the robot's LeRobot units.
         environment_state: `observation.environment_state`, shape (m,), or None.
+        forces: sensor to `observation.force.<sensor>`, shape (n_channels,), in its own units.
     """
 
     state: FloatArray
     environment_state: FloatArray | None
     images: Mapping[str, Image]
+    forces: Mapping[str, FloatArray] = field(default_factory=dict)

@@ -30,10 +30,10 @@ from gaploop.core.vocabulary import GapDimension
 
 SCHEMA: Final = "gaploop.plan.v1"
 REMEDIES: Final = (
-    "collect", "resimulate", "randomise", "recalibrate", "compensate", "change_scene",
-    "change_task",
+    "collect", "resimulate", "randomise", "recalibrate", "compensate", "drive_slower",
+    "change_scene", "change_task",
 )  # fmt: skip
-"""What fixes a gap. Only the first asks for episodes of a person; the next four are commands, and
+"""What fixes a gap. Only the first asks for episodes of a person; the next five are commands, and
 the last two words: what no command can do."""
 
 EXPECTED_CONFIDENCE: Final = 0.90

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -157,16 +157,6 @@ class Policy(Protocol):
 
     def act(self, observation: Observation) -> FloatArray:
         """Return the next joint target, shape (n_joints,), in the robot's LeRobot units."""
-
-
-class PolicyProbe(Protocol):
-    """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
-
-    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
-        """Return by camera what some layers make of its picture's cells, each (h, w, channels)."""
-
-    def reset(self) -> None:
-        """Forget the take before."""
 
 
 class TakeSink(Protocol):

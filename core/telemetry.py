@@ -32,6 +32,9 @@ JOINT_QUANTITIES: Final[dict[str, str]] = {
 }
 """Quantity, which is the last part of a joint column's name, to unit."""
 
+HELD_S: Final = 0.5
+"""A sensor's reading stands for itself until the next one, for so long at most [s]."""
+
 LOOP_CHANNELS: Final[dict[str, str]] = {
     "loop.period_s": "s",
     "loop.lateness_s": "s",
@@ -97,6 +100,32 @@ class Telemetry:
         missing = np.full(len(self), np.nan)
         columns = [self.columns.get(f"{arm}.{j}.{quantity}", missing) for j in self.joints(arm)]
         return np.stack(columns, axis=1) if columns else np.empty((len(self), 0))
+
+    def sensors(self) -> dict[str, tuple[str, ...]]:
+        """Return the sensors beside the arms, each with its columns in order."""
+        found, arms = dict[str, tuple[str, ...]](), self.arms()
+        for column in self.columns:
+            name, _, rest = column.partition(".")
+            if rest and column not in LOOP_CHANNELS and name not in arms:
+                found[name] = (*found.get(name, ()), column)
+        return found
+
+    def readings_at(self, columns: Iterable[str], t_s: FloatArray) -> FloatArray:
+        """Return the newest readings at some times [s], shape (len(t_s), n_columns).
+
+        Before the first reading that one; NaN where none is within `HELD_S`. (A take's first frame
+        may be some milliseconds older than the first row: the two count from different instants.)
+        """
+        found = list[FloatArray]()
+        for name in columns:
+            known = np.isfinite(self.columns[name])
+            if not known.any():
+                found.append(np.full(len(t_s), np.nan))
+                continue
+            at_s, values = self.t_s[known], self.columns[name][known]
+            rows = np.maximum(np.searchsorted(at_s, t_s + 1e-6, side="right") - 1, 0)
+            found.append(np.where(np.abs(t_s - at_s[rows]) <= HELD_S, values[rows], np.nan))
+        return np.stack(found, axis=1) if found else np.empty((len(t_s), 0))
 
     @classmethod
     def from_table(cls, table: pa.Table, where: str = "telemetry") -> Telemetry:

@@ -16,17 +16,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
 from gaploop.core.journal_format import TakeHeader
-from gaploop.core.messages import feature_of, is_depth
+from gaploop.core.messages import FloatArray, feature_of, is_depth
 from gaploop.core.take import Frames, Take, TakeInfo
-from gaploop.core.telemetry import Telemetry
+from gaploop.core.telemetry import HELD_S, Telemetry
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
 STATE: Final = "observation.state"
 ACTION: Final = "action"
 ENVIRONMENT: Final = "observation.environment_state"
 IMAGES: Final = "observation.images."
+FORCE: Final = "observation.force."
+"""Begins what a sensor beside the arm reads at each frame, `observation.force.<sensor>`."""
 
 AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Features that every LeRobot dataset has: its writer makes them itself."""
@@ -106,7 +109,15 @@ def take_features(header: TakeHeader) -> dict[str, dict[str, Any]]:
     vectors = {ACTION: joints, STATE: joints}
     if header.environment_state_names:
         vectors[ENVIRONMENT] = list(header.environment_state_names)
+    for sensor in header.observed:
+        names = [name for name in header.channels if name.startswith(f"{sensor}.")]
+        vectors[f"{FORCE}{sensor}"] = [name.removeprefix(f"{sensor}.") for name in names]
     return frame_features(vectors, header.cameras)
+
+
+def vector_feature(names: list[str]) -> dict[str, Any]:
+    """Return LeRobot's description of a feature of such entries."""
+    return {"dtype": "float32", "shape": (len(names),), "names": names}
 
 
 def frame_features(
@@ -118,10 +129,7 @@ def frame_features(
         vectors: feature to the names of its entries, `action` among them.
         cameras: camera to {"width", "height", …} as in a take's header [pixels].
     """
-    features: dict[str, dict[str, Any]] = {
-        feature: {"dtype": "float32", "shape": (len(names),), "names": names}
-        for feature, names in vectors.items()
-    }
+    features = {feature: vector_feature(names) for feature, names in vectors.items()}
     for camera, spec in cameras.items():
         depth = is_depth(spec)
         features[f"{IMAGES}{camera}"] = {
@@ -157,8 +165,31 @@ def filled_columns(
     return columns | {age_column(camera): unknown for camera in cameras}
 
 
-def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
+def force_columns(
+    telemetry: Telemetry, t_s: FloatArray, sensors: Iterable[str]
+) -> dict[str, NDArray[Any]]:
+    """Return what sensors beside the arm read at some times [s], as dataset columns.
+
+    Raises:
+        UnusableInputError: one gave no reading for too long.
+    """
+    found, known = dict[str, NDArray[Any]](), telemetry.sensors()
+    for sensor in sensors:
+        values = telemetry.readings_at(known.get(sensor, ()), t_s)
+        unknown = ~np.isfinite(values).all(axis=1) if values.size else np.ones(len(t_s), dtype=bool)
+        if unknown.any():
+            raise UnusableInputError(
+                f"sensor '{sensor}' has no reading of the last {HELD_S:g} s in {unknown.sum()} of "
+                f"{len(t_s)} frames, first at frame {unknown.argmax()}"
+            )
+        found[f"{FORCE}{sensor}"] = values.astype(np.float32)
+    return found
+
+
+def frame_columns(take: Take, observed: Iterable[str] = ()) -> dict[str, NDArray[Any]]:
     """Return a take's frames as dataset columns, without pictures.
+
+    What the sensors `observed` read at each frame is among them; see `force_columns`.
 
     Where a requested action isn't finite, what was sent instead stands in `action`; bit
     `SafetyReason.NON_FINITE` of `gap.safety` marks such rows.
@@ -171,6 +202,7 @@ def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
     }
     if frames.environment_state.shape[1]:
         columns[ENVIRONMENT] = frames.environment_state.astype(np.float32)
+    columns |= force_columns(take.telemetry, frames.t_s, observed)
     columns |= {
         TIME: frames.t_s.astype(np.float64),
         TAKE: np.full(len(frames), take_hash(take.info.uid), dtype=np.int64),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,10 +75,12 @@ def complete_stats(info: DatasetInfo) -> bool:
     return True
 
 
-def renew_episode_stats(info: DatasetInfo, changed: Sequence[int]) -> None:
+def renew_episode_stats(
+    info: DatasetInfo, changed: Sequence[int], added: Collection[str] = ()
+) -> None:
     """Compute anew what `meta/episodes` states of these episodes, in the columns that it has.
 
-    Of depth maps, nothing is computed.
+    Of depth maps, nothing is computed. Where features are `added`, these alone are computed.
 
     Raises:
         UnusableInputError: a file can't be read.
@@ -88,17 +90,20 @@ def renew_episode_stats(info: DatasetInfo, changed: Sequence[int]) -> None:
     names = [n for n in table.column_names if n.startswith("stats/")]
     place = {index: row for row, index in enumerate(table["episode_index"].to_pylist())}
     cells = {name: table[name].to_pylist() for name in names}
-    reader = EpisodeReader(info, numeric_shapes(info))
+    reader = EpisodeReader(info, added or numeric_shapes(info))
     for episode in layout.read_episodes(info, changed):
         found = of_rows(reader.rows_of(episode), info)
-        for key in info.picture_keys:
+        for key in () if added else info.picture_keys:
             depth = (info.features[key].get("info") or {}).get("is_depth_map")
             pictures = pictures_of(info, episode, key)
             if pictures is not None and not depth and f"stats/{key}/mean" in cells:
                 found[key] = of_images(pictures(), episode.length)
         for key, stats in found.items():
             for stat, value in stats.items():
-                if (name := f"stats/{key}/{stat}") in cells:
+                name = f"stats/{key}/{stat}"
+                if key in added:
+                    cells.setdefault(name, [None] * len(table))
+                if name in cells:
                     cells[name][place[episode.index]] = value.tolist()
     write_episodes(info.root, with_columns(table, cells))
 

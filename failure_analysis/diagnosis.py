@@ -6,7 +6,6 @@ A failed take becomes a view (`views`), the view signals (`signals`), the signal
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ from gaploop.failure_analysis.attribution import (
     weighted_targets,
 )
 from gaploop.failure_analysis.camera_check import check_takes
-from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference
 from gaploop.failure_analysis.cohort import cohort_of_takes
 from gaploop.failure_analysis.diagnosis_record import (
     NO_MODE,
@@ -54,7 +52,7 @@ from gaploop.failure_analysis.relative import (
     take_evidence,
     with_pictures,
 )
-from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure
 from gaploop.failure_analysis.station import (
     NONE,
     EvidenceBase,
@@ -65,7 +63,7 @@ from gaploop.failure_analysis.station import (
     pooled,
     verdict,
 )
-from gaploop.failure_analysis.views.policy_view import CameraTrace, PolicyTrace
+from gaploop.failure_analysis.views.handled import marked
 from gaploop.failure_analysis.views.view import TakeView
 
 NAMES_FROM_TRUST: Final = 0.7
@@ -104,8 +102,6 @@ def diagnose(
     source: str = "",
     images: bool = True,
     on_take: Callable[[Take], None] | None = None,
-    ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
-    cameras: CameraReference | None = None,
     seen_before: Sequence[Take] = (),
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
@@ -118,8 +114,6 @@ def diagnose(
         reference: what is usual; chosen by `choose_reference` if None.
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
-        ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
-        cameras: what they showed in the takes that the policy learned from.
         seen_before: takes that the cameras are set against, such as the policy's training; the
             set's own successes unless given.
         model: weighs the evidence; the one that ships unless given.
@@ -130,20 +124,12 @@ def diagnose(
     """
     every = list(takes)
     usual = choose_reference(every, reference)
-    if cameras is not None:
-        usual = replace(usual, signals={**usual.signals, **cameras.signals})
     ground = ground_of(every, usual)
-    failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
+    failures = []
     for take in every:
         if needs_diagnosis(take):
             # A real bench looks unlike the simulated one, whether that matters or not.
             view = prepared(take, usual, images and ground is Ground.CELL)
-            trace = ask_policy(take) if ask_policy is not None else None
-            if trace is not None and cameras is not None:
-                trace = replace(trace, measures=cameras.measured(trace.cameras))
-                if len(shown) < MOST_TAKES:  # pictures of thousands would fill memory
-                    shown[take.info.uid] = trace.cameras
-            view.policy = trace
             failures.append(_MeasuredFailure.of(view))
             if on_take is not None:
                 on_take(take)
@@ -171,16 +157,6 @@ def diagnose(
     summary["station"] = verdict_here.to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
     summary["labels_learned_from"] = labels
-    if ask_policy is not None:
-        signals = {f.take.info.uid: f.measured for f in failures}
-        summary["policy"] = {
-            name: {uid: m[name] for uid, m in signals.items() if not math.isnan(m[name])}
-            for name, spec in registry().items()
-            if spec.source == "policy"
-        }
-    station = cameras.station(shown) if cameras is not None and shown else None
-    if station is not None:
-        summary["cameras"] = station.to_json()
     report = None
     if images and failures:
         well = [take for take in every if take.outcome is Outcome.SUCCESS]
@@ -191,7 +167,7 @@ def diagnose(
     statistics = cohort_of_takes(every) if cohort else None
     if statistics is not None:
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics, base, station, report, spots)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base, report, spots)
 
 
 def _set_apart(
@@ -231,16 +207,11 @@ def _set_apart(
         )
         found.append(_unknown(failure.take, failure.measured, cause, call, evidence))
     spots = {
-        t.info.uid: np.vstack(list(row.shown.values()))
-        for t, row in zip(judged, rows, strict=True)
-        if row.shown
+        f.uid: np.vstack([marked(row.handled[name], *at) for name, at in row.places.items()])
+        for f in found
+        if f.evidence and (row := rows[row_of[f.uid]]).places
     }
-    return (
-        usual,
-        compared,
-        tuple(found),
-        {f.uid: spots[f.uid] for f in found if f.evidence and f.uid in spots},
-    )
+    return usual, compared, tuple(found), spots
 
 
 def _unknown(
@@ -360,6 +331,7 @@ def summarise(
         **summarise_causes(found),
         "reference": {"name": reference.name, "takes": reference.takes},
         "domains": domains,
+        "task": Counter(t.info.task for t in every).most_common(1)[0][0] if every else "",
         "sim_to_sim": Domain.SIM_TARGET.value in domains,
     }
 

@@ -22,7 +22,6 @@ from gaploop.failure_analysis.signals.registry import Evidence
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.camera_check import CameraReport
-    from gaploop.failure_analysis.cameras import StationCameras
     from gaploop.failure_analysis.cohort import CohortStatistics
     from gaploop.failure_analysis.station import EvidenceBase
 
@@ -139,7 +138,6 @@ class Diagnosis:
         summary: counts and mean shares; see `summarise`.
         cohort: what all takes say together, where `diagnose` was asked for it.
         base: what it rests on, where it was just made.
-        cameras: what the policy makes of them, where it was just made and it looks at pictures.
         camera_check: what has changed about them, where it was just made.
         spots: by uid, fixed cameras before and after, with where the gripper closed and opened.
     """
@@ -150,7 +148,6 @@ class Diagnosis:
     summary: Mapping[str, Any] = field(default_factory=dict)
     cohort: CohortStatistics | None = None
     base: EvidenceBase | None = None
-    cameras: StationCameras | None = None
     camera_check: CameraReport | None = None
     spots: Mapping[str, Image] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ name anything in one set of twenty, however many figures are tried.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,14 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
-from gaploop.failure_analysis.signals.registry import Evidence, measure, registry
-from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, marked, spots
+from gaploop.failure_analysis.signals.force import pressing
+from gaploop.failure_analysis.signals.registry import (
+    Evidence,
+    MissingChannelError,
+    measure,
+    registry,
+)
+from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, spots
 from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
@@ -163,6 +170,13 @@ SIGNALS: Final[Mapping[str, tuple[GapDimension | None, FailureMode | None, int, 
     "peak_current_a": (None, M.OBSTRUCTION, 1, True),
     "load_peak_pct": (None, M.OBSTRUCTION, 1, True),
     "force_peak_n": (None, M.COLLISION, 1, True),
+    "approach_force_n": (None, M.COLLISION, 1, True),
+    "place_force_n": (None, None, 1, True),
+    "carry_force_n": (D.OBJECT_PROPERTY, None, 1, True),
+    "touch_onset_s": (None, None, 0, True),
+    "touch_slope": (None, None, 0, True),
+    "touch_share": (None, M.SLIP, -1, True),
+    "touch_release_s": (None, None, 1, True),
 }
 """Signals that mean the same on any arm: dimension, mode, side, and whether the driver matters."""
 
@@ -181,20 +195,25 @@ def words_of(name: str, value: float) -> tuple[str, str]:
     kind, _, about = name.partition(":")
     if kind not in FIGURES:
         spec = registry()[kind]
-        return spec.describe(value), spec.show(value)
+        by = f" (by the {about.replace('_', ' ')})" if about else ""
+        return spec.describe(value) + by, spec.show(value)
     shown = FIGURES[kind].show(value)
     return FIGURES[kind].sentence.format(about=about.replace("_", " "), value=shown), shown
 
 
 @dataclass(frozen=True)
 class TakeFigures:
-    """One take's figures by name, when in it they were read [s], and what each fixed camera saw."""
+    """One take's figures by name, and when in it they were read [s].
+
+    `handled` is what each fixed camera saw of the gripper; `places` where it closed and opened
+    there [px], once that is known.
+    """
 
     values: Mapping[str, float]
     at_s: Mapping[str, float]
     mode: ModeCall
     handled: Mapping[str, Handled] = field(default_factory=dict)
-    shown: Mapping[str, Image] = field(default_factory=dict)
+    places: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
 def figures_of(take: Take, images: bool = True) -> TakeFigures:
@@ -202,6 +221,9 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     view = TakeView(take, images=False)
     motion, measured = view.motion, measure(view)
     values = {name: measured[name] for name in SIGNALS}
+    if view.touch is None:  # the gripper's own current stands for it
+        with contextlib.suppress(MissingChannelError):
+            values |= pressing(view)
     at_s = dict[str, float]()
     values["duration"] = take.duration_s
     call = failure_mode(view, measured)
@@ -229,16 +251,16 @@ def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
     them.
     """
     values = [dict(row.values) for row in rows]
-    shown = [dict[str, Image]() for _ in rows]
+    places = [dict[str, tuple[FloatArray, FloatArray]]() for _ in rows]
     for camera in sorted({name for row in rows for name in row.handled}):
         found = gripper_map([row.handled[camera] for row in rows if camera in row.handled])
-        for row, own, pictures in zip(rows, values, shown, strict=True):
+        for row, own, there in zip(rows, values, places, strict=True):
             if found is not None and (seen := row.handled.get(camera)) is not None:
                 closes, opens = found.at(seen.closes), found.at(seen.opens)
                 taken, put = spots(seen, closes, opens)
                 own |= {f"taken:{camera}": 100.0 * taken, f"put:{camera}": 100.0 * put}
-                pictures[camera] = marked(seen, closes, opens)
-    return [replace(r, values=v, shown=p) for r, v, p in zip(rows, values, shown, strict=True)]
+                there[camera] = closes, opens
+    return [replace(r, values=v, places=p) for r, v, p in zip(rows, values, places, strict=True)]
 
 
 def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> Grasp | None:

@@ -87,7 +87,6 @@ DIRECT: Final[tuple[Rule, ...]] = (
 
 INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS, unless=_BLOCKED),
-    Rule(D.VISUAL_DOMAIN, "view_unfamiliar", +1, 0.6),
     Rule(D.HUMAN_BEHAVIOR, "moved_alone_m", +1, 0.8),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "jumps_hz", +1, 0.6),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),
@@ -96,6 +95,12 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.CONTACT_DYNAMICS, "lost_count", +1, 5.0, _FAILED_GRIP),  # one loss: 3.3 spreads
     Rule(D.CONTACT_DYNAMICS, "grip_creep_rad", +1, 1.0),
     Rule(D.CONTACT_DYNAMICS, "release_offset_m", +1, 0.6),
+    Rule(D.CONTACT_DYNAMICS, "touch_share", -1, 0.9, _FAILED_GRIP, unless=_ILL_AIMED),
+    Rule(D.CONTACT_DYNAMICS, "touch_slope", -1, 0.7),
+    Rule(D.CONTACT_DYNAMICS, "touch_release_s", +1, 0.9),
+    Rule(D.OBJECT_PROPERTY, "carry_force_n", +1, 0.7),
+    Rule(D.SPATIAL_GEOMETRY, "approach_force_n", +1, 0.6),
+    Rule(D.SPATIAL_GEOMETRY, "place_force_n", +1, 0.6),
     Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.7, through=_READINGS),
     Rule(D.OBJECT_PROPERTY, "carry_sag_rad", +1, 0.7, through=_READINGS),
     Rule(D.CONTACT_DYNAMICS, "stuck_m", +1, 0.9),

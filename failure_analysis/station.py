@@ -218,7 +218,7 @@ _NEEDS: Final[Mapping[str, tuple[GapDimension, ...]]] = {
 """Source of signals to what nothing can be said of without it."""
 _HAD: Final = {
     "motion": "joints", "images": "pictures", "currents": "motor currents",
-    "scene": "tracked scene", "force": "forces",
+    "scene": "tracked scene", "force": "forces", "touch": "touch",
 }  # fmt: skip
 
 

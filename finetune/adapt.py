@@ -4,9 +4,6 @@ Two kinds of work share one training loop, one run folder and one set of options
 on joints and tracked poses, all of it in memory (`tuning.tracked`), and any LeRobot policy on
 takes with pictures (`tuning.lerobot_image_policy`). A run folder says what it was asked for, so
 that nothing is gone on with from other data or settings.
-
-Afterwards `measure_retention` says whether the tuned policy still does in simulation what its base
-could.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +24,12 @@ from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.spec import load_mixture
+from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.evaluate import CellSpec, evaluate
-from gaploop.finetune.evaluation import Difference, paired_difference
-from gaploop.finetune.lerobot_policy import cell_of, load_policy, policy_id, resolve
-from gaploop.finetune.lerobot_probe import keep_cameras
+from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.pretrain import EVALUATIONS, TrainedPolicy
-from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, train
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, Ranks, train
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import by_group
@@ -70,7 +64,7 @@ def adapt(options: FinetuneConfig, progress: Progress | None = None) -> TrainedP
     open_work = TrackedWork if is_tracked(base) else ImagePolicyWork
     work: Work = open_work(base, options, recipe, ranks)
     writable_folder(folder)
-    spec = replace(recipe.spec, patience=0)
+    spec = recipe.spec
     if work.held_out:
         every = max(1, recipe.spec.steps // EVALUATIONS)
         spec = replace(recipe.spec, eval_every=every, keep_best=True)
@@ -271,86 +265,3 @@ def open_trackers(
                 tracker.log({k: v for k, v in line.items() if k != "step"}, step=int(line["step"]))
 
     return tell
-
-
-RETENTION_SCHEMA: Final = "gaploop.retention.v1"
-MARGIN: Final = 3.0
-"""Largest fall of success that is tolerated [percentage points]."""
-SEEDS: Final = 40_000
-"""Scenes begin here among those of evaluations: no other command asks for them."""
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Success in nominal simulation before and after, on the same scenes.
-
-    Attributes:
-        difference: after minus before, paired.
-    """
-
-    before: float
-    after: float
-    difference: Difference
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether success fell by no more than the margin, as observed."""
-        return -100 * self.difference.value <= MARGIN
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the interval, too, lies within the margin."""
-        return -100 * self.difference.interval[0] <= MARGIN
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for files and `--json`."""
-        told = {"kept": self.is_kept, "shown": self.is_shown, "message": self.message()}
-        return {**asdict(self), "margin": MARGIN, **told}
-
-    def message(self) -> str:
-        """Return it in words."""
-        low, high = (100 * v for v in self.difference.interval)
-        rates = (
-            f"Nominal simulation: {self.before:.1%} → {self.after:.1%}, "
-            f"{100 * self.difference.value:+.1f} points [{low:+.1f}, {high:+.1f}] over "
-            f"{self.difference.pairs} paired scenes"
-        )
-        if not self.is_kept:
-            return f"{rates}: more forgotten than {MARGIN:g} points."
-        if self.is_shown:
-            return f"{rates}: kept."
-        return f"{rates}: within {MARGIN:g} points, but too few scenes to be sure."
-
-
-def require_measurable(base: str | Path) -> None:
-    """Check that the embedded cell can try this policy.
-
-    Raises:
-        UnusableInputError: it can't.
-    """
-    if not load_policy(base).needs_scene:
-        raise UnusableInputError(
-            f"--retention rolls out in the embedded cell, and policy {base} isn't fed by its "
-            "tracker. Leave it out, and evaluate both policies where they can be."
-        )
-
-
-def measure_retention(
-    base: str | Path,
-    tuned: Path,
-    n: int,
-    folder: Path,
-    *,
-    workers: int = 1,
-    progress: Callable[[int], None] | None = None,
-) -> Retention:
-    """Roll both out on the same scenes of the base's cell and write OUT/retention.json."""
-    task, robot = cell_of(base) or (CellSpec.task, CellSpec.robot)
-    rates = [
-        evaluate(policy, n, seed=SEEDS, workers=workers, progress=progress, task=task, robot=robot)
-        for policy in (base, tuned)
-    ]
-    change = paired_difference(rates[0].outcomes, rates[1].outcomes)
-    kept = Retention(rates[0].rate, rates[1].rate, change)
-    write_json(folder / "retention.json", {"schema": RETENTION_SCHEMA, **kept.to_json()})
-    return kept

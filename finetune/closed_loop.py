@@ -110,16 +110,18 @@ class CarriedOut:
     """A plan that was carried out.
 
     Attributes:
-        run: folder of its run.json.
+        run: folder of its run.json; None where there is no new policy.
         takes: that an operator recorded.
         is_trained: whether its weights are others than the base's.
+        speed_scale: how fast it drives from now on, as a share of its speed.
     """
 
-    policy: Path
-    run: Path
+    policy: str | Path
+    run: Path | None
     done: str
     takes: int = 0
     is_trained: bool = True
+    speed_scale: float = 1.0
 
 
 def carry_out(
@@ -171,6 +173,10 @@ def carry_out(
         learn_from([folder / name for name in recorded], run, base, sim, budget.steps, seed, say)
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
+    if "drive_slower" in remedies:
+        scale = offers.SPEED_SCALE
+        done = f"driven at {scale:.0%} of its speed"
+        return CarriedOut(base, None, done, is_trained=False, speed_scale=scale)
     told = twin.values((*offers.READ, *offers.LIGHT, offers.DELAY)) if twin else {}
     if not remedies.keys() & {"recalibrate", "compensate"} or not told:
         return None

@@ -138,8 +138,6 @@ class FinetuneConfig:
     held_out: float | tuple[int | str, ...] = ()
     """What to keep aside of the real episodes and measure the error on: a share such as 0.2, chosen
     by session and dimension; or episodes as '[3, 7]', or uids."""
-    patience: int = 0
-    """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     stats: str = "base"
     """Normalise by the statistics of the base, or of the new data (new)."""
@@ -147,9 +145,6 @@ class FinetuneConfig:
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: CacheOptions = field(default_factory=CacheOptions)
     randomise: Randomise = field(default_factory=Randomise)
-    retention: int = 0
-    """Paired rollouts of both policies in the nominal cell afterwards: where success fell by more
-    than 3 points, the exit code is 1. The adapter is kept."""
     env: TrainingCell = field(default_factory=TrainingCell)
     steps: int = 0
     """Training steps; rounds of attempts for reinforce; the preset's unless given."""
@@ -187,17 +182,11 @@ class FinetuneConfig:
         check_selection(self.select)
         if self.stats not in STATS:
             raise unknown_choice("statistics", self.stats, STATS, "--stats")
-        if self.patience and not self.held_out:
-            raise UnusableInputError(
-                "--patience counts held-out evaluations. Hold episodes out: --held_out=0.2."
-            )
         if self.plan and self.mixture:
             raise UnusableInputError(
                 f"--plan={self.plan} weighs --real by dimension; {self.mixture} has weights of its "
                 "own. Give one of the two."
             )
-        if self.retention < 0:
-            raise UnusableInputError(f"--retention={self.retention} must not be below 0.")
 
     @property
     def folder(self) -> Path:
@@ -216,7 +205,7 @@ class FinetuneConfig:
         It warms up for half of the run at most.
         """
         given = {name: value for name in SPEC if (value := getattr(self, name))}
-        spec = replace(preset, **given, seed=self.seed, patience=self.patience)
+        spec = replace(preset, **given, seed=self.seed)
         return replace(spec, warmup_steps=min(spec.warmup_steps, max(1, spec.steps // 2)))
 
     def recipe(self, kind: str) -> Preset:

@@ -289,18 +289,21 @@ def close_the_gap(
     made = carry_out(plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, say=say)
     if made is None:
         return DemoCell(*found, "nothing: no command does what the plan says", lineage)
-    after = _measured(folder / "after.json", made.policy, target, budget.evaluated, "new", say)
+    path, trials = folder / "after.json", budget.evaluated
+    after = _measured(path, made.policy, target, trials, "new", say, made.speed_scale)
     kept = nominal  # where nothing was trained, nothing is forgotten
     if made.is_trained:
         path = folder / "nominal_after.json"
         kept = _measured(path, made.policy, None, nominal.trials, "new", say)
     verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-    record = read_json(made.run / RUN)
-    if made.takes:
-        lineage["demonstrations"] = record["inputs"][0]["uids"]
-    lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
+    if made.run is not None:
+        record = read_json(made.run / RUN)
+        if made.takes:
+            lineage["demonstrations"] = record["inputs"][0]["uids"]
+        lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
-    return DemoCell(*found, made.done, lineage, after, kept, verdict, made.run.name)
+    run = made.run.name if made.run else ""
+    return DemoCell(*found, made.done, lineage, after, kept, verdict, run)
 
 
 def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
@@ -388,15 +391,16 @@ def injected(target: TargetCell) -> str:
 
 
 def _measured(
-    path: Path, policy: str | Path, target: TargetCell | None, n: int, name: str, say: Say
-) -> Evaluation:
+    path: Path, policy: str | Path, target: TargetCell | None, n: int, name: str, say: Say,
+    speed_scale: float = 1.0,
+) -> Evaluation:  # fmt: skip
     """Return the evaluation kept at `path`, or evaluate on `target` (None: nominal) and keep it."""
     if path.exists():
         return Evaluation.from_json(read_json(path), str(path))
     where = "target cell" if target else "nominal cell"
     cell = target or TargetCell({}, 0)
     progress = counting(say, f"Rolling out the {name} policy, {where}", n)
-    result = evaluate(policy, n, progress=progress, **vars(cell))
+    result = evaluate(policy, n, progress=progress, speed_scale=speed_scale, **vars(cell))
     write_json(path, result.to_json())
     return result
 

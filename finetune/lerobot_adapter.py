@@ -22,8 +22,9 @@ from peft import PeftModel
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.core.paths import refuse_links_out
+from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.tuning.presets import LoraOptions
 

@@ -24,7 +24,7 @@ import torch
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.datasets.absolute.checkpoint import read_checkpoint
-from gaploop.datasets.columns import ENVIRONMENT, IMAGES, STATE
+from gaploop.datasets.columns import ENVIRONMENT, FORCE, IMAGES, STATE
 
 if TYPE_CHECKING:
     from gaploop.finetune.lerobot_policy import ActPolicy
@@ -279,5 +279,6 @@ def possible_views(folder: Path, n: int) -> list[Observation]:
             wide = tall.repeat(-(-width // 8), axis=1)[:, :width]
             pictures[name.removeprefix(IMAGES)] = np.ascontiguousarray(wide)
         scene = drawn(ENVIRONMENT) if ENVIRONMENT in known.inputs else None
-        views.append(Observation(drawn(STATE), scene, pictures))
+        forces = {k.removeprefix(FORCE): drawn(k) for k in known.inputs if k.startswith(FORCE)}
+        views.append(Observation(drawn(STATE), scene, pictures, forces))
     return views

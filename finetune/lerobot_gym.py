@@ -10,31 +10,36 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from lerobot.configs.policies import PreTrainedConfig
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.envs import close_envs, make_env, make_env_pre_post_processors
 from lerobot.envs.configs import EnvConfig
 from lerobot.policies import make_policy, make_pre_post_processors
+from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from peft import PeftModel
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.labels import LabelEvent
 from gaploop.core.named_function import named_function
 from gaploop.core.vocabulary import Domain
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, RolloutLog, summarise
-from gaploop.finetune.lerobot_demonstrations import Demonstrations
 from gaploop.finetune.lerobot_formats import REFERENCE, format_named
 from gaploop.finetune.lerobot_policy import device_named, policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps.mechanism import UnavailableError
-from gaploop.sim.lerobot_worlds import GymEnvConfig, features_of, vectors
+from gaploop.sim.lerobot_worlds import GymAttempts, GymEnvConfig, features_of, vectors
 from gaploop.sim.roles import find_model, numbers_in
 from gaploop.sim.scene_file import Demonstrator, SceneWorld
 from gaploop.sim.world import NOMINAL as NOMINAL_WORLD
@@ -79,7 +84,7 @@ def evaluate_gym(
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
         demonstrations: gets the attempts that succeed.
-        loading: device, threads and format of the policy, as of `load_policy`.
+        loading: device and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -381,7 +386,7 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
             "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
         )
     device_ = device_named(how.get("device", "cpu"))
-    torch.set_num_threads(how.get("threads") or 1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path
@@ -417,3 +422,83 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+class Demonstrations:
+    """Writes attempts that succeeded, as a policy would have seen them; a context manager.
+
+    Attributes:
+        failures: those that failed are written, too, and all are labelled as rollouts.
+    """
+
+    def __init__(self, root: Path, task: str = "", *, failures: bool = False) -> None:
+        """Take note of where they go.
+
+        Args:
+            task: the instruction; the environment's own if "".
+
+        Raises:
+            UnusableInputError: something is there already.
+        """
+        if root.exists() and any(root.iterdir()):
+            raise UnusableInputError(
+                f"{root} isn't empty: demonstrations go into a new dataset. Name another "
+                "--dataset.root, and put both together with gaploop edit."
+            )
+        self._root, self._task, self.failures = root, task, failures
+        self._won, self._domain = list[bool](), "sim"
+        self._dataset: Any = None
+
+    def add(self, attempts: GymAttempts, *, success: bool = True) -> None:
+        """Write the last attempt, where it is wanted."""
+        if not success and not self.failures:
+            return
+        frames = list[dict[str, Any]]()
+        for seen, action in attempts.finished:
+            frames.append({ACTION: action})
+            if np.size(state := seen.get("agent_pos", ())):
+                frames[-1][OBS_STATE] = np.asarray(state, dtype=np.float32)
+            for name, image in seen.get("pixels", {}).items():
+                frames[-1][f"{OBS_IMAGES}.{name}"] = image
+        if self._dataset is None:
+            self._dataset = LeRobotDataset.create(
+                f"local/{self._root.name}",
+                attempts.metadata["render_fps"],
+                {key: _feature(key, value) for key, value in frames[0].items()},
+                root=self._root,
+                robot_type="simulation",
+            )
+        for frame in frames:
+            self._dataset.add_frame({**frame, "task": self._task or attempts.task})
+        self._dataset.save_episode()
+        self._won.append(success)
+        self._domain = "sim_target" if attempts.world.injected else "sim"
+
+    def __enter__(self) -> Demonstrations:
+        if self._root.exists():
+            self._root.rmdir()  # empty; LeRobot makes it itself
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._dataset is None:
+            return
+        self._dataset.finalize()
+        if self.failures:
+            store = open_labelled(self._root).add_columns()
+            said = [
+                LabelEvent(e.info.uid, name, value, "gaploop evaluate", "auto")
+                for e, won in zip(store.episodes, self._won, strict=True)
+                for name, value in (
+                    ("outcome", "success" if won else "failure"), ("kind", "rollout"),
+                    ("domain", self._domain),
+                )
+            ]  # fmt: skip
+            store.say(said)
+
+
+def _feature(key: str, value: np.ndarray[Any, Any]) -> dict[str, Any]:
+    if value.dtype == np.uint8:
+        names = ["height", "width", "channels"]
+        return {"dtype": "video", "shape": value.shape, "names": names}
+    names = [f"{key.rpartition('.')[2]}_{k}" for k in range(len(value))]
+    return {"dtype": "float32", "shape": value.shape, "names": names}

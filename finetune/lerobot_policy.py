@@ -29,10 +29,12 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.schema import number
+from gaploop.datasets.columns import FORCE
+from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.upload import fetch
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch
-from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_formats import (
     FORMATS,
     REFERENCE,
@@ -125,6 +127,12 @@ class ActPolicy:
         return self.bundle.signature.environment_names == SCENE_NAMES
 
     @property
+    def forces(self) -> tuple[str, ...]:
+        """Sensors whose readings it sees."""
+        wanted = self.bundle.policy.config.input_features or {}
+        return tuple(key.removeprefix(FORCE) for key in wanted if key.startswith(FORCE))
+
+    @property
     def gpu_left_mb(self) -> float | None:
         """Memory that its GPU has left now [MB]; None without an NVIDIA GPU."""
         device = torch.device(str(self.bundle.policy.config.device))
@@ -169,17 +177,15 @@ def load_policy(
     path: str | Path,
     *,
     device: str = "cpu",
-    threads: int = 0,
     format: str = REFERENCE,
     task: str = "",
     fps: float | None = None,
 ) -> ActPolicy:
-    """Load a policy, ready to drive.
+    """Load a policy, ready to drive, on OMP_NUM_THREADS processor threads, or else one.
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
         device: of torch, such as `cuda:0`; `auto` for the best there is.
-        threads: processor threads of this whole process; 0 for OMP_NUM_THREADS, or else 1.
         format: how it computes, one of `FORMATS`; "" for fp32.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
@@ -189,9 +195,7 @@ def load_policy(
             here, or `fps` isn't above 0 or isn't what the policy's folder says.
     """
     device, chosen = device_named(device), format_named(format or REFERENCE)
-    if threads < 0:
-        raise UnusableInputError(f"--policy.threads={threads} must be at least 1.")
-    torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
     bundle = (adapter.load if adapter.is_adapter(folder) else act.load)(folder, device)
     delay_s, camera_delay_s = (_said_s(folder, name) for name in (DELAY_S, CAMERA_DELAY_S))
@@ -397,12 +401,17 @@ class LerobotDriver(ActPolicy):
             given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
         if observation.environment_state is not None and act.ENVIRONMENT in wanted:
             given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
+        forces = {f"{FORCE}{name}": values for name, values in observation.forces.items()}
+        given |= {
+            key: np.asarray(v, dtype=np.float32) for key, v in forces.items() if key in wanted
+        }
         empty = int(getattr(policy.config, "empty_cameras", 0) or 0)
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
                 f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Run it where "
-                "the cameras have these names, or choose a policy that sees these."
+                "cameras and observed --sensors have these names, or choose a policy that sees "
+                "these."
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         inputs = self.bundle.preprocessor(made)

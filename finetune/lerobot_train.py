@@ -32,12 +32,14 @@ import lerobot.policies  # noqa: F401  registers the policies by name
 import numpy as np
 import torch
 from accelerate import PartialState
-from lerobot.configs import parser
+from lerobot.configs import FeatureType, parser
 from lerobot.configs.train import TrainPipelineConfig
 from lerobot.datasets import factory
+from lerobot.processor import NormalizerProcessorStep
 from lerobot.scripts import lerobot_train
 from lerobot.transforms import ImageTransforms
 from lerobot.utils.constants import IMAGENET_STATS, PRETRAINED_MODEL_DIR
+from lerobot.utils.feature_utils import dataset_to_policy_features
 from lerobot.utils.import_utils import register_third_party_plugins
 
 import gaploop.finetune.lerobot_keypoint  # noqa: F401  --policy.type=keypoint
@@ -47,13 +49,16 @@ from gaploop.core.run_record import RUN, read_run, write_run
 from gaploop.datasets.cache.folder import CacheOptions, Progress
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
+from gaploop.datasets.columns import FORCE, STATE
+from gaploop.datasets.hub.target import is_hub_name
+from gaploop.datasets.hub.upload import fetch
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler
 from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, report
+from gaploop.failure_analysis.cameras import keep_cameras
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.hub_fetch import fetch, is_hub_name
+from gaploop.finetune.lerobot_force_step import ForceStep, widened
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
@@ -99,6 +104,7 @@ def train(
     training = _Training(config, cache, mixture, progress)
     mine: dict[str, Any] = {
         "make_train_eval_datasets": training.datasets,
+        "make_policy": training.policy,
         "make_pre_post_processors": training.processors,
         "save_checkpoint": training.save_checkpoint,
         "update_policy": training.update,
@@ -159,6 +165,8 @@ class _Training:
         self._sidecar: dict[str, Any] = {}
         self._base = ""
         self._base_folder: Path | None = None
+        self._forces: list[str] = []
+        """The features of forces that the policy sees."""
 
     def datasets(self, config: Any) -> tuple[Any, Any]:
         """Stand for `make_train_eval_datasets`.
@@ -266,9 +274,24 @@ class _Training:
             write_json(folder / REPORT, report(self._opened, stream, steps))
         return MixtureSampler(stream)
 
+    def policy(self, cfg: Any, ds_meta: Any, **rest: Any) -> Any:
+        """Stand for `make_policy`: a new policy sees forces, where the dataset has them."""
+        features = dataset_to_policy_features(ds_meta.features)
+        if not cfg.input_features:
+            seen = {k: f for k, f in features.items() if f.type is not FeatureType.ACTION}
+            cfg.input_features = widened(seen)
+        state, own = cfg.input_features.get(STATE), features.get(STATE)
+        if state is not None and own is not None and state.shape != own.shape:
+            self._forces = [key for key in cfg.input_features if key.startswith(FORCE)]
+        return lerobot_train.make_policy(cfg=cfg, ds_meta=ds_meta, **rest)
+
     def processors(self, *args: Any, **kwargs: Any) -> Any:
         """Stand for `make_pre_post_processors`."""
         before, after = lerobot_train.make_pre_post_processors(*args, **kwargs)
+        if self._forces and not any(isinstance(step, ForceStep) for step in before.steps):
+            kinds = [isinstance(step, NormalizerProcessorStep) for step in before.steps]
+            before.steps = [*before.steps]
+            before.steps.insert(kinds.index(True) + 1, ForceStep(self._forces))
         if self._cache.shape is not None:
             kept = [step for step in before.steps if not isinstance(step, ScaleStep)]
             before.steps = [ScaleStep(*self._cache.shape), *kept]

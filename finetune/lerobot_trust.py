@@ -36,6 +36,7 @@ BASE: Final = "base"
 """Where gaploop's adapters keep their base."""
 OUR_STEPS: Final = (
     "gaploop.datasets.cache.lerobot_scale_step.ScaleStep",
+    "gaploop.finetune.lerobot_force_step.ForceStep",
     "gaploop.sim.lerobot_recalibration_steps.LightStep",
     "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep",
     "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep",

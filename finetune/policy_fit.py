@@ -18,7 +18,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.absolute.checkpoint import Checkpoint, CheckpointTests, read_checkpoint
 from gaploop.datasets.absolute.findings import AbsoluteReport
-from gaploop.datasets.columns import ACTION, ENVIRONMENT, IMAGES, STATE
+from gaploop.datasets.columns import ACTION, ENVIRONMENT, FORCE, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.failure_analysis.cameras import FILE, CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
@@ -119,11 +119,11 @@ def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list
     """
     results, close = list[CheckResult](), list[str]()
     for name in reference.cameras.keys() & images.keys():
-        picture, (height, width) = squared(images[name]), images[name].shape[:2]
-        found = reference.identity(name, (height, width), picture)
-        if swapped := [f.message for f in found if f.kind == "swapped"]:
+        picture = squared(images[name])
+        if (shown_by := reference.shown_by(name, picture)) != name:
+            what = f"camera {name} shows what {shown_by} showed in training: swapped or renamed"
             fix = "Give each camera its own name in --robot.cameras: exchange them there."
-            results.append(CheckResult(VIEWS, Level.FAIL, swapped[0], fix))
+            results.append(CheckResult(VIEWS, Level.FAIL, what, fix))
             continue
         move = moved(reference.cameras[name].picture, picture)
         if move is None:
@@ -204,6 +204,7 @@ def check_policy(
     )  # fmt: skip
     needs_scene = bool(getattr(policy, "needs_scene", False))
     scene: FloatArray | None = None
+    forces = dict[str, FloatArray]()
     if folder is None:
         yield CheckResult(
             FEATURES, Level.WARN, "the policy's files are on another machine: not compared with "
@@ -216,10 +217,12 @@ def check_policy(
         yield from check_statistics(known, seen)
         if (file := folder / FILE).exists() and known.cameras:
             yield from check_views(CameraReference.load(file), images)
+        felt = {k: shape for k, shape in known.inputs.items() if k.startswith(FORCE)}
+        forces = {key.removeprefix(FORCE): np.zeros(shape) for key, shape in felt.items()}
         size = known.inputs.get(ENVIRONMENT, (0,))[0]
         scene = np.zeros(size) if size else None
     if needs_scene and images:
         image = next(iter(images.values()))
         arm = arm_of(str(getattr(policy, "robot_type", "")))
         scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
-    yield from check_timing(policy, Observation(seen.state, scene, images), fps)
+    yield from check_timing(policy, Observation(seen.state, scene, images, forces), fps)

@@ -101,7 +101,7 @@ def try_remedies(
 def _untouched(evaluate: Sequence[str], about: PlanContext) -> list[str]:
     """Return the evaluation of a remedy, of the policy as it was."""
     return [f"--policy.path={about.policy}" if w.startswith("--policy.path=") else w
-            for w in evaluate]  # fmt: skip
+            for w in evaluate if not w.startswith("--speed_scale=")]  # fmt: skip
 
 
 def _carried_out(folder: Path, typed: Sequence[Sequence[str]], type_command: Type) -> Evaluation:

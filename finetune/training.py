@@ -13,6 +13,7 @@ adapter doesn't carry them.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import logging
@@ -20,7 +21,7 @@ import math
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -30,9 +31,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaploop.core import platform_calls
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning.presets import TrainSpec
 
 METRICS: Final = "metrics.jsonl"
@@ -45,7 +45,7 @@ FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
 PROGRESS: Final = (
-    "step", "recent", "held_out", "best", "best_step", "stopped", "is_settled",
+    "step", "recent", "held_out", "best", "best_step", "is_settled",
 )  # fmt: skip
 """What of a run a checkpoint holds beside weights and optimiser, by its names here and there."""
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
@@ -94,7 +94,6 @@ class TrainResult:
     loss: float
     held_out: Mapping[int, float]
     best_step: int
-    stopped_early: bool = False
     ranks: int = 1
     weights_sha256: str = ""
 
@@ -136,7 +135,7 @@ def train(
     learner.module = run.ranks.parallel(whole)
     try:
         run.catch_up()
-        while run.step < spec.steps and not run.stopped:
+        while run.step < spec.steps:
             loss = run.advance()
             if progress:
                 progress(run.step, spec.steps, loss)
@@ -185,7 +184,6 @@ class _Run:
         self.held_out: dict[int, float] = {}
         self.best: dict[str, torch.Tensor] | None = None
         self.best_step = 0
-        self.stopped = False
         self.is_settled = True
         """What is due after the last step has been done."""
 
@@ -247,9 +245,6 @@ class _Run:
                 if self.spec.keep_best:
                     self.best = {n: p.detach().clone() for n, p in self.kept.items()}
             self.held_out[self.step] = error
-            since = sum(step > self.best_step for step in self.held_out)
-            self.stopped = 0 < self.spec.patience <= since
-            last = last or self.stopped
         is_logged = self.step % self.spec.log_every == 0 or last
         if is_logged and self.ranks.is_main:
             line: dict[str, float] = {
@@ -280,7 +275,7 @@ class _Run:
             loss = float(json.loads(lines[-1])["loss"]) if lines else math.nan
         digest = self.ranks.require_same(self.trained.values())
         held_out, ranks = dict(self.held_out), self.ranks.size
-        return TrainResult(self.step, loss, held_out, self.best_step, self.stopped, ranks, digest)
+        return TrainResult(self.step, loss, held_out, self.best_step, ranks, digest)
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
@@ -469,3 +464,78 @@ def defer_signals() -> Iterator[None]:
             signal.signal(kind, handler or signal.SIG_DFL)
         for number in came[:1]:
             signal.raise_signal(number)
+
+
+class Ranks:
+    """Who trains: this process's number, how many there are, where it computes.
+
+    Args:
+        device: `auto` for what accelerate gives this process, or `cpu`, `cuda`, ….
+
+    Raises:
+        UnusableInputError: there is no such device here.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        from accelerate import PartialState
+
+        if device != "auto":
+            try:  # LeRobot would take another one and only log it
+                torch.empty(0, device=device)
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+                raise UnusableInputError(
+                    f"--device={device}: PyTorch can't use it here ({reason}). Take --device=auto "
+                    "or cpu."
+                ) from None
+        state = PartialState(cpu=device == "cpu")
+        self.rank, self.size = int(state.process_index), int(state.num_processes)
+        # Its kind alone: LeRobot knows no "cpu:0", and accelerate has made this process's GPU the
+        # current one.
+        self.device = str(state.device.type) if device == "auto" or self.size > 1 else device
+        self._state = state
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def parallel(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return what averages gradients over all processes; the module itself where alone."""
+        if self.size == 1:
+            return module
+        # Policies with conditional parts leave parameters without a gradient in some steps.
+        return torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+
+    def agreed(self, value: Any) -> Any:
+        """Return the first process's `value` in all, so that all take the same decision."""
+        if self.size == 1:
+            return value
+        held = [value]
+        torch.distributed.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        self._state.wait_for_everyone()
+
+    def require_same(self, weights: Iterable[torch.Tensor]) -> str:
+        """Return the SHA-256 of the weights, which must be the same in all processes.
+
+        Raises:
+            GaploopError: they aren't.
+        """
+        digest = hashlib.sha256()
+        for tensor in weights:
+            values = tensor.detach().to("cpu", torch.float32).contiguous()
+            digest.update(values.numpy().tobytes())
+        own = digest.hexdigest()
+        found = [own] * self.size
+        if self.size > 1:
+            torch.distributed.all_gather_object(found, own)
+        if len(set(found)) > 1:
+            raise GaploopError(
+                f"The {self.size} processes ended with different weights. Resume from the last "
+                "checkpoint with one process, and report this."
+            )
+        return own

@@ -145,7 +145,7 @@ def hand_eye(config: CalibrateConfig) -> int:
         lacks = "This robot has no kinematic model here. Give --arm_model=FILE.xml."
         arm = options.required(arm, lacks)
         with (
-            limp_arm(config.robot, config.station, config.arm_name) as follower,
+            limp_arm(config.robot, config.station, keep=True) as follower,
             one_camera(config.camera, name, config.robot) as camera,
         ):
             log.info("The arm is limp: hold it. Move it, keep still for half a second, move on.")
@@ -189,8 +189,7 @@ def drift(config: CalibrateConfig) -> int:
     q_rad, names = None, tuple[str, ...]()
     arm, folder = _arm_model(config), config.path
     if config.robot is not None:
-        keep_as = config.arm_name if config.store else ""
-        with limp_arm(config.robot, config.station, keep_as) as follower:
+        with limp_arm(config.robot, config.station, keep=config.store) as follower:
             q_rad, names = follower.read().position_rad, follower.joint_names
     elif arm and folder and (folder / POSES).is_file():
         q_rad, names = list(read_poses(folder, arm).values())[-1][1], arm.joint_names

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from gaploop.scripts import options
 
-RARE = ("arm_name", "lens", "store")
+RARE = ("lens", "store")
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
@@ -42,8 +42,6 @@ class CalibrateConfig:
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     camera_name: str = ""
     """The camera's name in the calibration file, such as wrist."""
-    arm_name: str = "follower"
-    """The arm's name in the calibration file."""
     board: str = "8x6:28"
     """The printed ChArUco board: columns x rows of squares (not inner corners), the side of a
     square as measured on the print [mm], then side of a marker [mm] (three quarters of that) and

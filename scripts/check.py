@@ -18,7 +18,7 @@ from gaploop.core.files import existing_folder
 from gaploop.datasets import layout
 from gaploop.datasets.hub.target import HUB, is_hub_address
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map", "drop")
+RARE = ("rename_map", "drop", "people")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 
@@ -81,6 +81,9 @@ class CheckConfig:
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     """A LeRobot policy that learned from the dataset, or is to run where it was recorded: does it
     fit, and does it command what these rows do? Needs the train extra."""
+    people: str = ""
+    """Count pictures that show faces or people, of five of each camera and episode: true for
+    OpenCV's detectors, or an ONNX file of a YOLO detector."""
     history: bool = False
     """Of several datasets of one station, oldest first, or of two versions of a training set: what
     changed, and when. A checkpoint stands for the dataset that its train_config.json names."""
@@ -89,7 +92,8 @@ class CheckConfig:
     joint_delay]', or '[any]'."""
     json: bool = False
     """Print {"ok", "findings": [{"code", "severity", "where", "message", "mend"}], "sentences",
-    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --fix
+    "good", "untested", "episodes"}, the last with each flagged episode's kinds; with --people
+    "people", of each episode [pictures with, looked at]; with --fix
     {"ok", "actions", "lost", "left", "written", "kept"}; of several {"ok", "by_dataset"}."""
 
 
@@ -187,10 +191,11 @@ def _checked(config: CheckConfig) -> dict[str, Any]:
     if not is_hub_address(name):
         with progress("Decoding pictures"):
             findings = [*shown, *(f for f in next(parts, shown) if f not in shown)]
+    seen = _people(config)
     failed = any(f.severity == ERROR for f in findings)
     failed |= report is not None and bool(report.failing(config.fail_on))
     answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
-    answer |= report.to_json() if report is not None else {}
+    answer |= {**(report.to_json() if report is not None else {}), **seen}
     if config.json:
         return answer
     if more := findings[len(shown) :]:
@@ -198,6 +203,29 @@ def _checked(config: CheckConfig) -> dict[str, Any]:
     elif not findings:
         emit(False, {}, f"{name}: nothing wrong with the files.")
     return answer
+
+
+def _people(config: CheckConfig) -> dict[str, Any]:
+    """Count pictures with people if that was asked for, print the line, and return both."""
+    from gaploop.datasets.check.findings import numbers
+    from gaploop.datasets.people import count_people, people_detector
+
+    detector = people_detector(config.people)
+    if detector is None:
+        return {}
+    if is_hub_address(config.roots[0]) or not layout.is_dataset(_root(config)):
+        raise UnusableInputError(
+            "--people counts in a dataset's folder: gaploop check DIR --people"
+        )
+    info = layout.read_info(_root(config))
+    with progress("Looking for people", info.total_episodes) as advance:
+        counts = count_people(info, detector, advance)
+    shown, looked_at = (sum(n) for n in zip(*counts.values(), strict=True))
+    which = [index for index, (n, _) in counts.items() if n]
+    text = f"People: found in {shown} of {looked_at} pictures looked at"
+    text += f" (episodes {numbers(which)})" if which else ""
+    emit(False, {}, "" if config.json else f"{text}. Detectors miss some, and find some nobody is.")
+    return {"people": {"detector": detector.name, "by_episode": counts}}
 
 
 def _history(config: CheckConfig) -> int:
@@ -223,8 +251,7 @@ def _on_hub(config: CheckConfig) -> tuple[AbsoluteReport, list[Finding]]:
     """Check a dataset on a Hub: its tables are fetched, of videos parts."""
     from gaploop.datasets.absolute.examine import examine
     from gaploop.datasets.check import dataset
-    from gaploop.datasets.hub.upload import video_opener
-    from gaploop.finetune.hub_fetch import fetch
+    from gaploop.datasets.hub.upload import fetch, video_opener
 
     if config.deep or config.policy.path:
         raise UnusableInputError(

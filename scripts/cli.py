@@ -16,11 +16,13 @@ A command is a module `scripts/<command>.py` with
   stands behind a bare `--`.
 
 Nothing heavy is imported until a command is known: `gaploop --help` reads the files' text.
+`command` makes a function of what a command does: `gaploop.diagnose("rollouts", output_dir="out")`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -33,7 +35,7 @@ from dataclasses import MISSING
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
@@ -301,6 +303,45 @@ class Terminated(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
         self.number = number
+
+
+def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., Result]:
+    """Let a command's work be called from Python with its options by name.
+
+    The function takes the options' dataclass, filled in. Or it takes what stands without a name on
+    the command line, such as the folder, and the other options by name, those of a group as a
+    dictionary: `policy={"path": "adapted"}`, `robot={"type": "so101_sim"}`.
+    """
+    name = work.__name__
+
+    @functools.wraps(work)
+    def call(*given: Any, **options: Any) -> Result:
+        if given and not isinstance(given[0], str | Path):
+            return work(given[0])
+        from gaploop.scripts._arguments import parse
+
+        module = sys.modules[work.__module__]
+        nested = {option.rstrip("_"): _plain(value) for option, value in options.items()}
+        types = [
+            f"--{group}.{key}={value[key]}"
+            for group, value in nested.items()
+            for key in (("type", "gym", "scene") if group == "env" else ("type",))
+            if isinstance(value, dict) and key in value
+        ]
+        config_class = config_class_of(module, name, types)
+        words = [str(value) for value in given]
+        return work(parse(config_class, words, positional(module), f"gaploop {name}", nested))
+
+    return call
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a YAML file would hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 if __name__ == "__main__":

@@ -60,8 +60,9 @@ class ConsentConfig:
     name: str = ""
     """add: who it is, or the number of a paper form; kept in names.json only."""
     bands: dict[str, str] = field(default_factory=dict)
-    """add: age_band (18-29, 30-44, 45-59, 60+), handedness (left, right, both) and experience of
-    driving robots (none, some, daily), for plans that ask who takes part; kept in bands.json."""
+    """add: age_band (18-29, 30-44, 45-59, 60+), handedness (left, right, both), experience of
+    driving robots (none, some, daily), body_type (small, medium, large) and style of movement
+    (slow, steady, quick), for plans that ask who takes part; kept in bands.json."""
     places: list[Path] = field(default_factory=list)
     """withdraw: journals, datasets and folders of trained models to look in, besides those that the
     register knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +19,18 @@ from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.planning.gains import Budget
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.findings import AbsoluteReport
-    from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis_record import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
-gaploop diagnose ./demonstrations --policy.path=adapted --save_reference=adapted/cameras.npz
+gaploop diagnose ./demonstrations --save_reference=adapted/cameras.npz
 gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 gaploop diagnose ./rollouts --factors
 """
@@ -60,9 +58,9 @@ class DiagnoseConfig:
     reference: Path | None = None
     """What is usual: a reference file, or a folder of episodes that went well."""
     save_reference: Path | None = None
-    """Write what is usual in these episodes to this file, and diagnose nothing. With --policy.path
-    and a name that ends in .npz: what cameras and policy see in them, episodes that it learned
-    from; cameras.npz beside the policy is found by itself, also by gaploop doctor."""
+    """Write what is usual in these episodes to this file, and diagnose nothing. With a name that
+    ends in .npz: what each camera shows in them; gaploop doctor finds cameras.npz beside the policy
+    that learned from them."""
     station: Path | None = None
     """station.yaml that names the camera of the scene and the colours of object and target there;
     the first camera, red and blue unless given."""
@@ -74,9 +72,8 @@ class DiagnoseConfig:
     """Use pictures; with false, only telemetry and the tracked scene."""
     policy: options.PolicyFolder = field(default_factory=options.PolicyFolder)
     trained_on: Path | None = None
-    """With --policy.path: episodes that the policy learned from, or what --save_reference wrote of
-    them, to measure how far the failed episodes are from them, in its own encoder, and what changed
-    about the cameras; cameras.npz beside the policy unless given."""
+    """Episodes that the policy learned from, to tell what has changed about the cameras, and, with
+    --policy.path, where it leaves what it learned."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
     simulation and in the twin, mechanism by mechanism, and show what each costs. Continues where
@@ -207,9 +204,13 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
     reference = _reference(config, takes, scene)
     if config.twin is not None and not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
+    if config.policy.path and not options.is_script(config.policy.path):
+        from gaploop.finetune.lerobot_policy import resolve
+        from gaploop.finetune.lerobot_trust import refuse_foreign_code
+
+        refuse_foreign_code(resolve(config.policy.path))
     twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(open_labelled(source).file)
-    ask_policy, cameras, not_asked = _ask_policy(config, takes)
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -219,14 +220,10 @@ def _diagnosed(config: DiagnoseConfig, report: AbsoluteReport | None) -> Diagnos
             source=source.resolve().name,
             images=config.pictures,
             on_take=lambda _take: advance(),
-            ask_policy=ask_policy,
-            cameras=cameras,
             seen_before=_seen_before(config),
             causes=causes,
             cohort=True,
         )
-    if not_asked:
-        found = replace(found, summary={**found.summary, "policy_not_asked": not_asked})
     if report is not None:
         alone = {"deployment": deployment(report, found), "shown_alone": shown_alone(report)}
         said = {name: faults for name, faults in alone.items() if faults}
@@ -338,72 +335,13 @@ def _scene(config: DiagnoseConfig) -> StationScene:
     return load_station(config.station).scene if config.station else StationScene()
 
 
-def _ask_policy(
-    config: DiagnoseConfig, takes: Sequence[Take]
-) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None, str]:
-    """Return what asks the policy along an episode, as it was recorded, and what its cameras
-    showed.
-
-    Only a policy that looks at pictures is asked. And in words why it isn't asked about some
-    episodes.
-    """
-    from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.cameras import FILE, CameraReference
-    from gaploop.failure_analysis.diagnosis import needs_diagnosis
-    from gaploop.failure_analysis.views.policy_view import ask, observations
-
-    if not config.policy.path:
-        if config.trained_on is not None:
-            raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
-        return None, None, ""
-    if options.is_script(config.policy.path):  # it learned from no episodes
-        return None, None, ""
-    from gaploop.finetune.lerobot_policy import load_policy, resolve
-    from gaploop.finetune.lerobot_probe import LeRobotProbe
-
-    loaded = load_policy(config.policy.path)
-    try:
-        asked = LeRobotProbe(loaded)
-    except UnusableInputError:  # it looks at no pictures
-        return None, None, ""
-    recorded, unlike = dict[str, Take](), dict[str, str]()
-    for take in filter(needs_diagnosis, takes):
-        first = next(observations(take), None)
-        if first is not None and (why := asked.lacks(first[1])):
-            unlike[take.info.uid] = why
-        recorded[take.info.uid] = take
-    note = ""
-    if unlike:
-        why = next(iter(unlike.values()))
-        note = f"The policy wasn't asked about {len(unlike)} of {len(recorded)} episodes: {why}."
-        if config.trained_on is not None:
-            raise UnusableInputError(f"{note} Leave --trained_on out.")
-        if len(unlike) == len(recorded):
-            return None, None, note
-    cameras = None
-    beside = resolve(config.policy.path) / FILE
-    given = config.trained_on or (beside if beside.exists() else None)
-    if given is not None and not given.is_dir():
-        cameras = CameraReference.load(given)
-    elif given is not None:
-        with options.progress("Asking the policy about its training"):
-            cameras = CameraReference.build(load_takes(given), given.name, asked)
-    if cameras is None:
-        return None, None, note
-    patches = cameras.patches
-
-    def trace(take: Take) -> PolicyTrace | None:
-        uid = take.info.uid
-        return None if uid in unlike else ask(recorded[uid], asked, patches)
-
-    return trace, cameras, note
-
-
 def _seen_before(config: DiagnoseConfig) -> Sequence[Take]:
     """Return episodes that the cameras are set against: the policy's training, or --reference's."""
     from gaploop.datasets.sources import load_takes
 
-    folder = config.trained_on or config.reference
+    if config.trained_on is not None:
+        return list(load_takes(config.trained_on))
+    folder = config.reference
     return list(load_takes(folder)) if folder is not None and folder.is_dir() else []
 
 
@@ -455,13 +393,8 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
 
     source, scene = config.dataset.folder(), _scene(config)
     writable_folder(path.parent, "Folder")
-    if path.suffix == ".npz":  # what cameras and policy see
-        from gaploop.finetune.lerobot_policy import load_policy
-        from gaploop.finetune.lerobot_probe import LeRobotProbe
-
-        with options.progress("Asking the policy about its training"):
-            asked = LeRobotProbe(load_policy(config.policy.required()))
-            cameras = CameraReference.build(load_takes(source), source.resolve().name, asked)
+    if path.suffix == ".npz":  # what cameras show
+        cameras = CameraReference.build(load_takes(source), source.resolve().name)
         why = f"{source} holds fewer than {LEAST_TAKES} episodes with pictures. Name more."
         cameras = options.required(cameras, why)
         cameras.save(path)

@@ -32,9 +32,7 @@ gaploop doctor --policy.path=me/smolvla --policy.device=cuda --policy.format=bf1
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = (
-    *("policy.fps", "policy.threads", "policy.token", "measure_damping", "env.*", "roles"),
-)
+RARE: Final = (*("policy.fps", "policy.format", "measure_damping", "env.*", "roles"),)
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0

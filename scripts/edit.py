@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POSITIONAL: Final = ("action", "roots")
 ACTIONS: Final = (
-    "delete", "keep", "split", "trim", "correct", "retag", "merge", "harmonise",
+    "delete", "keep", "split", "trim", "correct", "force", "retag", "merge", "harmonise",
 )  # fmt: skip
 RARE = (
     "spec", "rename_map", "duplicates", "reencode", "subtract", "swap", "to", "set",
@@ -41,9 +41,9 @@ _ONLY_FOR: Final[dict[str, tuple[str, ...]]] = {
     "set": ("retag",),
     **dict.fromkeys(("to", "spec", "rename_map"), ("harmonise",)),
     "duplicates": ("merge",),
-    "yes": ("delete", "keep", "trim", "correct", "retag"),
-    **dict.fromkeys(("episodes", "where"), ACTIONS[:6]),
-    "reencode": ACTIONS[:7],
+    "yes": ("delete", "keep", "trim", "correct", "force", "retag"),
+    **dict.fromkeys(("episodes", "where"), (*ACTIONS[:5], "retag")),
+    "reencode": ACTIONS[:8],
 }
 """Option to the actions that heed it."""
 MOST_MORE_S: Final = 1.0
@@ -61,6 +61,7 @@ gaploop edit split  recordings/pick --splits=lighting --output_dir=recordings/by
 gaploop edit trim   recordings/pick --output_dir=recordings/trimmed --dry_run
 gaploop edit correct recordings/pick --episodes='0:10' --subtract='{"elbow_flex.pos": 17.0}' --yes
 gaploop edit correct recordings/pick --episodes='[4]' --swap='[top, wrist]' --yes
+gaploop edit force  recordings/pick --output_dir=recordings/with_force
 gaploop edit retag  recordings/pick --episodes='0:10' --set='{"station": "bench_3"}' --yes
 gaploop edit merge  monday tuesday --output_dir=week
 gaploop edit harmonise sim_takes --to=real_takes --dry_run > spec.yaml    # what differs, and a spec
@@ -83,7 +84,8 @@ class EditConfig:
 
     trim leaves out frames at the ends of episodes in which neither state nor action moves; pauses
     in between stay. correct subtracts what joints read too much, and swaps cameras whose pictures
-    went under each other's names.
+    went under each other's names. force adds what --sensors read, from telemetry, at each frame, as
+    observation.force.<sensor>: what policies see.
 
     merge puts several datasets of one robot into a new one, in their order. They must agree in
     robot, rate, features, units and names; harmonise brings them together. An episode that several
@@ -97,7 +99,7 @@ class EditConfig:
     """
 
     action: str = ""
-    """delete, keep, split, trim, correct, retag, merge or harmonise."""
+    """delete, keep, split, trim, correct, force, retag, merge or harmonise."""
     roots: list[Path] = field(default_factory=list)
     """Folder of the dataset; merge: of several."""
     episodes: str = ""
@@ -138,7 +140,14 @@ class EditConfig:
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.actions import opened, plan_choice, plan_merge, plan_split
+    from gaploop.datasets.edit.actions import (
+        EditPlan,
+        opened,
+        plan_choice,
+        plan_merge,
+        plan_split,
+    )
+    from gaploop.datasets.edit.changes import with_forces
 
     options.require_action(config.action, ACTIONS, "edit")
     plain = EditConfig()
@@ -166,6 +175,12 @@ def run(config: EditConfig) -> int:
         if config.action == "split":
             parts, named = _parts(config, piece)
             plan = plan_split(piece, parts, _deciding_options(config), named=named)
+        elif config.action == "force":
+            piece = with_forces(piece)
+            notes = tuple(
+                f"Adds {name}: {', '.join(spec['names'])}." for name, spec in piece.features.items()
+            )
+            plan = EditPlan("edit force", {"": (piece,)}, notes=notes)
         elif config.action == "correct":
             plan = plan_correction(config, piece, _chosen(config, piece))
         else:

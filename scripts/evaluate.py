@@ -26,14 +26,13 @@ from gaploop.finetune.evaluation import (
 from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
 from gaploop.scripts._arguments import all_types
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 log = logging.getLogger(__name__)
 
 RARE: Final = (
     *(
         "policy.fps",
-        "policy.threads",
         "policy.device",
         "policy.format",
         "env.gaps_module",
@@ -41,6 +40,7 @@ RARE: Final = (
         "env.robot",
     ),
     *("env.randomise", "env.task", "env.conditions", "rollouts", "seed", "workers", "max_s"),
+    "speed_scale",
 )
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
@@ -94,6 +94,8 @@ class EvaluateConfig(RolloutsOptions):
     those of that policy."""
     max_s: float | None = None
     """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
+    speed_scale: float = 1.0
+    """Let the policy drive at this share of its speed; a rollout gets as much more time."""
 
 
 POSITIONAL: Final = "policy.path"
@@ -247,8 +249,7 @@ def _evaluated(config: Any) -> tuple[Evaluation, str]:
         if isinstance(config.env, options.EnvOptions):
             result = _in_the_cell(config, folder)
         else:
-            from gaploop.finetune.lerobot_demonstrations import Demonstrations
-            from gaploop.finetune.lerobot_gym import evaluate_gym
+            from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
             from gaploop.sim.randomise import known_and_drawn
             from gaploop.sim.world import WorldSpec
 
@@ -324,6 +325,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             seed=config.seed,
             workers=workers["batch"],
             max_s=config.max_s,
+            speed_scale=config.speed_scale,
             base=base,
             folder=folder,
             on_rollouts=seen,
@@ -332,7 +334,6 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             policy_fps=config.policy.fps,
             policy_format=config.policy.format,
             device=device,
-            threads=config.policy.threads,
         )
 
 

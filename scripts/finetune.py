@@ -23,10 +23,9 @@ from gaploop.finetune.tuning.presets import (
     table,
 )
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
-    from gaploop.finetune.adapt import Retention
     from gaploop.finetune.pretrain import TrainedPolicy
 
 log = logging.getLogger(__name__)
@@ -34,9 +33,9 @@ log = logging.getLogger(__name__)
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
 RARE = (
-    "select", "episodes", "station", "held_out", "patience", "lora.*", "rename_map", "cache.*",
+    "select", "episodes", "station", "held_out", "lora.*", "rename_map", "cache.*",
     "randomise.*", "accumulation", "gradient_checkpointing", "trackers",
-    "num_workers", "retention", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
+    "num_workers", "lr", "batch_size", "env.task", "env.robot", "env.randomise",
     "seed", "plan",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -52,7 +51,7 @@ gaploop finetune mixture.yaml --method=lerobot --output_dir=run -- \\
     --policy.type=act --policy.push_to_hub=false --batch_size=64 --steps=20000
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
-ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
+ENDED: Final = ("steps", "best_step", "ranks", "weights_sha256", "loss")
 """What `--json` says of a training's end, in the words of its result."""
 
 
@@ -63,13 +62,11 @@ class FinetuneResult:
     Attributes:
         policy: the adapter or policy, and how its training ended.
         share_real: share of real samples in a batch; None where a mixture says.
-        retention: success in nominal simulation before and after, where it was asked for.
         rounds: lines of rounds.jsonl that were added, where it was reinforced.
     """
 
     policy: TrainedPolicy
     share_real: float | None = None
-    retention: Retention | None = None
     rounds: tuple[Mapping[str, float], ...] = ()
 
 
@@ -86,13 +83,13 @@ def run(config: FinetuneConfig) -> int:
     if config.method == LEROBOT:
         return _train_with_lerobot(config)
     result = finetune(config)
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.training import Ranks
 
     if not Ranks(config.device).is_main:
         return 0
     from gaploop.finetune.lerobot_policy import cell_of
 
-    made, ended, kept = result.policy, result.policy.result, result.retention
+    made, ended = result.policy, result.policy.result
     answer = {
         "policy": made.folder,
         "merged": made.merged,
@@ -102,7 +99,6 @@ def run(config: FinetuneConfig) -> int:
         **{name: getattr(ended, name) for name in ENDED},
         "held_out_error": ended.held_out,
         "share_real": result.share_real,
-        "retention": kept.to_json() if kept else None,
         "rounds": result.rounds,
     }
     cell = (config.env.task, config.env.robot) if config.policy.type else cell_of(made.folder)
@@ -112,7 +108,6 @@ def run(config: FinetuneConfig) -> int:
     warning = "" if mixed else " No simulated episodes were mixed in: check what it forgot."
     is_best = ended.held_out and is_adapted
     best = f" Best on held-out episodes: step {ended.best_step}, kept." if is_best else ""
-    early = " It had stopped getting better." if ended.stopped_early else ""
     lines = list[str]()
     if result.rounds:
         first, last = (result.rounds[place]["success"] for place in (0, -1))
@@ -122,19 +117,16 @@ def run(config: FinetuneConfig) -> int:
             "(sim-to-sim)."
         )
     lines.append(
-        f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
+        f"{made.folder} ({made.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}"
         f"{warning} Try it: gaploop evaluate --policy.path={made.folder} --n=100{where}"
     )
-    lines += [kept.message()] if kept else []
     options.emit(config.json, answer, "\n".join(lines))
-    return int(kept is not None and not kept.is_kept)
+    return 0
 
 
 @command
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Train a policy once and write its run folder.
-
-    Where several processes train, all call this; the first one measures.
 
     Args:
         config: the command's options.
@@ -154,20 +146,9 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
     if config.method == REINFORCE:
         return _reinforced(config)
-    from gaploop.finetune.adapt import (
-        adapt,
-        base_of,
-        kind_of,
-        measure_retention,
-        require_free,
-        require_measurable,
-    )
-    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.adapt import adapt, base_of, kind_of, require_free
 
-    base, n = config.policy.path, config.retention
-    spec = config.recipe(kind_of(base_of(base))).spec
-    if n:
-        require_measurable(base)
+    spec = config.recipe(kind_of(base_of(config.policy.path))).spec
     if not config.resume:
         require_free(folder)
     first = (
@@ -178,14 +159,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     with options.progress(f"{first}, then training", total=spec.steps) as advance:
         done = adapt(config, lambda *_: advance(1, "Training"))
     share = config.mix.real if config.sim or config.sim_takes else 1.0
-    result = FinetuneResult(done, None if config.mixture else share)
-    if not n or not Ranks(config.device).is_main:
-        return result
-    with options.progress("Nominal simulation", total=2 * n) as advance:
-        kept = measure_retention(
-            base, done.folder, n, done.run, workers=max(1, config.num_workers), progress=advance
-        )
-    return dataclasses.replace(result, retention=kept)
+    return FinetuneResult(done, None if config.mixture else share)
 
 
 def _trained_from_scratch(config: FinetuneConfig) -> TrainedPolicy:

@@ -58,6 +58,7 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
+    "arm_name": "It is follower, which recording asks about.",
     "calibrate images": "20 pictures are taken.",
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
@@ -115,6 +116,11 @@ DROPPED: Final[Mapping[str, str]] = {
         "State costs in the station file: --station=station.yaml (docs/data/files.md).",
     ),
     "record keys": "Let a pedal send one of the keys that the screen shows.",
+    "policy.threads": "Set OMP_NUM_THREADS before gaploop.",
+    "policy.token": "Set GAPLOOP_LINK_TOKEN before gaploop: others can't see it there.",
+    "patience": "The best of ten steps is kept; fewer are --steps.",
+    "retention": "gaploop gate --stage=sim compares both in simulation.",
+    "plan task": "It is the diagnosed episodes'.",
     "rollout keys": "Let a pedal send one of the keys that the screen shows.",
     "consents": "The register is the file that $GAPLOOP_CONSENTS names.",
 }

@@ -16,9 +16,10 @@ from gaploop.core.files import sha256, writable_folder, write_json
 from gaploop.core.station import SIM_STATION, load_station
 from gaploop.core.suite import Suite, load_suite
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 
 if TYPE_CHECKING:
+    from gaploop.failure_analysis.success import SuccessDetector
     from gaploop.finetune.gate.evidence import GateDesign
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
@@ -69,7 +70,8 @@ class GateConfig:
     """Tasks and rules; help prints one to start from. The embedded cell's unless given."""
     station: Path | None = None
     """Station file that defines what the suite's conditions may be; the embedded cell's unless
-    given."""
+    given. Tasks with success_check: script and no check are judged by the success detector that
+    was measured for it (docs/teleoperate/unattended.md)."""
     stage: str = "full"
     """Go as far as this stage: sim, hardware, canary or full."""
     command: str = ""
@@ -155,8 +157,10 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     with contextlib.ExitStack() as stack:
         what, folder = _prepared(config, stack)
         with options.progress("Planning"):
-            design = plan(what.suite, folder.seed)
-        tell(_planned(what.suite, design))
+            design = plan(what.judged_suite, folder.seed, what.shown)
+        tell(_planned(what.suite, design, what.shown))
+        if what.detector is not None:
+            tell(_price(what.suite, what.detector, design))
         if folder.resumed:
             tell(f"Going on in {folder.path}.")
         if what.station is not None:  # a bar would be drawn over what the operator is asked
@@ -191,9 +195,10 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import json
 
+    from gaploop.datasets.hub.target import is_hub_name
+    from gaploop.failure_analysis.success import as_json
     from gaploop.finetune.gate.folder import SUITE, Contest, GateFolder, only_gate
     from gaploop.finetune.gate.run import Gate, read_outcomes, same_policies, suite_of
-    from gaploop.finetune.hub_fetch import is_hub_name
 
     suite: Suite | None = None
     if config.suite is not None:
@@ -213,6 +218,10 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
             )
         format_named(config.policy.format)
         written["policy_format"] = config.policy.format
+    at_station = recorded is None and bool(suite.needs_person or config.command)
+    detector = _detector(config, suite) if at_station else None
+    if detector is not None:
+        written["success_detector"] = as_json(detector)
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     policies, folders = dict[str, Path](), dict[str, Path]()
@@ -252,20 +261,43 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
         config.policy.format,
         config.candidate if is_hub_name(config.candidate) else str(policies.get("candidate", "")),
     )
-    if recorded is None and (
-        suite.needs_person or config.command
-    ):  # a person or a command tries them
+    if at_station:  # a person or a command tries them
+        from gaploop.failure_analysis.success import told
         from gaploop.finetune.gate.attempts import StationAttempts
 
         attempts = StationAttempts(
-            path, policies, suite.tasks, config.command, ask, reset=config.reset
+            path,
+            policies,
+            suite.tasks,
+            config.command,
+            ask,
+            reset=config.reset,
+            told=partial(told, detector) if detector is not None else None,
         )
-        gate = replace(gate, station=attempts)
+        gate = replace(gate, station=attempts, detector=detector)
     if gate.cell_tasks:
         from gaploop.finetune.gate.attempts import check_tasks
 
         check_tasks(gate.cell_tasks)
     return gate, folder
+
+
+def _detector(config: GateConfig, suite: Suite) -> SuccessDetector | None:
+    """Return what tells success on the station, where the suite leaves it to the station."""
+    from gaploop.failure_analysis.success import load_detector
+    from gaploop.finetune.gate.attempts import is_told
+
+    by_itself = [is_told(task) for task in suite.tasks]
+    if config.station is None or not any(by_itself):
+        return None
+    found = load_detector(config.station, load_station(config.station))
+    if found is not None and not all(by_itself):
+        raise UnusableInputError(
+            f"{suite.where}: the station tells success of some tasks and others have a check or an "
+            "operator. Let all be judged in one way: labels that are wrong differently don't "
+            "compare."
+        )
+    return found
 
 
 def ask(question: str) -> str:
@@ -284,11 +316,28 @@ def ask(question: str) -> str:
     return line
 
 
-def _planned(suite: Suite, design: GateDesign) -> str:
+def _price(suite: Suite, detector: SuccessDetector, design: GateDesign) -> str:
+    """Return how often labels are wrong, and how many more attempts that takes."""
+    from gaploop.finetune.gate.evidence import as_told, fixed_pairs, make_design, retrain_margin
+
+    alone, worst = fixed_pairs(suite.rules, retrain_margin(suite.rules)), "no number is enough"
+    wrong = detector.false_success.high, detector.false_failure.high
+    if sum(wrong) < 1:
+        with contextlib.suppress(UnusableInputError):
+            rules = as_told(suite, *wrong).rules
+            worst = f"{make_design(rules).fixed_pairs / alone:.1f} times"
+    return (
+        f"Success is told by the last pictures ({detector.how}): {detector.words()}. That takes "
+        f"{design.fixed_pairs / alone:.1f} times the attempts of labels that are right (at the "
+        f"intervals' upper ends: {worst}), if it is wrong as often for both policies."
+    )
+
+
+def _planned(suite: Suite, design: GateDesign, shown: float) -> str:
     """Return what the comparison will cost and find, printed before it begins."""
     rules = suite.rules
     lines = [
-        f"Comparison: better by more than {design.margin:.1%}, false promotion at most "
+        f"Comparison: better by more than {design.margin / shown:.1%}, false promotion at most "
         f"{rules.alpha:.0%}, at most {design.max_pairs} pairs of attempts (a test of fixed size: "
         f"{design.fixed_pairs}).",
         f"With a baseline that succeeds in {rules.baseline_rate:.0%}, by all rules of the suite:",

@@ -25,7 +25,7 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.views.joints import remember_units, with_units
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.teleop.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MOST_LOOKED_AT: Final = 20
 LOOKED_AT_S: Final = 12.0
 """and the seconds of each."""
 POSITIONAL: Final = "roots"
-RARE: Final = ("arm", "units", "pictures", "resume", "dry_run")
+RARE: Final = ("arm", "units", "pictures", "resume", "dry_run", "env.kwargs", "roles")
 DEVICES: Final = {"robot": "so101_sim"}
 EXAMPLE: Final = """\
 gaploop identify ./station_check --measure --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\

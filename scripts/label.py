@@ -15,7 +15,9 @@ from rich.table import Table
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
 from gaploop.core.labels import FIELDS, LabelEvent
+from gaploop.core.station import load_station
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.query import queried_values, where
@@ -40,7 +42,7 @@ _MOST_STATEMENTS: Final = 4
 _MOST_NUMBERS: Final = 10
 _METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 POSITIONAL: Final = "root"
-RARE = ("history", "undo", "note")
+RARE = ("history", "undo", "note", "success_detector")
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome=failure failure_mode=slip,drift'
@@ -49,6 +51,7 @@ gaploop label recordings/pick --episodes=3 --outcome=failure --failure_mode=slip
 gaploop label recordings/pick --where=lighting=dim --phase=approach --author=ana
 gaploop label recordings/pick --undo --author=ana
 gaploop label recordings/pick --episodes=3 --history
+gaploop label recordings/pick --success_detector=station.yaml
 """
 
 
@@ -86,6 +89,10 @@ class LabelConfig:
     history: bool = False
     """Show who labelled what when, what counts and why; and how far people agree: raw, and
     Cohen's or Fleiss' kappa, with 95 % intervals."""
+    success_detector: Path | None = None
+    """Of this station file: learn from the labels here to tell success by an episode's last
+    pictures, and measure how often that is wrong (docs/teleoperate/unattended.md). Written beside
+    the file, for gaploop rollout and gate."""
     json: bool = False
     """Print one JSON object."""
 
@@ -94,8 +101,10 @@ def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     root = required(config.root, "Which folder? Name it: gaploop label DIR")
     sets = any(getattr(config, name) is not None for name in SET)
-    if sets + config.undo + config.history > 1:
-        raise UnusableInputError("Setting labels, --undo and --history are done one at a time.")
+    if sets + config.undo + config.history + (config.success_detector is not None) > 1:
+        raise UnusableInputError(
+            "Setting labels, --undo, --history and --success_detector are done one at a time."
+        )
     given = [n for n in ("author", "note") if getattr(config, n) != getattr(LabelConfig, n)]
     if given and not (sets or config.undo):  # it would be lost
         raise UnusableInputError(
@@ -112,6 +121,8 @@ def run(config: LabelConfig) -> int:
         return _undo(config, store, takes)
     if config.history:
         return _history(config, store, takes)
+    if config.success_detector is not None:
+        return _learn(config, config.success_detector, store, takes)
     return _show(config, store, takes)
 
 
@@ -167,6 +178,29 @@ def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
         )
     new = [labels.retraction(event, said.at, config.note) for event in act]
     return _write(config, store, new, len(new), "taken back")
+
+
+def _learn(config: LabelConfig, file: Path, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    """Measure a detector of success and write it beside a station's file."""
+    from gaploop.failure_analysis.success import as_json, learn, success_path
+
+    with progress("Looking at last pictures") as advance:
+        found = learn(store, takes, load_station(file), advance)
+    path = success_path(file)
+    write_json(path, as_json(found))
+    shown = found.shown()
+    emit(
+        config.json,
+        {"file": path, "how": found.how, "camera": found.camera}
+        | {"false_success": found.false_success, "false_failure": found.false_failure}
+        | {"shown": shown},
+        f"Told by {'object and target' if found.how == 'tracked' else 'the picture'} at the end, "
+        f"camera {found.camera}, on episodes that it wasn't fitted to: {found.words()}.\n"
+        f"A difference in success shows {shown.value:.0%} of itself in such labels: a gate needs "
+        f"about {shown.value**-2:.1f} times the attempts (at worst {shown.low**-2:.1f}).\n"
+        f"Written to {path}; rollout and gate use it with --station={file}.",
+    )
+    return 0
 
 
 def _write(

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.labels import check_dimensions
 from gaploop.core.progress import console as console
 from gaploop.core.progress import progress as progress
+from gaploop.core.station import SIM_STATION
 from gaploop.datasets.hub.target import check_repo_id
-from gaploop.scripts._cell import EnvOptions as EnvOptions
-from gaploop.scripts._cell import StationCell as StationCell
-from gaploop.scripts._cell import cell_words as cell_words
-from gaploop.scripts._cell import show_file as show_file
 from gaploop.scripts._output import as_lines as as_lines
 from gaploop.scripts._output import counted as counted
 from gaploop.scripts._output import emit as emit
@@ -124,17 +122,13 @@ class PolicyOptions(PolicyFolder):
     that its train_config.json names states it."""
     device: str = "auto"
     """Where it computes, such as cuda or cpu; auto: the best there is."""
-    threads: int = 1
-    """Processor threads that it computes with."""
     format: str = ""
     """Number format or runtime: bf16, fp16, int8, int8_ao, int4, compile, onnx, openvino or
     tensorrt; fp32 unless given. gaploop doctor --policy.path times them."""
 
     def loading(self) -> dict[str, Any]:
         """Return what `load_policy` takes beside the path."""
-        if self.threads < 1:
-            raise UnusableInputError(f"--policy.threads={self.threads} must be at least 1.")
-        return {k: getattr(self, k) for k in ("fps", "device", "threads", "format")}
+        return {k: getattr(self, k) for k in ("fps", "device", "format")}
 
 
 @dataclass
@@ -155,10 +149,8 @@ class DrivingPolicy(PolicyOptions):
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop;
-    remote://host:port one that gaploop serve policy lends there."""
-    token: str = ""
-    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
-    environment."""
+    remote://host:port one that gaploop serve policy lends there, with what that printed in
+    GAPLOOP_LINK_TOKEN."""
 
     @property
     def is_remote(self) -> bool:
@@ -172,8 +164,8 @@ class DrivingPolicy(PolicyOptions):
             from gaploop.collect.remote_policy import RemotePolicy
             from gaploop.teleop.link import TOKEN_VARIABLE
 
-            token = self.token or os.environ.get(TOKEN_VARIABLE, "")
-            loaded = served = RemotePolicy(self.path, token, task)
+            served = RemotePolicy(self.path, os.environ.get(TOKEN_VARIABLE, ""), task)
+            loaded = served
             id_ = served.card.id
         else:
             from gaploop.finetune.lerobot_policy import load_policy, policy_id
@@ -200,3 +192,67 @@ def require_action(action: str, known: Sequence[str], command: str) -> None:
         raise UnusableInputError(f"gaploop {command} what? One of: {', '.join(known)}.")
     if action not in known:
         raise unknown_choice("action", action, known)
+
+
+@dataclass
+class StationCell:
+    """What the embedded cell is made like, instead of nominal."""
+
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+    randomise: str = ""
+    """Draw every episode's cell anew: BG (background), LT (light), TD (texture, distractors), CP
+    (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
+    twin: what the twin leaves open. all:0.5 draws from half of the ranges. help prints a file to
+    edit."""
+    gaps_module: str = ""
+    """A Python module with gap mechanisms of your own: my_lab.gaps (docs/diagnose/gaps.md)."""
+
+
+def show_file(device: Any) -> bool:
+    """Print the file that `--env.*` or `--robot.*` asks for by `help`; say whether it does."""
+    if getattr(device, "randomise", "") == "help":
+        from gaploop.core.twin import as_yaml
+        from gaploop.sim.randomise import preset
+
+        print(as_yaml(preset("all")), end="")
+        return True
+    if str(getattr(device, "topics", "")) == "help":
+        from gaploop.teleop.lerobot_ros2.config import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return True
+    return False
+
+
+@dataclass
+class EnvOptions(StationCell):
+    """The embedded cell: its task, what is injected into it, what is set up in it."""
+
+    task: str = "pick_place"
+    """pick_place, pick_lift or stack_cube."""
+    gaps: dict[str, float] = field(default_factory=dict)
+    """Gap dimension to severity from 0 to 1, such as '{"contact_dynamics": 0.6}'."""
+    gap_seed: int = 0
+    """Draws mechanism and direction of each gap."""
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What is set up, such as '{"distractors": 4}'."""
+    robot: str = "so101"
+    """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
+
+    def __post_init__(self) -> None:
+        # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
+        check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
+        SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+    def cell(self) -> dict[str, Any]:
+        """Return all but the conditions as arguments of what makes a cell, such as `SimCell`."""
+        from gaploop.sim.randomise import cell_arguments
+
+        return cell_arguments(self, self.robot, "--env.robot")
+
+
+def cell_words(task: str, robot: str) -> str:
+    """Return the options of a cell with this task and arm, where they aren't the usual ones."""
+    told = {"task": task, "robot": robot}.items()
+    return "".join(f" --env.{n}={v}" for n, v in told if v != getattr(EnvOptions, n))

@@ -19,13 +19,14 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.twin import load_twin
 from gaploop.failure_analysis.planning.gains import Budget, expected_curves
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
+from gaploop.sim.tasks import find_task
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.diagnosis_record import Diagnosis
     from gaploop.failure_analysis.planning.plan import PlanRequest, PlanResult
 
-RARE: Final = ("task", "record_with")
+RARE: Final = ("record_with",)
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
 gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --station=station.yaml
@@ -61,8 +62,6 @@ class PlanConfig:
     they bring there: minutes of the machine for each. Ctrl-C loses the one that runs."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
-    task: str = "pick_place"
-    """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
     record_with: str = ""
     """How episodes are recorded at the station, such as '--robot.type=so101_follower
     --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
@@ -100,7 +99,7 @@ def plan(config: PlanConfig) -> Plan:
     station = load_station(config.station) if config.station else SIM_STATION
     if config.carried_out is not None:
         note_carried_out(_ledger(config), config.carried_out, diagnosis)
-    ask = _ask(config, station)
+    ask = _ask(config, station, find_task(str(diagnosis.summary.get("task", ""))))
     planned = plan_for(diagnosis, ask)
     if config.try_:
         planned = _tried(planned, diagnosis, ask)
@@ -167,7 +166,7 @@ def _folder(config: PlanConfig) -> Path:
     return config.output_dir or _diagnosis_file(config).parent
 
 
-def _ask(config: PlanConfig, station: Station) -> PlanRequest:
+def _ask(config: PlanConfig, station: Station, task: str) -> PlanRequest:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.planning.effort import SeenTake, effort_from
     from gaploop.failure_analysis.planning.ledger import curves_here, read_ledger
@@ -184,7 +183,7 @@ def _ask(config: PlanConfig, station: Station) -> PlanRequest:
         config.policy.required(),
         load_twin(config.twin) if config.twin else None,
         config.twin,
-        config.task,
+        task,
         config.record_with,
         tuple(config.takes),
         ledger=read_ledger(_ledger(config)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import PublishedDataset, counted, emit, progress, required
 from gaploop.scripts.push import push_after
 
@@ -30,11 +30,15 @@ class PublishConfig:
     journal: Path | None = None
     """Folder of recorded episodes."""
     dataset: PublishedDataset = field(default_factory=PublishedDataset)
+    blur_people: str = ""
+    """Blur faces and people in new episodes: true for OpenCV's detectors, or an ONNX file of a YOLO
+    detector. A help that misses some; the journal keeps its pictures."""
     json: bool = False
-    """Print {"published", "present", "skipped", "refused", "labels", "withheld", "push"}."""
+    """Print {"published", "present", "skipped", "refused", "labels", "withheld", "people",
+    "push"}."""
 
 
-RARE = ("dataset.private",)
+RARE = ("dataset.private", "blur_people")
 EXAMPLE = """
 gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_place \\
                 --dataset.repo_id=me/pick_place
@@ -45,7 +49,7 @@ def run(config: PublishConfig) -> int:
     """Publish what is new; 1 if a sealed episode was refused."""
     report = publish(config)
     root = config.dataset.folder()
-    pushed = push_after(config.dataset, root)
+    pushed = push_after(config.dataset, root, blur_people=config.blur_people)
     lines = [f"{len(report.published)} episodes published to {root}, {report.present} were there."]
     lines += [
         f"{count} {outcome.replace('_', ' ')} left in the journal."
@@ -54,6 +58,12 @@ def run(config: PublishConfig) -> int:
     for reason, count in Counter(report.withheld.values()).items():
         lines.append(f"{counted(count, 'episode')} not published: {reason}.")
     lines += [f"Episode {uid} not published: {why}." for uid, why in report.refused.items()]
+    if config.blur_people:
+        shown = [n for n in report.people.values() if n]
+        lines.append(
+            f"{sum(shown)} faces and people blurred in {counted(len(shown), 'episode')}. Detectors "
+            "miss some: look at the pictures."
+        )
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
     emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))
@@ -68,6 +78,7 @@ def publish(config: PublishConfig) -> PublishReport:
         UnusableInputError: the journal or the dataset can't be used.
     """
     from gaploop.datasets.lerobot_publish import publish_takes
+    from gaploop.datasets.people import people_detector
 
     named = config.dataset.root
     if config.journal is None and named is not None and is_journal(named):
@@ -76,11 +87,11 @@ def publish(config: PublishConfig) -> PublishReport:
             "--dataset.root=DIR, the dataset's folder."
         )
     journal = required(config.journal, "Which journal? Name its folder with --journal=DIR.")
-    root = config.dataset.folder()
+    root, blur = config.dataset.folder(), people_detector(config.blur_people)
     folders = len(take_folders(journal))
     with progress("Publishing", folders) as advance:
 
         def on_take(done: int, total: int) -> None:
             advance(1 if done > 1 else 1 + folders - total)  # those that are there already, too
 
-        return publish_takes(journal, root, config.dataset.repo_id, on_take=on_take)
+        return publish_takes(journal, root, on_take=on_take, blur=blur)

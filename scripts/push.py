@@ -20,6 +20,7 @@ from gaploop.datasets.layout import is_dataset
 from gaploop.scripts.options import PublishedDataset, emit, progress, required
 
 if TYPE_CHECKING:
+    from gaploop.datasets.hub.dataset import PushOptions
     from gaploop.datasets.hub.upload import Patience
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ RETRIES_AFTER_A_SESSION: Final = 2
 """Nobody waits long for a Hub at the end of a session: the command for later is printed."""
 DATASET: Final = "dataset"
 POSITIONAL: Final = "folder"
-RARE: Final = ("allow_paths", "license", "tags")
+RARE: Final = ("allow_paths", "license", "tags", "blur_people")
 EXAMPLE: Final = """
 gaploop push recordings/pick_place --repo_id=me/pick_place --private
 gaploop push outputs/run/adapter --repo_id=me/pick_place_adapter --license=cc-by-4.0
@@ -63,6 +64,9 @@ class PushConfig:
     """More tags for the card, such as '[so101, kitchen]'."""
     allow_paths: bool = False
     """Push although a file names a path on this computer. Secrets are never pushed."""
+    blur_people: str = ""
+    """Blur faces and people in what goes up, not here: true for OpenCV's detectors, or an ONNX file
+    of a YOLO detector. A help that misses some."""
     dry_run: bool = False
     """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
@@ -75,9 +79,9 @@ def run(config: PushConfig) -> int:
 
     folder = required(config.folder, "Which folder? Name it: gaploop push DIR --repo_id=me/name")
     target = HubTarget(check_repo_id(config.repo_id), _kind(folder), endpoint(), config.private)
+    config.folder = folder = folder.absolute()
     if config.dry_run:
         return _dry_run(config, folder, target)
-    config.folder = folder.absolute()
     sent = _sent(config, config.folder, target, Patience())
     if sent["state"] == "refused":
         raise UnusableInputError(sent["reason"])
@@ -88,7 +92,7 @@ def run(config: PushConfig) -> int:
 
 
 def push_after(
-    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = ()
+    dataset: PublishedDataset, root: Path, stopped: Sequence[int] = (), blur_people: str = ""
 ) -> dict[str, Any] | None:
     """Push what a session published, if `--dataset.push_to_hub` says so.
 
@@ -103,7 +107,7 @@ def push_after(
 
     if not dataset.push_to_hub or not is_dataset(root):
         return None
-    config = PushConfig(root.absolute(), dataset.repo_id, dataset.private)
+    config = PushConfig(root.absolute(), dataset.repo_id, dataset.private, blur_people=blur_people)
     target = HubTarget(check_repo_id(config.repo_id), DATASET, endpoint(), config.private)
     if stopped:
         sent = _answer(config, target, "unreached", "the session was stopped.")
@@ -142,6 +146,7 @@ def _answer(
     words += [f"--license={config.license}"] if config.license else []
     words += [shlex.quote(f"--tags=[{', '.join(config.tags)}]")] if config.tags else []
     words += ["--allow_paths"] if config.allow_paths else []
+    words += [shlex.quote(f"--blur_people={config.blur_people}")] if config.blur_people else []
     known = {"repo_id": target.repo_id, "kind": target.kind, "folder": str(config.folder)}
     known |= {"endpoint": target.endpoint, "state": state, "reason": reason}
     nothing = {"url": "", "commit": "", "uploaded": 0, "unchanged": 0, "deleted": 0, "warnings": ()}
@@ -160,10 +165,9 @@ def _sent(
     config: PushConfig, folder: Path, target: HubTarget, patience: Patience
 ) -> dict[str, Any]:
     """Do one push. Never raises for what Hub or folder are like: that is the answer's state."""
-    from gaploop.datasets.hub.dataset import PushOptions, push_dataset
+    from gaploop.datasets.hub.dataset import push_dataset
     from gaploop.datasets.hub.upload import HubUnreachableError
 
-    options = PushOptions(config.license, tuple(config.tags), config.allow_paths, patience)
     shown = 0
 
     def on_progress(done: int, _total: int) -> None:
@@ -172,6 +176,7 @@ def _sent(
         shown = done
 
     try:
+        options = _options(config, target, patience)
         with (
             filelock.FileLock(staging.sibling(folder, "push"), timeout=0),
             progress(f"Pushing {target.repo_id}") as advance,
@@ -204,12 +209,25 @@ def _sent(
     )
 
 
+def _options(config: PushConfig, target: HubTarget, patience: Patience) -> PushOptions:
+    from gaploop.datasets.hub.dataset import PushOptions
+    from gaploop.datasets.people import people_detector
+
+    if config.blur_people and target.kind != DATASET:
+        raise UnusableInputError("--blur_people: a policy holds no pictures. Leave it out.")
+    blur = people_detector(config.blur_people)
+    return PushOptions(config.license, tuple(config.tags), config.allow_paths, patience, blur)
+
+
 def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
+    from gaploop.datasets.hub.upload import Patience
 
-    options = hub_dataset.PushOptions(config.license, tuple(config.tags), config.allow_paths)
+    options = _options(config, target, Patience())
     if target.kind == DATASET:
-        plan = hub_dataset.pack(hub_dataset.inspect(folder, options), target, options, "")
+        look = hub_dataset.inspect(folder, options)
+        with hub_dataset.outgoing(look, options) as copy:
+            plan = hub_dataset.pack(copy, target, options, "")
     else:
         from gaploop.finetune.hub_policy import pack_policy
         from gaploop.finetune.lerobot_policy import resolve

@@ -24,7 +24,7 @@ from gaploop.core.plan import load_plan
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.push import push_after
 
 if TYPE_CHECKING:

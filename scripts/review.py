@@ -20,11 +20,11 @@ from gaploop.failure_analysis.views.joints import remember_units
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
-RARE: Final = ("suggestions", "port", "units")
+RARE: Final = ("suggestions", "station", "port", "units")
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
 gaploop review rollouts --author=bo --diagnosis=rollouts_diagnosis/diagnosis.json
-gaploop review my_project --port=8500
+gaploop review my_project
 gaploop review my_project --json
 """
 

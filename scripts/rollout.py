@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.core.station import Station
     from gaploop.failure_analysis.live import SessionWatch
-    from gaploop.finetune.gate.robot import AssignedPolicy
+    from gaploop.finetune.gate.canary import AssignedPolicy
 
 log = logging.getLogger(__name__)
 
 RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
-    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id", "policy.token",
-    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.threads",
+    "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id",
+    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.format",
     "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\
@@ -136,6 +136,7 @@ def run(config: Any) -> int:
     from gaploop.collect.rollout import Attempts, RolloutDriver, SpeedRamp
     from gaploop.collect.session import Session, about_takes, chosen_interface, runs_by_itself
     from gaploop.failure_analysis.live import session_watch
+    from gaploop.failure_analysis.success import load_detector
     from gaploop.finetune.factors import settings
 
     config.policy.required()
@@ -175,6 +176,9 @@ def run(config: Any) -> int:
     station = station_for(config.robot, config.station)
     if config.reset != "person":
         driver.attempts.resetter = _resetter(config, station, policy.fps, drives)
+    if (detector := load_detector(config.station, station)) is not None:
+        log.info("Success is told by the last pictures: %s.", detector.words())
+        driver.attempts.detector = detector.label_of
     quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
     if config.factors:  # as many attempts at each of their levels, in blocks
         levels = [
@@ -226,7 +230,7 @@ def _assigned(
     config: Any, policy: Any, id_: str, journal: Path, is_embedded: bool
 ) -> AssignedPolicy:
     """Return the baseline, or the candidate where the fleet's controller says so."""
-    from gaploop.finetune.gate.robot import AssignedPolicy
+    from gaploop.finetune.gate.canary import AssignedPolicy
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     robot = str(getattr(config.robot, "id", None) or "")

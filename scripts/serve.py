@@ -19,7 +19,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
-RARE: Final = ("host", "policy.fps", "policy.threads")
+RARE: Final = ("host", "policy.fps", "policy.format")
 EXAMPLE: Final = """\
 gaploop serve leader --teleop.type=so101_leader --teleop.port=/dev/ttyACM0 --teleop.id=blue
 gaploop serve policy --policy.path=base --port=8441
@@ -76,9 +76,8 @@ def run(config: ServeConfig) -> int:
         logging.getLogger("gaploop.teleop.link").setLevel(logging.INFO)
         where = f"{config.host or link.own_address()}:{port}"
         # Whoever has the token in the environment has it there at the robot, too.
-        group = "teleop" if config.what == LEADER else "policy"
         known = token == os.environ.get(link.TOKEN_VARIABLE)
-        said = words(where, "" if known else f" --{group}.token={token}")
+        said = words(where, "" if known else f"{link.TOKEN_VARIABLE}={token} ")
         result = {"address": where, "token": token, "at_the_robot": said}
         options.emit(config.json, result, said)
         while not stopped:
@@ -108,8 +107,8 @@ def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
 
     def words(where: str, token: str) -> str:
         return (
-            f"{kind} leads whoever connects. At the robot: gaploop teleoperate "
-            f"--teleop.type=remote --teleop.address={where}{token} --robot.type=…"
+            f"{kind} leads whoever connects. At the robot: {token}gaploop teleoperate "
+            f"--teleop.type=remote --teleop.address={where} --robot.type=…"
         )
 
     talk = remote.serve_leader(leader, card, MonotonicClock())
@@ -126,7 +125,7 @@ def _policy(config: ServeConfig, _stack: contextlib.ExitStack) -> Served:
     card = remote_policy.card_of(policy, id_)
 
     def words(where: str, token: str) -> str:
-        rollout = f"gaploop rollout --policy.path=remote://{where}{token} --robot.type=…"
+        rollout = f"{token}gaploop rollout --policy.path=remote://{where} --robot.type=…"
         return f"{path} is served, on {policy.runs}. At the robot: {rollout}"
 
     talk = remote_policy.serve_policy(policy, card)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import mujoco
 import numpy as np
@@ -26,7 +26,7 @@ from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import OBJECTS, parse_conditions, photo_of
 from gaploop.sim.gaps import all_mechanisms, draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
-from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.gaps.mechanism import FORCE_CHANNELS, Values
 from gaploop.sim.kinematics import TCP_SITE
 from gaploop.sim.predicates import SceneState, held, parse
 from gaploop.sim.randomise import draw, over
@@ -40,6 +40,16 @@ SUPPLY_VOLTAGE_V = 12.0
 SUPPLY_RESISTANCE_OHM = 0.15  # assumed: lead and supply of a six-servo chain
 AMBIENT_TEMPERATURE_C = 32.0  # assumed: housing of an idle, powered servo
 WINDING_RISE_C_PER_A2_S = 0.02  # assumed: some degrees per minute of hard work
+
+
+FORCE_SENSORS: Final[Mapping[str, Mapping[str, str]]] = {
+    "wrist": {
+        **dict.fromkeys(("fx_n", "fy_n", "fz_n"), "N"),
+        **dict.fromkeys(("tx_nm", "ty_nm", "tz_nm"), "Nm"),
+    },
+    "fingertips": {"jaw1_n": "N", "jaw2_n": "N"},
+}
+"""The force sensors of each arm of the cell: channel to unit."""
 
 
 class SimCell:
@@ -294,6 +304,19 @@ class SimCell:
             status=np.zeros(len(self.joint_names), dtype=np.int64),
         )
 
+    def forces(self) -> FloatArray:
+        """What force sensors report, through their faults, shape (n_arms, FORCE_CHANNELS).
+
+        Force [N] and torque [N m] that the hand's mount bears, in the tool's frame, weight of the
+        hand among it; then the normal force on each jaw [N].
+        """
+        off = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
+        self.model.opt.disableflags &= ~off
+        mujoco.mj_sensorAcc(self.model, self.data)
+        self.model.opt.disableflags |= off
+        true = self.data.sensordata.reshape(-1, FORCE_CHANNELS)
+        return np.array([self._sensors.forces(self.now_s, row) for row in true])
+
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""
         return self._camera.frame(self.now_s)
@@ -402,6 +425,33 @@ class CellCamera:
     def frame(self) -> CameraFrame:
         """Return the newest picture."""
         return self._cell.frame()
+
+
+class CellSensor:
+    """A force sensor of the cell's arm; implements core's `SensorSource`.
+
+    Args:
+        name: `wrist` or `fingertips`, with the arm's prefix before it of a pair.
+
+    Raises:
+        UnknownChoiceError: it has no such sensor.
+    """
+
+    def __init__(self, name: str, cell: SimCell) -> None:
+        known = {f"{side.prefix}{kind}": (row, kind)
+                 for row, side in enumerate(cell.arm.arms) for kind in FORCE_SENSORS}  # fmt: skip
+        if name not in known:
+            raise unknown_choice("sensor of the embedded cell", name, known, "--sensors")
+        self._cell, (self._row, kind) = cell, known[name]
+        self._columns = slice(0, 6) if kind == "wrist" else slice(6, FORCE_CHANNELS)
+        self.channels: Mapping[str, str] = {
+            f"{name}.{c}": u for c, u in FORCE_SENSORS[kind].items()
+        }
+
+    def read(self) -> Mapping[str, float]:
+        """Return what each channel reads."""
+        values = self._cell.forces()[self._row, self._columns]
+        return dict(zip(self.channels, values.tolist(), strict=True))
 
 
 class CellClock:

@@ -352,6 +352,7 @@ class ScriptedLeader:
         sight: SceneSight | None = None,
         retries: int = 4,
         speed: float = 1.0,
+        patience_s: float = LONGEST_WAIT_S,
     ) -> None:
         """Drive `cell`.
 
@@ -361,12 +362,13 @@ class ScriptedLeader:
             sight: how the scene is seen; as a person does unless given.
             retries: attempts after the first.
             speed: factor on how fast it moves.
+            patience_s: how long it waits for an arm that lags and still moves [s].
         """
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
         self._sight, self._retries = sight or SceneSight(cell), retries
-        self._speed = speed
+        self._speed, self._patience_s = speed, patience_s
         self._takes = 0
         self.reset()
 
@@ -528,7 +530,7 @@ class ScriptedLeader:
             settled &= bool(arm.position_rad[-1] > 0.5 * self._grip.open_rad)
         self._lags = not settled and bool(np.abs(arm.velocity_rad_s).max() > UNDER_WAY_RAD_S)
         self._stuck_s = 0.0 if self._lags else self._stuck_s + period_s
-        if not settled and self._stuck_s <= PATIENCE_S and self._waited_s <= LONGEST_WAIT_S:
+        if not settled and self._stuck_s <= PATIENCE_S and self._waited_s <= self._patience_s:
             self._reached_s = 0.0
             return
         if self._reached_s < DWELL_S.get(self._stage, 0.0):

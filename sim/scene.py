@@ -26,7 +26,7 @@ from gaploop.sim.gaps.mechanism import (
     SensorPath,
     SpecEdit,
 )
-from gaploop.sim.kinematics import from_polar
+from gaploop.sim.kinematics import TCP_SITE, from_polar
 from gaploop.sim.predicates import Criterion
 from gaploop.sim.scene_file import Scene, load_scene, without_warnings
 from gaploop.sim.tasks import TASK_FILES
@@ -113,9 +113,24 @@ def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco
         fovy=35.0,
     )  # fmt: skip
 
+    for side in arm.arms:
+        _add_force_sensors(spec, side.prefix, side.arm.finger_bodies)
     for edit in edits:
         edit(spec)
     return spec.compile()
+
+
+def _add_force_sensors(spec: mujoco.MjSpec, prefix: str, jaws: Sequence[str]) -> None:
+    """Add force and torque at an arm's tool frame, and what presses on each of its jaws."""
+    # Each is worked out when it is read (`SimCell.forces`), not at every physics step.
+    spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
+    kinds = mujoco.mjtSensor
+    for kind in (kinds.mjSENS_FORCE, kinds.mjSENS_TORQUE):
+        spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=prefix + TCP_SITE)
+    for jaw in jaws:
+        name = f"{prefix}{jaw}_pad"  # all of the jaw is inside, and it isn't drawn
+        spec.body(prefix + jaw).add_site(name=name, size=[0.3] * 3, group=5, rgba=[0.0] * 4)
+        spec.add_sensor(type=kinds.mjSENS_TOUCH, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=name)
 
 
 class CellModel(ModelApplier):

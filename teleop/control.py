@@ -14,10 +14,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Final, Self
 
 from gaploop.core import platform_calls
@@ -31,7 +32,14 @@ from gaploop.core.messages import (
     SafetyReason,
     Tick,
 )
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
+from gaploop.core.protocols import (
+    CameraSource,
+    Follower,
+    Leader,
+    SceneTracker,
+    SensorSource,
+    TakeSink,
+)
 from gaploop.teleop.descent import Descent, Presses, let_go, say_doing, take_torque_off
 from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, Resume, Turns, run_turns
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
@@ -115,6 +123,7 @@ class ControlThread:
         follower: the arm; closed at the end, like `leader` and `cameras`.
         safety: the arm's filter, for the period of `rates`.
         cameras: looked at on policy frames; the first one's pictures are tracked.
+        observed: sensors that policies see, read on policy frames.
         sinks: subscribers, each behind a mailbox; more can come with `attach`.
         on_frame: called in the loop's own thread with every policy frame's observation.
         until_done: end when the leader is done; False for a session of several takes.
@@ -129,6 +138,7 @@ class ControlThread:
         *,
         cameras: Sequence[CameraSource] = (),
         tracker: SceneTracker | None = None,
+        observed: Mapping[str, SensorSource] = MappingProxyType({}),
         sinks: Iterable[TakeSink] = (),
         on_frame: Iterable[OnFrame] = (),
         max_s: float = math.inf,
@@ -138,6 +148,7 @@ class ControlThread:
         platform_calls.require_posix("Driving arms")
         self._follower, self._leader, self._safety = follower, leader, safety
         self._rates, self._cameras, self._tracker = rates, tuple(cameras), tracker
+        self._observed = observed
         self._max_s, self._until_done = max_s, until_done
         self.clock = clock or PacedClock()
         """What paces the loop."""
@@ -212,6 +223,7 @@ class ControlThread:
                     max_s=self._max_s - total.duration_s,
                     cameras=self._cameras,
                     tracker=self._tracker,
+                    observed=self._observed,
                     on_frame=(self._frame,),
                     stop=self._must_stop,
                     resume=Resume(total.ticks, self._origin_s, self._from_rad),

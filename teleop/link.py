@@ -101,8 +101,8 @@ def require_token(token: str, option: str) -> str:
     """Return a token that can be used; UnusableInputError where it is missing or guessable."""
     if not token:
         raise UnusableInputError(
-            f"A link needs the token that gaploop serve printed: {option}=…, or {TOKEN_VARIABLE} "
-            "in the environment, which other users of this machine can't see."
+            "A link needs the token that gaploop serve printed. Say "
+            f"{TOKEN_VARIABLE}=TOKEN before the command: others on this machine can't see it there."
         )
     if not _TOKEN.fullmatch(token):
         raise UnusableInputError(

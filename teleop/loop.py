@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -35,10 +36,11 @@ from gaploop.core.messages import (
     SafetyReason,
     Tick,
 )
-from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker
+from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
 from gaploop.core.station import SafetyLimits
 from gaploop.teleop.descent import let_go
 from gaploop.teleop.safety import Response, SafetyFilter
+from gaploop.teleop.sensors import reading
 
 type OnFrame = Callable[[Observation], None]
 """Called in the loop's own thread with every policy frame's observation."""
@@ -148,6 +150,7 @@ def run_turns(
     max_s: float,
     cameras: Sequence[CameraSource] = (),
     tracker: SceneTracker | None = None,
+    observed: Mapping[str, SensorSource] = MappingProxyType({}),
     on_frame: Iterable[OnFrame] = (),
     stop: Callable[[], bool] = lambda: False,
     resume: Resume | None = None,
@@ -156,13 +159,14 @@ def run_turns(
 
     It is to end where `stop` says so after a turn, or True was sent for it.
 
+    The sensors `observed` are read on policy frames; one that fails ends the loop as a camera does.
     The caller resets leader and scene beforehand and handles signals through `stop`. The safety
     filter starts from the measured position. After a trip whose `response` is to let go, the arm is
     let go of when this ends; otherwise, and on an exception, it holds, and the caller brings it
     down. With `resume`, turns are counted and timed on from there.
 
     Raises:
-        DeviceError: the follower, the leader or a camera doesn't answer.
+        DeviceError: the follower, the leader, a camera or an observed sensor doesn't answer.
     """
     limp: tuple[str, ...] = ()
     reason, callbacks = EndReason.TIME, tuple(on_frame)
@@ -195,6 +199,7 @@ def run_turns(
                 if newest.t_capture_s != tracked_at_s:  # a picture is tracked once
                     tracked = tracker.observe(newest.image, newest.t_capture_s)
                     tracked_at_s = newest.t_capture_s
+            forces = {name: reading(sensor) for name, sensor in observed.items()}
             if callbacks:
                 images = {
                     name: picture.image
@@ -202,7 +207,7 @@ def run_turns(
                     if picture.image.dtype == np.uint8  # policies are fed no depth
                 }
                 units = follower.to_units(state.position_rad)
-                observation = Observation(units, tracked, images)
+                observation = Observation(units, tracked, images, forces)
                 for callback in callbacks:
                     callback(observation)
         sample = leader.read(clock.now_s())

@@ -1,5 +1,7 @@
 """Sensors beside the arm (force and torque, touch, and the like) as extra telemetry channels.
 
+Those with `observe` are what policies see, too, as `observation.force.<name>`.
+
 A sensor is a port on which lines of numbers arrive, as microcontrollers and many force/torque boxes
 send them, or a class of one's own.
 """
@@ -7,14 +9,17 @@ send them, or a class of one's own.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.messages import FloatArray
+from gaploop.core.named_function import named_function
 from gaploop.core.protocols import SensorSource
 from gaploop.core.schema import check_keys, number
 from gaploop.teleop.stopping import disconnect
@@ -25,7 +30,10 @@ FIRST_S: Final = 3.0
 """How long a sensor may take to its first reading; a microcontroller restarts when opened."""
 RETRY_S: Final = 1.0
 BAUD: Final = 115200
-_KEYS: Final = ("port", "baud", "channels", "driver", "options")
+_KEYS: Final = ("port", "baud", "channels", "driver", "options", "observe")
+LARGEST: Final = 64
+"""Rows or columns of an array."""
+_NAME: Final = re.compile(r"\w+")
 _SPLIT: Final = re.compile(r"[\s,;]+")
 
 
@@ -37,11 +45,16 @@ class LineSensor:
     Args:
         name: of the sensor: its columns are `<name>.<channel>`.
         port: a serial port, or any URL of pyserial, such as `socket://192.168.1.5:5000`.
-        channels: channel, such as `fx_n`, to unit, in the order in which the numbers arrive.
+        channels: channel, such as `fx_n`, to unit, in the order in which the numbers arrive; or to
+            unit and shape, as `(kPa, 4, 4)`, of an array that arrives row by row.
     """
 
-    def __init__(self, name: str, port: str, channels: Mapping[str, str], baud: int = BAUD) -> None:
-        self.channels: Mapping[str, str] = {f"{name}.{c}": u for c, u in channels.items()}
+    def __init__(self, name: str, port: str, channels: Mapping[str, Any], baud: int = BAUD) -> None:
+        self.channels: Mapping[str, str] = {
+            ".".join((name, "_".join((c, *map(str, place))))): str(unit)
+            for c, (unit, *shape) in ((c, _listed(u)) for c, u in channels.items())
+            for place in np.ndindex(*shape)
+        }
         self._port, self._baud = port, baud
         self._newest: tuple[float, tuple[float, ...]] | None = None
         self._fault, self._odd_line = "", ""
@@ -107,8 +120,16 @@ class LineSensor:
         self._arrived.set()
 
 
-def check_sensors(sensors: Mapping[str, Any]) -> None:
-    """Check what `--sensors` asks for before anything is connected, or raise UnusableInputError."""
+def _listed(unit: Any) -> Sequence[Any]:
+    return unit if isinstance(unit, list | tuple) else (unit,)
+
+
+def check_sensors(sensors: Mapping[str, Any], own: bool = False) -> None:
+    """Check what `--sensors` asks for before anything is connected, or raise UnusableInputError.
+
+    Args:
+        own: they are those that the robot has by itself, as the embedded cell has.
+    """
     for name, spec in sensors.items():
         where = f"--sensors: {name}"
         if not isinstance(spec, Mapping):
@@ -116,7 +137,13 @@ def check_sensors(sensors: Mapping[str, Any]) -> None:
                 f"{where} must be a mapping such as {{port: /dev/ttyACM2, channels: {{fz_n: N}}}}, "
                 f"got {spec!r}."
             )
-        check_keys(dict(spec), _KEYS, where, ())
+        check_keys(dict(spec), ("observe",) if own else _KEYS, where, ())
+        if not isinstance(spec.get("observe", False), bool):
+            raise UnusableInputError(f"{where}: observe must be true or false.")
+        if not _NAME.fullmatch(name):
+            raise UnusableInputError(f"{where}: name it by letters, digits and _.")
+        if own:
+            continue
         if ("port" in spec) == ("driver" in spec):
             raise UnusableInputError(
                 f"{where} needs either port, where lines of numbers arrive, or driver, a class "
@@ -127,6 +154,11 @@ def check_sensors(sensors: Mapping[str, Any]) -> None:
                 f"{where} needs channels: names to units in the order in which the numbers "
                 "arrive, such as {fx_n: N, fy_n: N, fz_n: N}."
             )
+        for unit in spec.get("channels", {}).values():
+            if not all(type(n) is int and 0 < n <= LARGEST for n in _listed(unit)[1:]):
+                raise UnusableInputError(
+                    f"{where}: an array is [unit, rows, columns], such as [kPa, 4, 4]; got {unit}."
+                )
         number(spec.get("baud", BAUD), f"{where}: baud", 1, 1e7)
         if not isinstance(spec.get("options", {}), Mapping):
             raise UnusableInputError(f"{where}: options must map names to values.")
@@ -144,27 +176,22 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
         undo.callback(lambda: disconnect(*found))
         for name, spec in sensors.items():
             if "port" in spec:
-                channels = {str(c): str(u) for c, u in spec["channels"].items()}
+                channels = {str(c): u for c, u in spec["channels"].items()}
                 baud = int(spec.get("baud", BAUD))
                 found.append(LineSensor(name, str(spec["port"]), channels, baud))
             else:
-                path = str(spec["driver"])
-                module, _, attribute = path.partition(":")
+                where, path = f"--sensors: {name}", str(spec["driver"])
+                form = f"module:Class, called as Class({name!r}, **options)"
+                driver = named_function(path, where, form)
                 try:
-                    driver = getattr(importlib.import_module(module), attribute)
                     found.append(driver(name, **spec.get("options", {})))
-                except (ImportError, AttributeError, TypeError, ValueError) as error:
+                    if not found[-1].channels or not callable(found[-1].read):
+                        raise ValueError("its channels are empty")
+                except (AttributeError, TypeError, ValueError) as error:
                     raise UnusableInputError(
-                        f"--sensors: {name}: driver {path} can't be made ({error}). Give "
-                        f"module:Class; it is called as Class({name!r}, **options) and offers "
+                        f"{where}: {path} can't be used ({error}). It must be {form}, with "
                         "channels and read()."
                     ) from None
-                if not getattr(found[-1], "channels", None) or not callable(
-                    getattr(found[-1], "read", None)
-                ):
-                    raise UnusableInputError(
-                        f"--sensors: {name}: {path} offers no channels and read()."
-                    )
             columns = [column for sensor in found for column in sensor.channels]
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:
@@ -176,3 +203,25 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
                 sensor.wait()
         undo.pop_all()
     return tuple(found)
+
+
+def observed(
+    sensors: Mapping[str, Any], connected: Sequence[SensorSource]
+) -> dict[str, SensorSource]:
+    """Return those of the sensors, connected in the order of `sensors`, that policies see."""
+    pairs = zip(sensors.items(), connected, strict=True)
+    return {name: sensor for (name, spec), sensor in pairs if spec.get("observe")}
+
+
+def reading(sensor: SensorSource) -> FloatArray:
+    """Return all channels of an observed sensor, in order; DeviceError where one isn't known."""
+    values = sensor.read()
+    found = np.array([values.get(name, np.nan) for name in sensor.channels], dtype=np.float64)
+    if not np.isfinite(found).all():
+        names = ", ".join(
+            n for n, ok in zip(sensor.channels, np.isfinite(found), strict=True) if not ok
+        )
+        raise DeviceError(
+            f"The sensor gives no reading of {names}. Check it, or leave out observe."
+        )
+    return found

@@ -40,7 +40,7 @@ from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, Script, run
 from gaploop.teleop.servos.port import SUPERVISOR, SerialPort
-from gaploop.teleop.servos.registers import Protocol, decode_goal
+from gaploop.teleop.servos.registers import Protocol, decode_position
 from gaploop.teleop.servos.torque import DAMPED, torque_off
 from gaploop.teleop.stopping import STOP_SIGNALS, CleanupStep, one_line, run_steps
 from gaploop.teleop.trips import say_reasons
@@ -413,7 +413,7 @@ def _ask(bus: ServoBus) -> Script[FloatArray]:
     state = yield from bus.read(time.monotonic())
     yield from bus.note_holding([i for i, data in torque.items() if data[0] == HOLDS])
     rows = [
-        [decode_goal(bus.protocol, goals[i]) if i in goals else math.nan for i in bus.ids],
+        [decode_position(bus.protocol, goals[i]) if i in goals else math.nan for i in bus.ids],
         [torque[i][0] if i in torque else math.nan for i in bus.ids],
         state.position_ticks,
     ]

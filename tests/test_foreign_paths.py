@@ -37,6 +37,7 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
+collect/withdrawal.py:_clear | shutil.rmtree(staging.sibling(path, 'blurred'), ignore_errors=True) | ours
 collect/withdrawal.py:_used | folder / root | reads
 collect/withdrawal.py:clear_pages | page.unlink() | ours
 collect/withdrawal.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
@@ -68,14 +69,6 @@ collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
-core/confined.py:main | Path(spec['root']) | ours
-core/platform_calls.py:confine | root / place.relative_to('/') | ours
-core/platform_calls.py:confine | there.symlink_to(place.readlink()) | ours
-core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
-core/platform_calls.py:confine | Path('/proc/self', name) | ours
-core/platform_calls.py:confine | root / name | ours
-finetune/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
-finetune/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
@@ -87,6 +80,7 @@ core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
+core/journal_format.py:after_path | folder / f'{plain_name(camera, 'camera', folder)}.after.png' | paths
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
@@ -201,6 +195,10 @@ datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
+datasets/hub/dataset.py:outgoing | shutil.rmtree(copy, ignore_errors=True) | ours
+datasets/lerobot_publish.py:_blurred | scratch / f'{key}.mp4' | take
+datasets/lerobot_publish.py:_write | shutil.rmtree(stage / _SCRATCH, ignore_errors=True) | ours
+datasets/people.py:_opencv | folder / f'haarcascade_{name}.xml' | ours
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
@@ -209,6 +207,8 @@ datasets/v3_files.py:replace_table | part.replace(path) | dataset
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' / f'file-{place[1]:03d}.parquet' | ours
 datasets/v3_files.py:write_episodes | root / EPISODES / f'chunk-{place[0]:03d}' | ours
 failure_analysis/planning/remedies.py:PlanContext.config | Path(self.policy, part, 'config.json') | user
+failure_analysis/success.py:_folder | store.root / plain_name(row.info.uid, 'uid', store.root) | paths
+failure_analysis/success.py:success_path | station.with_name(f'{station.stem}{SUFFIX}') | user
 failure_analysis/planning/remedies.py:commands.record | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / name | ours
 failure_analysis/planning/remedies.py:commands.train | about.folder / out | ours
@@ -217,6 +217,14 @@ failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:adapt | folder / (MERGED if recipe.full else ADAPTER) | ours
+benchmarks/board/confined.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
+benchmarks/board/confined.py:confine | Path('/proc/self', name) | ours
+benchmarks/board/confined.py:confine | root / name | ours
+benchmarks/board/confined.py:confine | root / place.relative_to('/') | ours
+benchmarks/board/confined.py:confine | there.symlink_to(place.readlink()) | ours
+benchmarks/board/confined.py:main | Path(spec['root']) | ours
+benchmarks/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+benchmarks/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 benchmarks/board/contest.py:contest | folder / one.alias | ours
 benchmarks/board/contest.py:contest | folder / t.alias | ours
 benchmarks/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
@@ -249,7 +257,7 @@ finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | our
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
-finetune/gate/robot.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
+finetune/gate/canary.py:AssignedPolicy.__init__ | folder / f'{plain_name(robot, '--robot.id', source)}.jsonl' | paths
 finetune/gate/folder.py:verify | Path(policy['path']) | reads
 finetune/gate/folder.py:verify | Path(run['path']) | reads
 finetune/gate/folder.py:verify | folder / relative_path(name, 'file', folder / PROMOTION) | paths
@@ -277,7 +285,7 @@ finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
 collect/calibration.py:take_poses.look | folder / name | ours
 collect/calibration.py:take_board_pictures.look | folder / next(names) | ours
 failure_analysis/review/page.py:ReviewPage.__init__ | ui.link('Project', 'project') | ours
-failure_analysis/review/project_page.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
+failure_analysis/review/server.py:ProjectPage.__init__ | ui.link('Takes', './') | ours
 failure_analysis/review/project.py:_add_run | folder / name | ours
 failure_analysis/review/project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 failure_analysis/review/project.py:read_project | Path(here, name, HEADER) | listed
@@ -286,7 +294,7 @@ collect/lerobot_factory.py:named_registries | Path(folder).glob(like) | ours
 collect/lerobot_factory.py:named_registries | Path(home) / folder | ours
 collect/lerobot_factory.py:named_registries | own.joinpath(*name.split('.')[1:]) | ours
 scripts/push.py:_kind | folder / part | ours
-finetune/lerobot_demonstrations.py:Demonstrations.__enter__ | self._root.rmdir() | user
+finetune/lerobot_gym.py:Demonstrations.__enter__ | self._root.rmdir() | user
 finetune/remedy_trials.py:_carried_out | shutil.rmtree(folder, ignore_errors=True) | ours
 finetune/remedy_trials.py:try_remedies | shutil.rmtree(kept.parent) | ours
 finetune/remedy_trials.py:try_remedies | about.folder / 'tried' / name | ours

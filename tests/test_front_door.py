@@ -13,7 +13,7 @@ import pytest
 
 import gaploop
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts._library import command
+from gaploop.scripts.cli import command
 from gaploop.scripts.options import PublishedDataset
 from gaploop.scripts.publish import PublishConfig
 

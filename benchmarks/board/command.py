@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.board.sandbox import LimitOptions, Limits
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.statistics import Estimate, points
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.finetune.factors import order, settings, words
-from gaploop.finetune.sandbox import LimitOptions, Limits
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run(config: BoardConfig) -> int:
 def _submit(config: BoardConfig) -> int:
     from benchmarks.board.entries import enter
     from benchmarks.board.serving import pulled, pushed
-    from gaploop.finetune.hub_fetch import is_hub_name
+    from gaploop.datasets.hub.target import is_hub_name
 
     on_hub = is_hub_name(config.board)
     entry, files = _entry(config)
@@ -131,7 +131,7 @@ def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
     """Return what is entered, and its files where it isn't on a Hub."""
     from benchmarks.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission, listing
     from gaploop.datasets.hub.scan import require_clean
-    from gaploop.finetune.hub_fetch import is_hub_name
+    from gaploop.datasets.hub.target import is_hub_name
     from gaploop.finetune.hub_policy import files_of
     from gaploop.finetune.lerobot_policy import PACKAGED, resolve
 
@@ -158,7 +158,7 @@ def _entry(config: BoardConfig) -> tuple[Submission, Mapping[str, Path]]:
 
 def _serve(config: BoardConfig) -> int:
     from benchmarks.board.serving import Serving, public_files, pulled, pushed, serve
-    from gaploop.finetune.hub_fetch import is_hub_name
+    from gaploop.datasets.hub.target import is_hub_name
 
     on_hub = is_hub_name(config.board)
     name = Path(config.board).resolve().name

@@ -22,15 +22,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gaploop.core.confined import MB
+from benchmarks.board.confined import MB
+from benchmarks.board.sandbox import Limits
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path
 from gaploop.datasets.hub.target import endpoint
-from gaploop.datasets.hub.upload import HubUnreachableError, connected, retried
+from gaploop.datasets.hub.upload import (
+    FETCH_PATIENCE,
+    HubUnreachableError,
+    connected,
+    fetch,
+    retried,
+)
 from gaploop.finetune import lerobot_trust as trust
-from gaploop.finetune.hub_fetch import PATIENCE, fetch
-from gaploop.finetune.sandbox import Limits
 
 ENTRY: Final = "entry.json"
 SCHEMA: Final = "gaploop.benchmark_entry.v1"
@@ -315,7 +320,7 @@ def listing(
 ) -> tuple[str, dict[str, int]]:
     """Return the commit of a repository, and its files with their sizes [bytes].
 
-    Arguments and errors are as of `hub_fetch.fetch`.
+    Arguments and errors are as of `upload.fetch`.
     """
     address = endpoint()
 
@@ -325,7 +330,7 @@ def listing(
         return commit, {item.path: item.size for item in tree if hasattr(item, "size")}
 
     try:
-        with connected(address, PATIENCE.timeout_s) as api:
-            return retried(look, PATIENCE, f"Looking at {repo_id}", address)
+        with connected(address, FETCH_PATIENCE.timeout_s) as api:
+            return retried(look, FETCH_PATIENCE, f"Looking at {repo_id}", address)
     except HubUnreachableError as error:
         raise UnusableInputError(f"{repo_id} can't be looked at: {error}") from None

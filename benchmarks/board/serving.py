@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import filelock
 
-from benchmarks.board import contest, programs
+from benchmarks.board import contest, programs, sandbox
 from benchmarks.board.contest import Attempt, Tried
 from benchmarks.board.entries import (
     ATTRIBUTION,
@@ -32,6 +32,7 @@ from benchmarks.board.entries import (
 )
 from benchmarks.board.page import board_page
 from benchmarks.board.ranking import ranked
+from benchmarks.board.sandbox import NAMESPACES, EndedError, Limits
 from benchmarks.board.signing import Server, is_signed
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
@@ -39,12 +40,11 @@ from gaploop.core.paths import inside
 from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.target import HubTarget, endpoint
-from gaploop.finetune import evaluation, sandbox
+from gaploop.datasets.hub.target import HubTarget, endpoint, is_hub_name
+from gaploop.datasets.hub.upload import FETCH_PATIENCE, fetch
+from gaploop.finetune import evaluation
 from gaploop.finetune.evaluate import CellSpec
-from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.sandbox import NAMESPACES, EndedError, Limits
 
 log = logging.getLogger(__name__)
 
@@ -383,7 +383,7 @@ def pushed(board: str, folder: Path, names: Sequence[Path], message: str) -> Non
     """
     files = tuple(upload.HubFile(n.relative_to(folder).as_posix(), n) for n in names)
     target = HubTarget(board, KIND, endpoint())
-    upload.push(target, upload.Contents(files, message), PATIENCE)
+    upload.push(target, upload.Contents(files, message), FETCH_PATIENCE)
 
 
 def public_files(board: Path) -> list[Path]:

@@ -85,6 +85,11 @@ def every_figure(
     }
 
 
+def strict_figures(found: Found, model: EvidenceModel) -> dict[str, Any]:
+    """Return a model's figures on the strict part."""
+    return _plain(scores.score(study.cases(_chosen(found, STRICT), study.by_model(model))))
+
+
 def _chosen(found: Found, parts: Sequence[str]) -> list[Failure]:
     return [f for part in parts for f in found.get(part, ())]
 

@@ -33,7 +33,7 @@ from gaploop.finetune.workers import run_jobs
 from gaploop.sim.tasks import INSTRUCTIONS
 from gaploop.sim.tracker import Tracker
 
-SCHEMA: Final = "gaploop.corpus.v1"
+SCHEMA: Final = "gaploop.corpus.v2"
 INDEX: Final = "corpus.json"
 STATIONS: Final = "stations"
 TAKE_S: Final = 6.5
@@ -136,6 +136,7 @@ def _rig(station: DrawnStation) -> EmbeddedRig:
         gaps=station.gaps,
         gap_seed=station.gap_seed,
         conditions=station.conditions,
+        sensors={"wrist": {}, "fingertips": {}},
     )
 
 

@@ -63,6 +63,8 @@ class SessionLabels:
         self._path, self._author = journal / journal_format.LABELS, author or SOURCE
         self._entries: dict[str, dict[str, Any]] = {}
         """uid to label field to the value that stands."""
+        self._detected = set[str]()
+        """Of these a detector said the outcome: a person who says the same is written down."""
         self._writer = ThreadPoolExecutor(1, "labels")
         self._waiting: list[Future[None]] = []
         self.fault = ""
@@ -73,8 +75,12 @@ class SessionLabels:
         uid: str,
         outcome: Outcome,
         dimensions: Mapping[str, float] = MappingProxyType({}),
+        detected: Outcome | None = None,
     ) -> None:
-        """Take note of a sealed take."""
+        """Take note of a sealed take, and of what a detector said of it."""
+        if detected is not None:
+            outcome = detected
+            self._detected.add(uid)
         nothing = {"outcome": outcome.value, "failure_mode": "", "discard_reason": ""}
         self._entries[uid] = {**nothing, "dimensions": dict(dimensions)}
 
@@ -90,7 +96,9 @@ class SessionLabels:
         """Write down label fields; only what differs from what stands."""
         now = self._entries[uid]
         for name, value in said.items():
-            if now.get(name) != value:
+            is_news = name == "outcome" and uid in self._detected
+            if now.get(name) != value or is_news:
+                self._detected -= {uid} if is_news else set()
                 now[name] = value
                 event = LabelEvent(uid, name, value, self._author, SOURCE)
                 self._waiting.append(self._writer.submit(labels.append, self._path, event))
@@ -329,6 +337,7 @@ class OperatorConsole:
         outcome: Outcome,
         proposed: Outcome | None = None,
         purpose: Mapping[str, float] = MappingProxyType({}),
+        detected: Outcome | None = None,
     ) -> Outcome:
         """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
@@ -336,10 +345,11 @@ class OperatorConsole:
             uid: the take; "" where it couldn't be recorded, and nothing is asked.
             proposed: what is marked.
             purpose: the take's dimensions where it doesn't fail.
+            detected: what a detector said, which stands until a person says something.
         """
         with self._changed:
             if uid:
-                self._book.add(uid, outcome, purpose)
+                self._book.add(uid, outcome, purpose, detected)
                 self._numbers[uid] = len(self._numbers) + 1
             self._bell()
             self._step(machine.ended(self._state, uid, self._now_s(), proposed, purpose))
@@ -505,9 +515,10 @@ class ConsoleOperator(Operator):
             self._cut_off(result.reason)
             return result
         tripped = result.outcome is Outcome.FAILURE
-        proposed = Outcome.FAILURE if tripped else rig.judge()
+        detected = None if self._attempts is None else self._attempts.detected.get(result.uid)
+        proposed = Outcome.FAILURE if tripped else detected or rig.judge()
         outcome = self._console.await_verdict(
-            result.uid, result.outcome, proposed, writer.header.info.dimensions
+            result.uid, result.outcome, proposed, writer.header.info.dimensions, detected
         )
         judged = replace(result, outcome=outcome)
         self._on_result(judged)

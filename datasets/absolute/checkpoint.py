@@ -26,7 +26,7 @@ from gaploop.datasets import layout
 from gaploop.datasets.absolute.examine import training_set
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.recording import is_grip
-from gaploop.datasets.columns import ACTION, IMAGES, STATE
+from gaploop.datasets.columns import ACTION, FORCE, IMAGES, STATE
 from gaploop.datasets.layout import DatasetInfo
 
 NARROW: Final = 1e-3
@@ -152,6 +152,9 @@ def _read(folder: Path) -> Checkpoint:
         {k: tuple(v.get("shape") or ()) for k, v in (config.get(key) or {}).items()}
         for key in ("input_features", "output_features")
     )
+    forces = [shape[0] for key, shape in inputs.items() if key.startswith(FORCE)]
+    if any("ForceStep" in step for step in steps):  # a part of its state, which isn't the arm's
+        inputs[STATE] = (inputs[STATE][0] - sum(forces),)
     is_relative = any(
         "relative" in str(s.get("registry_name")) and (s.get("config") or {}).get("enabled")
         for s in before

@@ -34,7 +34,7 @@ from gaploop.datasets.absolute.mistakes import (
     RowSample,
 )
 from gaploop.datasets.absolute.recording import evenly
-from gaploop.datasets.columns import ACTION, ENVIRONMENT, IMAGES, STATE
+from gaploop.datasets.columns import ACTION, ENVIRONMENT, FORCE, IMAGES, STATE
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.lerobot_read import pictures_at
 
@@ -540,6 +540,10 @@ def read_rows(checkpoint: Checkpoint, tests: CheckpointTests) -> FrameTable:
         UnusableInputError: a vector that the policy needs is missing.
     """
     wanted = [ACTION, STATE] + [ENVIRONMENT] * (ENVIRONMENT in checkpoint.inputs)
+    if any(feature.startswith(FORCE) for feature in checkpoint.inputs):
+        raise UnusableInputError(
+            f"{checkpoint.folder} sees forces: it is asked while it drives only."
+        )
     lacks = [f for f in wanted if not tests.info.width(f)]
     if lacks:
         raise UnusableInputError(f"{tests.info.root} has no {', '.join(lacks)}, which it needs.")

@@ -9,8 +9,8 @@ what it wavers by itself around where it begins (or ends). Pauses in between sta
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,8 @@ from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.lerobot_read import pictures_of, read_episode, video_of
+from gaploop.datasets.people import FoundPeople, PeopleDetector, colour_cameras, find_people
 from gaploop.datasets.video import cut_points
 
 
@@ -55,6 +56,77 @@ def corrections(
     if swap:
         cameras = _swapped(info, swap)
     return dict.fromkeys(chosen, EpisodeChange(subtract=vectors, cameras=cameras))
+
+
+def with_forces(piece: DatasetPiece) -> DatasetPiece:
+    """Return a piece whose episodes get what sensors beside the arm read, as policies see it.
+
+    The control-rate record has it: each frame gets the newest reading of its time.
+
+    Raises:
+        UnusableInputError: no sensor was recorded, it is there already, or it read nothing for a
+            while in an episode, or isn't the same in all.
+    """
+    info, sensors = piece.info, dict[str, tuple[str, ...]]()
+    changes, lacking = dict[int, EpisodeChange](), list[str]()
+    for episode in piece.held:
+        take = read_episode(info, episode)
+        known = take.telemetry.sensors()
+        sensors = sensors or known
+        if not known or known != sensors:
+            what = "of other sensors" if known else "of no sensor"
+            lacking.append(f"episode {episode.index} has readings {what}")
+            continue
+        try:
+            added = columns.force_columns(take.telemetry, take.frames.t_s, known)
+        except UnusableInputError as error:
+            lacking.append(f"episode {episode.index}: {error}")
+            continue
+        changes[episode.index] = EpisodeChange(added=added)
+    if lacking:
+        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise UnusableInputError(
+            f"{info.root}: {lacking[0]}{more}. Delete such episodes first: gaploop edit delete; "
+            "sensors are recorded with --sensors."
+        )
+    features = dict[str, Any]()
+    for name, channels in sensors.items():
+        if f"{columns.FORCE}{name}" in info.features:
+            raise UnusableInputError(f"{info.root} has {columns.FORCE}{name} already.")
+        names = [channel.removeprefix(f"{name}.") for channel in channels]
+        features[f"{columns.FORCE}{name}"] = columns.vector_feature(names)
+    return replace(piece, changes=changes, features=features)
+
+
+def blurred(
+    piece: DatasetPiece, detector: PeopleDetector, on_episode: Callable[[], None] = lambda: None
+) -> tuple[dict[int, EpisodeChange], dict[str, dict[str, FoundPeople]]]:
+    """Return what blurs the people in the chosen episodes, and by uid and camera whom it found.
+
+    Raises:
+        UnusableInputError: a camera keeps its pictures in the rows, or lacks some.
+    """
+    info, changes, every = (
+        piece.info,
+        dict[int, EpisodeChange](),
+        dict[str, dict[str, FoundPeople]](),
+    )
+    for episode in (e for e in piece.held if e.index in piece.chosen):
+        found = dict[str, FoundPeople]()
+        for key in colour_cameras(info):
+            pictures = pictures_of(info, episode, key)
+            if key not in info.video_keys or pictures is None:
+                raise UnusableInputError(
+                    f"{info.root}: {key} of episode {episode.index} has no video, and only videos "
+                    "can be blurred. Make one of pictures in rows: lerobot-edit-dataset "
+                    "--operation.type=convert_image_to_video"
+                )
+            found[key] = find_people(pictures(), info.fps, detector)
+        every[episode.info.uid] = found
+        if people := {key: shown for key, shown in found.items() if shown.boxes}:
+            changes[episode.index] = EpisodeChange(people=people)
+        on_episode()
+    return changes, every
 
 
 NO_DEGREES: Final = 1080.0

@@ -34,6 +34,7 @@ from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_colum
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.people import FoundPeople
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 from gaploop.datasets.whole_stats import complete_stats, of_rows, renew_episode_stats
@@ -49,6 +50,8 @@ class EpisodeChange:
         subtract: feature to what is subtracted from its entries, shape (width,).
         scale: feature of those to what its entries are multiplied by then, shape (width,).
         cameras: feature of a camera to the feature that its pictures have been under.
+        added: new feature to its values in all frames of the episode, shape (n, width).
+        people: feature of a camera to whom it shows, who are blurred.
     """
 
     frames: tuple[int, int] | None = None
@@ -56,6 +59,8 @@ class EpisodeChange:
     subtract: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     scale: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     cameras: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    people: Mapping[str, FoundPeople] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -79,6 +84,9 @@ class EpisodeChange:
 
     def of_rows(self, rows: pa.Table, info: DatasetInfo) -> pa.Table:
         """Return an episode's rows as they will be."""
+        for name, entries in self.added.items():
+            column = pa.FixedSizeListArray.from_arrays(pa.array(entries.ravel()), entries.shape[1])
+            rows = rows.append_column(name, column)
         if self.frames is not None:
             rows = rows.slice(self.first, self.frames[1] - self.first)
         if self.first:  # what doesn't change stays as it was, bit by bit
@@ -118,13 +126,14 @@ UNCHANGED: Final = EpisodeChange()
 class DatasetPiece:
     """Some episodes of one dataset: all that it has, in order, and the indices of those meant.
 
-    `changes` is episode index to what becomes of it.
+    `changes` is episode index to what becomes of it; `features` describes those that it adds.
     """
 
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
     chosen: frozenset[int]
     changes: Mapping[int, EpisodeChange] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def whole(cls, root: Path) -> DatasetPiece:
@@ -217,6 +226,7 @@ def compose(
             "total_tasks": len(placed.tasks),
             "splits": {"train": f"0:{count}"},
         }
+        described["features"] |= pieces[0].features
         for key, spec in described["features"].items():
             notes = [d["features"].get(key, {}).get("info") for d in descriptions]
             if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
@@ -227,7 +237,7 @@ def compose(
         write_json(stage / layout.INFO, described)
         new_info = layout.parse_info(stage)
         if placed.changed:
-            renew_episode_stats(new_info, placed.changed)
+            renew_episode_stats(new_info, placed.changed, pieces[0].features)
         complete_stats(new_info)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         truth: dict[bytes, None] = {}  # what is known about the takes besides
@@ -395,7 +405,10 @@ def _write_videos(
                 held = Counter(
                     video_of(piece.info, e.row, k)[0] for e in piece.held for k in info.video_keys
                 )
-                trimmed = {k for k, change in piece.changes.items() if change.frames is not None}
+                trimmed = {
+                    k for k, change in piece.changes.items()
+                    if change.frames is not None or key in change.people
+                }  # fmt: skip
                 for path, clips in files.items():
                     as_it_was = trimmed.isdisjoint(e.index for _, e, _ in clips)
                     if as_it_was and len(clips) == held[path]:
@@ -410,8 +423,14 @@ def _write_videos(
                             rows[row] |= shelf.columns(start_s, episode.length)
                         continue
                     for row, episode, start_s in clips:
-                        again = Path(scratch, "clip.mp4") if reencode else None
-                        rows[row] |= _cut(path, episode, start_s, shelf, done, again)
+                        again, n = Path(scratch, "clip.mp4"), episode.length
+                        if people := piece.change(episode).people.get(key):
+                            encode_part(path, start_s, n, info.fps, again, people.redraw)
+                            rows[row] |= shelf.append(again, 0.0, n)
+                            done.encoded += 1
+                            continue
+                        able = again if reencode else None
+                        rows[row] |= _cut(path, episode, start_s, shelf, done, able)
     return rows
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +15,18 @@ from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets import layout
+from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
+from gaploop.datasets.edit.changes import blurred
+from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
 from gaploop.datasets.lineage import require_dataset_consent
+from gaploop.datasets.people import PeopleDetector, note_people, people_record
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""
@@ -41,12 +46,14 @@ class PushOptions:
 
     Attributes:
         license: for the card; "" for the one that it states already, or LeRobot's default.
+        blur: finds the people of a dataset to blur; None to push pictures as they are.
     """
 
     license: str = ""
     tags: tuple[str, ...] = ()
     allow_paths: bool = False
     patience: Patience = field(default_factory=Patience)
+    blur: PeopleDetector | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,9 @@ def push_dataset(
             before = upload.read_remote(target, README, options.patience)
         note_places([episode.info for episode in look.episodes], place)
         try:
-            parcel = pack(look, target, options, before)
-            return upload.push(target, parcel.contents, options.patience, on_progress), parcel
+            with outgoing(look, options) as copy:
+                parcel = pack(copy, target, options, before)
+                return upload.push(target, parcel.contents, options.patience, on_progress), parcel
         except ChangedError:
             continue  # so is what was looked at
     raise UnusableInputError(
@@ -132,6 +140,38 @@ def inspect(root: Path, options: PushOptions) -> Look:
     if left_out:
         warnings.append(f"Not part of the dataset, not pushed: {', '.join(left_out)}.")
     return Look(info, episodes, stamp, tuple(warnings))
+
+
+@contextlib.contextmanager
+def outgoing(look: Look, options: PushOptions) -> Iterator[Look]:
+    """Yield what leaves: the dataset itself, or its copy with people blurred, gone afterwards.
+
+    Episodes whose people the same detector has blurred already stay as they are.
+    """
+    root, detector = look.info.root, options.blur
+    if detector is None:
+        yield look
+        return
+    copy = staging.sibling(root, "blurred")
+    try:
+        shutil.rmtree(copy, ignore_errors=True)  # of a push that was killed
+        with staging.locked(root):
+            piece, done = DatasetPiece.whole(root), people_record(root)
+            new = [
+                e.index for e in piece.held
+                if done.get(e.info.uid, {}).get("detector") != detector.name
+            ]  # fmt: skip
+            changes, found = blurred(piece.only(new), detector)
+            compose((replace(piece, changes=changes),), copy, VideosDone(), True, reencode=True)
+        note_people(copy, detector, found)
+        boxes = sum(people.count for cameras in found.values() for people in cameras.values())
+        text = (
+            f"{boxes} faces and people blurred in {len(changes)} of {len(new)} episodes. Detectors "
+            "miss some: look at the pictures. Versions pushed before keep what they show."
+        )
+        yield replace(inspect(copy, options), warnings=(*look.warnings, text))
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> UploadPlan:

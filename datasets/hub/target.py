@@ -57,9 +57,12 @@ def check_repo_id(repo_id: str, option: str = "--repo_id") -> str:
     return repo_id
 
 
+def is_hub_name(path: str | Path) -> bool:
+    """Say whether `path` can only mean a repository: owner/name, and no such folder here."""
+    is_name = bool(REPO_ID.fullmatch(str(path)))
+    return is_name and not Path(path).exists() and not Path(path).parent.exists()
+
+
 def is_hub_address(name: str) -> bool:
-    """Say whether a name can only mean a repository: owner/name, and no such folder here."""
-    if name.startswith(HUB):
-        return True
-    is_name = bool(REPO_ID.fullmatch(name.partition("@")[0]))
-    return is_name and not Path(name).exists() and not Path(name).parent.exists()
+    """Say the same of a name that may begin with hf:// or end with @revision."""
+    return name.startswith(HUB) or is_hub_name(name.partition("@")[0])

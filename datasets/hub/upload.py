@@ -1,4 +1,4 @@
-"""A folder onto a Hub: one commit per push, resumable, and a version tag that is never missing.
+"""A folder onto a Hub, in one commit, resumable, with a tag that is never missing; and from it.
 
 Every call is a public one of huggingface_hub, so that it works with huggingface.co and with any
 server that speaks the same protocol (`HF_ENDPOINT`). What huggingface_hub 1.33 doesn't do by
@@ -36,7 +36,7 @@ from huggingface_hub import (
     HfFileSystem,
     constants,
 )
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
     disable_progress_bars,
@@ -556,3 +556,42 @@ def video_opener(repo_id: str, root: Path) -> Callable[[Path], Any]:
         return av.open(files[path], options={"format_whitelist": VIDEO_FORMATS})
 
     return opened
+
+
+# -- Fetching -------------------------------------------------------------------------------------
+
+PARTS: Final = ["*.safetensors", "*.json", "*.yaml"]
+FETCH_PATIENCE: Final = Patience(retries=2, timeout_s=30.0)
+
+
+def fetch(
+    repo_id: str, revision: str | None = None, kind: str = "model", parts: Sequence[str] = PARTS
+) -> Path:
+    """Return the folder of a policy on the Hub, downloaded into Hugging Face's cache.
+
+    Without a network what was downloaded before is taken. The folder's name is the commit.
+
+    Args:
+        revision: a commit, branch or tag; the newest unless given.
+        kind: of repository, `model` or `dataset`.
+        parts: patterns of the files that are wanted.
+
+    Raises:
+        UnusableInputError: there is none of that name, or it can't be read or reached.
+    """
+    address = endpoint()
+
+    def download() -> str:
+        found = api.snapshot_download(
+            repo_id, revision=revision, repo_type=kind, allow_patterns=list(parts)
+        )
+        return str(found)
+
+    try:
+        with connected(address, FETCH_PATIENCE.timeout_s) as api:
+            return Path(retried(download, FETCH_PATIENCE, f"Fetching {repo_id}", address))
+    except (UnusableInputError, HubUnreachableError, LocalEntryNotFoundError) as error:
+        raise UnusableInputError(
+            f"{'Policy' if kind == 'model' else 'Repository'} {repo_id} is no folder here, and "
+            f"can't be had from the Hub: {error}"
+        ) from None

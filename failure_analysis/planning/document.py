@@ -30,6 +30,7 @@ INSTEAD: Final = {
     "randomise": "randomise",
     "recalibrate": "recalibrate",
     "compensate": "compensate the delay",
+    "drive_slower": "drive slower",
     "change_scene": "change or repair what is there",
     "change_task": "restate the task",
 }

@@ -107,8 +107,9 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
     ),
     D.ACTUATOR_RESPONSE: Remedy(
         "change_scene",
-        "Log fast and reversing motions, identify delay, play and gain, compensate them in the "
-        "controller or service the drive; then evaluate again.",
+        "Let the policy drive slower (gaploop rollout --speed_scale=0.5). Log fast and reversing "
+        "motions, identify delay, play and gain, compensate them in the controller or service the "
+        "drive; then evaluate again.",
         "First service the drive, or identify delay, play and gain and compensate them. If the arm "
         "has to stay as it is, record successful demonstrations on it, the object in every cell "
         "of the grid.",
@@ -256,6 +257,10 @@ LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
 """What it takes out of pictures."""
 DELAY: Final = "actuator_response.latency"
 """What the policy's plans are shifted by."""
+SLUGGISH: Final = ("actuator_response.slow", "actuator_response.weak")
+"""Drives that get where they are told to, but later: a policy that drives slower loses nothing."""
+SPEED_SCALE: Final = 0.5
+"""Of the policy's speed, where it is to drive slower."""
 RANGES: Final[Mapping[GapDimension, str]] = {
     D.SPATIAL_GEOMETRY: "CP+TH",
     D.OBJECT_PROPERTY: "dynamics",
@@ -271,6 +276,9 @@ STEPS: Final[Mapping[str, str]] = {
     "gaploop calibrate drift.",
     "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
     "it in the twin, then at the station.",
+    "drive_slower": f"Let the policy drive at {SPEED_SCALE:g} of its speed, with as much more time "
+    "for an attempt; nothing is trained. Try it in the twin, then at the station: gaploop rollout "
+    f"--speed_scale={SPEED_SCALE:g}.",
     "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
     "nominal ones mixed in, and try it in the twin, then at the station.",
     "randomise": "Record scripted demonstrations in cells that are drawn anew for every episode, "
@@ -428,6 +436,8 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     differs = about.twin.mechanisms if about.twin is not None else ()
     here = [m for m in differs if m.startswith(f"{dimension.value}.")]
     possible = ["compensate"] if here == [DELAY] else []
+    if any(m in SLUGGISH for m in here):
+        possible.append("drive_slower")
     geometry = any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images
     if geometry or any(m in LIGHT for m in here):
         possible.append("recalibrate")
@@ -525,6 +535,9 @@ def commands(
                 ["calibrate", "from_twin", str(about.twin_file), policy, f"--output_dir={out}"],
                 ["evaluate", f"--policy.path={out}", *here, *twin, f"--n={ROLLOUTS}"],
             ]
+        case "drive_slower" if twin:
+            slower = f"--speed_scale={SPEED_SCALE:g}"
+            lines = [["evaluate", policy, *here, *twin, slower, f"--n={ROLLOUTS}"]]
         case "resimulate" if twin:
             lines = [
                 record("resimulated", TAKES, *twin),

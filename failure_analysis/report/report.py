@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any, Final
 
-import numpy as np
 from markupsafe import Markup
 
-from gaploop.core.messages import FloatArray, Image
+from gaploop.core.messages import Image
 from gaploop.core.plan import Plan
 from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.datasets.check.findings import numbers
 from gaploop.failure_analysis.camera_check import CameraReport
-from gaploop.failure_analysis.cameras import StationCameras, overlay
 from gaploop.failure_analysis.cohort import (
     FALSE_ALARM,
     CohortStatistics,
@@ -37,18 +34,14 @@ from gaploop.failure_analysis.diagnosis_record import (
 from gaploop.failure_analysis.factors import Effect, FactorTable
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report.page import (
-    ACCENT,
-    SOFT,
     BarRow,
     Section,
     answers,
     bars,
     facts,
     figure,
-    figure_png,
     heat,
     more,
-    new_figure,
     notice,
     page,
     section,
@@ -57,7 +50,6 @@ from gaploop.failure_analysis.report.page import (
     text,
     video,
 )
-from gaploop.failure_analysis.signals.registry import registry
 from gaploop.failure_analysis.station import words
 from gaploop.failure_analysis.views.pictures import picture_png
 
@@ -104,8 +96,6 @@ def diagnosis_report(
             title = "What and when: failure modes by phase"
             sections.append(section(title, "Failed episodes.", [heat(rows, columns, counts)]))
         sections.append(_dimension_section(diagnosis))
-        if diagnosis.cameras is not None:
-            sections.append(_cameras_section(diagnosis.cameras))
         if diagnosis.camera_check is not None:
             sections.append(_camera_check_section(diagnosis.camera_check))
         if "reproduction" in summary:
@@ -261,41 +251,6 @@ def _camera_check_section(report: CameraReport) -> Section:
     return section("What has changed about the cameras", lead, blocks)
 
 
-def _cameras_section(station: StationCameras) -> Section:
-    """Return what each camera shows and what the policy makes of it, with where in the picture."""
-    blocks = [notice(finding.message) for finding in station.findings]
-    for name, (uid, trace) in station.worst.items():
-        usual = station.reference.cameras[name]
-        shown = np.hstack([usual.picture, trace.worst, overlay(trace)])
-        caption = (
-            f"{name}: usual in training; least familiar, of episode {uid[:13]}; what is red is "
-            "unlike anything that the policy learned from"
-        )
-        blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))
-        scores = [s for s in station.scores[name].values() if np.isfinite(s).all()]
-        if scores and usual.unfamiliar is not None:
-            drawn = _familiarity_figure(scores, usual.unfamiliar.mean)
-            said = "How unfamiliar its pictures are, episode by episode."
-            blocks.append(figure(figure_png(drawn), said))
-    lead = f"Against {station.reference.name}, which the policy learned from."
-    return section("What the policy makes of its pictures", lead, blocks)
-
-
-def _familiarity_figure(scores: Sequence[FloatArray], usual: float) -> Any:
-    """Return how unfamiliar a camera's pictures, one every 0.1 s, are over each take.
-
-    Beside `usual`, the median of a training take.
-    """
-    with new_figure(7.6, 2.4) as (figure, axes):
-        for score in scores:
-            axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
-        axes.axhline(usual, color=SOFT, lw=1, ls="--")
-        axes.text(0, usual, " usual in training", va="bottom", fontsize=8, color=SOFT)
-        axes.set_xlabel("time in the episode [s]")
-        axes.set_ylabel("distance, 1 = training's reach")
-        return figure
-
-
 def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[str, str]]]:
     """Return modes, commonest first; phases in order; and (mode, phase) to count."""
     counts = Counter((t.mode, t.phase or "unknown") for t in diagnosis.takes)
@@ -374,7 +329,7 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
         lines.append(f"{silent} episodes have no outcome and aren't judged: gaploop review")
-    lines += [summary[why] for why in ("policy_not_asked", "not_reproduced") if why in summary]
+    lines += [summary["not_reproduced"]] if "not_reproduced" in summary else []
     lines += deployment_lines(summary)
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
@@ -386,13 +341,6 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     for by, count in summary["attributed_by"].items():
         if by not in ("model", "reproduction", "comparison"):
             lines.append(f"{count} judged by the {by}")
-    for signal, values in summary.get("policy", {}).items():  # what it makes of the takes
-        if values:
-            worst = max(values, key=lambda uid: values[uid])
-            spec = registry()[signal]
-            typical = spec.describe(median(values.values()))
-            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
-    lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
     lines += found.camera_check.lines() if found.camera_check else []
     silent_about = list[str]()
     for take in found.takes:

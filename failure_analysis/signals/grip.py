@@ -64,7 +64,7 @@ def lost_count(view: TakeView) -> float:
     return float(sum(not np.isnan(g.lost_s) for g in grasps(known(view.motion))))
 
 
-def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
+def lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
     """Change of a value from just before the gripper closes to just after lifting.
 
     Both are at nearly the same pose, so that gravity on the arm itself drops out. `of` gives the
@@ -99,14 +99,14 @@ def carry_current_a(view: TakeView) -> float:
     current_a = known(view.motion).current_a
     if not np.isfinite(current_a).any():
         return np.nan
-    return _lifting(view, lambda arm: np.nansum(np.abs(current_a[:, arm]), axis=1))
+    return lifting(view, lambda arm: np.nansum(np.abs(current_a[:, arm]), axis=1))
 
 
 @signal("rad", "motion", 0.0008, "the arm sags {value} further while it carries")
 def carry_sag_rad(view: TakeView) -> float:
     """Mean error of lift, elbow and wrist after lifting less that before the grasp."""
     motion = known(view.motion)
-    return _lifting(view, lambda arm: np.abs(motion.residual_rad[:, arm]).mean(axis=1))
+    return lifting(view, lambda arm: np.abs(motion.residual_rad[:, arm]).mean(axis=1))
 
 
 @signal("m", "motion", 0.0008, "the descent stops {value} above the command")

@@ -1,4 +1,4 @@
-"""Signals of pictures and of the policy that saw them: light, blobs, hands; plans, features."""
+"""Signals of pictures: light, blobs, hands."""
 
 from __future__ import annotations
 
@@ -71,18 +71,3 @@ def camera_age_s(view: TakeView) -> float:
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()
             if len(a) and np.isfinite(a).any()]  # fmt: skip
     return float(max(ages)) if ages else np.nan
-
-
-@signal(
-    "",
-    "policy",
-    0.05,
-    "to the policy its pictures are {value} times as unfamiliar as its training episodes'",
-)
-def view_unfamiliar(view: TakeView) -> float:
-    """Median over the take of how unfamiliar the policy's pictures are, its worst camera.
-
-    Distance of a picture's three least familiar cells from the nearest cells that the policy's
-    encoder yields on its training takes (Roth et al. 2022), in those takes' own reach.
-    """
-    return known(view.policy).measures.get("view_unfamiliar", np.nan)

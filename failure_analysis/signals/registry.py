@@ -17,7 +17,7 @@ from typing import Final
 from gaploop.core.errors import unknown_choice
 from gaploop.failure_analysis.views.view import TakeView
 
-SOURCES: Final = ("motion", "currents", "loads", "scene", "force", "images", "policy")
+SOURCES: Final = ("motion", "currents", "loads", "scene", "force", "touch", "images")
 
 _SHOWN: Final[dict[str, tuple[float, str]]] = {
     "rad": (180 / math.pi, "°"),

@@ -194,12 +194,20 @@ def _blueish(hue: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.asarray((hue >= 98) & (hue <= 128))
 
 
-def _blobs(picture: Image) -> dict[str, float]:
-    """Blobs of the object's and target's hue at the start, largest object first."""
+def coloured_outlines(picture: Image) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
+    """Return what has the object's hue and what the target's, in a picture of 192 px.
+
+    Outlines as OpenCV gives them, largest first.
+    """
     hue = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)[..., 0]
     coloured = _coloured(picture)
     red = _contours(coloured & _reddish(hue), 12.0)
-    blue = _contours(coloured & _blueish(hue), 60.0)
+    return red, _contours(coloured & _blueish(hue), 60.0)
+
+
+def _blobs(picture: Image) -> dict[str, float]:
+    """Blobs of the object's and target's hue at the start, largest object first."""
+    red, blue = coloured_outlines(picture)
     values = {
         "object_blobs": float(len(red)),
         "object_area_px": cv2.contourArea(red[0]) if red else np.nan,

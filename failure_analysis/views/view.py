@@ -15,7 +15,6 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import TRACKED_SCENE, Take
 from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
-from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
     from gaploop.failure_analysis.views.task_progress import TaskProgress
@@ -152,8 +151,7 @@ def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
 class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
-    The background and `start_pose_rad` are what is usual; without `images` none is decoded;
-    `policy` is what the one that drove makes of the take, where it was asked.
+    The background and `start_pose_rad` are what is usual; without `images` none is decoded.
     """
 
     def __init__(
@@ -162,12 +160,10 @@ class TakeView:
         background: Image | None = None,
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
-        policy: PolicyTrace | None = None,
     ) -> None:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
-        self.policy = policy
         self._images = images
 
     @cached_property
@@ -263,6 +259,16 @@ class TakeView:
         return read if np.isfinite(read).any() else None
 
     @cached_property
+    def touch(self) -> FloatArray | None:
+        """The sum of what the first sensor without forces by axis reads, shape (n,), or None."""
+        record = self.take.telemetry
+        for name, columns in record.sensors().items():
+            if f"{name}.fx_n" not in columns:
+                read = np.abs(np.stack([record.columns[column] for column in columns], axis=1))
+                return np.asarray(read.sum(axis=1)) if np.isfinite(read).any() else None
+        return None
+
+    @cached_property
     def pictures(self) -> PictureSummary | None:
         """What the first camera's pictures say, or None without pictures."""
         if not self._images or not self.take.cameras:
@@ -279,8 +285,8 @@ class TakeView:
             ("loads", self.loads_pct, "no drive loads"),
             ("scene", self.scene, "no tracked scene"),
             ("force", self.wrench, "no force or torque sensor"),
+            ("touch", self.touch, "no touch sensor"),
             ("images", self.pictures, no_pictures),
-            ("policy", self.policy, "the policy wasn't queried; name it with --policy.path"),
         )
         return {source: why for source, channel, why in channels if channel is None}
 

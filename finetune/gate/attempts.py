@@ -109,6 +109,15 @@ def called(function: Callable[..., Any], shown: object, where: str) -> Any:
         raise CheckError(f"{where} failed ({type(error).__name__}: {error}).") from error
 
 
+def is_told(task: SuiteTask) -> bool:
+    """Say whether a station has to tell a task's success by itself."""
+    return task.success_check == "script" and not task.check and not task.env
+
+
+def _told(told: Callable[[Path], bool], shown: StageEvidence) -> bool:
+    return bool(called(told, shown.folder, "Telling success by the last pictures"))
+
+
 type Ask = Callable[[str], str]
 
 
@@ -125,6 +134,8 @@ class StationAttempts:
         reset: who puts the scene back: person, who is asked, or what the command is told, with the
             number of the scene.
         start_s: what the command may take beyond the task's time limit, to start and to end [s].
+        told: says whether the episode that the command left in a folder succeeded, for tasks with
+            a script and no check; None where nothing does.
 
     Raises:
         UnusableInputError: an unknown placeholder, or a check that doesn't exist.
@@ -133,12 +144,15 @@ class StationAttempts:
     def __init__(
         self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
         command: str, ask: Ask, start_s: float = START_S, reset: str = "person",
+        told: Callable[[Path], bool] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
         self._command, self._ask, self._start_s = command, ask, start_s
         self._said_later = ""
         self._by_robot = reset if reset != "person" else ""
-        self._checks = [check_of(task) for task in tasks]
+        self._checks = [
+            partial(_told, told) if told and is_told(task) else check_of(task) for task in tasks
+        ]
         self._resets = list[Callable[[int], object] | None]()
         for task, check in zip(tasks, self._checks, strict=True):
             is_function = task.reset.count(":") == 1 and not any(c.isspace() for c in task.reset)
@@ -154,8 +168,9 @@ class StationAttempts:
                 )
             if task.success_check != "operator" and check is None:
                 raise UnusableInputError(
-                    f"Task '{task.name}' has no check, and only the embedded cell can judge by "
-                    "itself. Give it check: module:function, or success_check: operator."
+                    f"Task '{task.name}' has no check, and nothing here tells success by itself. "
+                    "Give it check: module:function or success_check: operator, or have a detector "
+                    "measured for --station=FILE: gaploop label DATASET --success_detector=FILE"
                 )
         _words(command, dict.fromkeys(PLACEHOLDERS, ""))
 
@@ -341,7 +356,8 @@ def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Tr
             leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
             seen = list[Observation]()
             look = (seen.append,) if check else ()
-            take = run_take(rig, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
+            sees = rig.seen_by(loaded[attempt.side])
+            take = run_take(sees, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
             won = take.outcome is Outcome.SUCCESS
             if check is not None:
                 won = check(StageEvidence(task.instruction, seen))

@@ -21,7 +21,7 @@ and luck of attempts taken together.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from scipy.stats import norm
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.core.suite import Rules
+from gaploop.core.suite import Rules, Suite
 
 PRIOR: Final = 20.0
 """The planned mean and spread count as this many values when stakes are adapted."""
@@ -206,6 +206,32 @@ class GateDesign:
     max_pairs: int
     fixed_pairs: int
     curve: tuple[PowerPoint, ...] = ()
+
+
+def as_told(suite: Suite, false_success: float, false_failure: float) -> Suite:
+    """Return a suite as labels show it that are wrong in these shares of failures and successes.
+
+    A rate p shows as false_success + (1 - false_success - false_failure) p, whichever policy
+    drove; so all differences shrink alike, and what the rules promise of true ones holds.
+    """
+    shown = 1.0 - false_success - false_failure
+    rules = suite.rules
+    return replace(
+        suite,
+        rules=replace(
+            rules,
+            gain=shown * rules.gain,
+            retrain_sd=shown * rules.retrain_sd,
+            baseline_rate=false_success + shown * rules.baseline_rate,
+            non_inferiority_margin=shown * rules.non_inferiority_margin,
+        ),
+        tasks=tuple(
+            replace(t, min_pass_rate=false_success + shown * t.min_pass_rate)
+            if t.min_pass_rate
+            else t
+            for t in suite.tasks
+        ),
+    )
 
 
 def make_design(rules: Rules, kinds: int = 1) -> GateDesign:

@@ -327,8 +327,10 @@ def _result(
     return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
 
 
-def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:
-    """Return what simulated comparisons come to, by true difference.
+def power_curve(
+    suite: Suite, design: GateDesign, seed: int = 0, shown: float = 1.0
+) -> tuple[PowerPoint, ...]:
+    """Return what simulated comparisons come to, by true difference, of which `shown` is seen.
 
     Attempts are independent, every task has the baseline's expected success, the candidate
     differs in all of them alike, and nobody is ever unsafe.
@@ -336,9 +338,10 @@ def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerP
     base, kinds = suite.rules.baseline_rate, len(suite.tasks)
     rng, shape = np.random.default_rng([seed, 7]), (DRAWS, -(-design.max_pairs // kinds), kinds, 2)
     curve = []
-    for difference in sorted({*CURVE, suite.rules.gain}):
-        if 0 <= base + difference <= 1:
-            success = rng.random(shape, dtype=np.float32) < np.array([base, base + difference])
+    for difference in sorted({*CURVE, round(suite.rules.gain / shown, 9)}):
+        seen_rate = base + shown * difference
+        if 0 <= seen_rate <= 1:
+            success = rng.random(shape, dtype=np.float32) < np.array([base, seen_rate])
             seen = Outcomes(success, np.zeros_like(success))
             passed, rounds = promotions(seen, suite, design.margin)
             pairs = float(rounds.mean()) * kinds

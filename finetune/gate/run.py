@@ -22,9 +22,10 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.success import SuccessDetector
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
-from gaploop.finetune.gate.evidence import GateDesign, make_design
+from gaploop.finetune.gate.evidence import GateDesign, as_told, make_design
 from gaploop.finetune.gate.folder import (
     RESULT,
     SCHEMA,
@@ -103,6 +104,7 @@ class Gate:
         candidate: folder or name by which a fleet's robots load it.
         format: how policies compute in the cell, as of `load_policy`.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
+        detector: tells success on the station; None where the suite or a person does.
     """
 
     suite: Suite
@@ -114,6 +116,20 @@ class Gate:
     unchanged: Callable[[], None] = lambda: None
     format: str = ""
     candidate: str = ""
+    detector: SuccessDetector | None = None
+
+    @property
+    def shown(self) -> float:
+        """Share of a true difference in success that labels show."""
+        return 1.0 if self.detector is None else self.detector.shown().value
+
+    @property
+    def judged_suite(self) -> Suite:
+        """The suite's rules, for rates as they are told."""
+        found = self.detector
+        if found is None:
+            return self.suite
+        return as_told(self.suite, found.false_success.value, found.false_failure.value)
 
     @property
     def domain(self) -> Domain | None:
@@ -186,14 +202,14 @@ class GateResult:
         }
 
 
-def plan(suite: Suite, seed: int = 0) -> GateDesign:
-    """Return the plan of a suite's comparison.
+def plan(suite: Suite, seed: int = 0, shown: float = 1.0) -> GateDesign:
+    """Return the plan of a suite's comparison, whose labels show so much of a true difference.
 
     Raises:
         UnusableInputError: its rules can't be met.
     """
     design = make_design(suite.rules, len(suite.tasks))
-    return replace(design, curve=power_curve(suite, design, seed))
+    return replace(design, curve=power_curve(suite, design, seed, shown))
 
 
 def run_gate(
@@ -204,7 +220,7 @@ def run_gate(
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
 
-    judge_station = partial(judge_hardware, suite=suite, design=design)
+    judge_station = partial(judge_hardware, suite=gate.judged_suite, design=design)
     for name in STAGES:
         if why := _why_not(name, gate, stages):
             not_run[name] = why
@@ -238,6 +254,11 @@ def run_gate(
     if last.answer is StageAnswer.PASSED and not compared:
         message += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
+    if gate.detector is not None:
+        where += (
+            f". Success told by pictures, {gate.detector.how}: {gate.detector.words()}; rates "
+            f"are as told, true differences {1 / gate.shown:.2f} times as large"
+        )
     result = GateResult(
         verdict, message, design, tuple(stages), not_run, where, canary, folder.path
     )

@@ -1,1 +1,1 @@
-"""What fine-tuning decides: presets, held-out takes, shares of real data, statistics, retention."""
+"""What fine-tuning decides: presets, held-out takes, shares of real data, statistics."""

@@ -25,6 +25,7 @@ from gaploop.datasets import columns
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
+from gaploop.datasets.hub.target import is_hub_name
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe
@@ -32,8 +33,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Signature, check_finite
 from gaploop.finetune.config import FinetuneConfig
-from gaploop.finetune.hub_fetch import is_hub_name
-from gaploop.finetune.ranks import Ranks
+from gaploop.finetune.training import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.presets import Preset

@@ -60,7 +60,6 @@ class TrainSpec:
         grad_clip: largest gradient norm.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
-        patience: stop after this many held-out evaluations without a better one, 0 for never.
         precision: `no`, or `bf16` to compute losses in bfloat16; weights stay as they are.
         accumulation: parts in which a batch is worked through, one after another: less memory.
         gradient_checkpointing: work activations out again on the way back: less memory, more time.
@@ -78,7 +77,6 @@ class TrainSpec:
     log_every: int = 50
     eval_every: int = 0
     keep_best: bool = False
-    patience: int = 0
     precision: str = "no"
     accumulation: int = 1
     gradient_checkpointing: bool = False
@@ -91,10 +89,8 @@ class TrainSpec:
                 f"--steps={self.steps}, --batch_size={self.batch_size} and "
                 f"--accumulation={self.accumulation} must be at least 1."
             )
-        if not 0 < self.lr < math.inf or self.patience < 0:
-            raise UnusableInputError(
-                f"--lr={self.lr:g} must be above 0, and --patience={self.patience} not below."
-            )
+        if not 0 < self.lr < math.inf:
+            raise UnusableInputError(f"--lr={self.lr:g} must be above 0.")
 
 
 TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {

@@ -29,8 +29,8 @@ from gaploop.finetune.batches import (
 from gaploop.finetune.config import FinetuneConfig
 from gaploop.finetune.demonstrations import TargetCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
-from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
+from gaploop.finetune.training import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.presets import Preset
 from gaploop.finetune.tuning.takes import TakeNote, mixture_of, note_of, split_held_out

@@ -118,7 +118,7 @@ class InjectedGap:
 def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
     """Mechanisms of a dimension, optionally without, or only, those kept out of training.
 
-    Blind ones come only by `held_out="blind"`, and then alone.
+    Blind ones come only by `held_out="blind"`, and then alone; none of those `by_name`.
 
     Raises:
         UnknownChoiceError: for an unknown dimension.
@@ -128,7 +128,10 @@ def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]
     return tuple(
         m
         for m in _gaps()
-        if m.dimension == wanted and m.held_out in keep and m.blind == (held_out == "blind")
+        if m.dimension == wanted
+        and m.held_out in keep
+        and m.blind == (held_out == "blind")
+        and not m.by_name
     )
 
 
@@ -177,7 +180,7 @@ def draw_gaps(
 def mechanism_named(key: str) -> Mechanism:
     """Return the mechanism of a "dimension.mechanism", or raise UnknownChoiceError."""
     name, _, wanted = key.partition(".")
-    choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
+    choices = {m.name: m for m in _gaps() if m.dimension == dimension(name, "gaps")}
     if wanted not in choices:
         raise unknown_choice(f"mechanism of {name}", wanted, choices, "gaps")
     return choices[wanted]

@@ -75,6 +75,7 @@ class Mechanism(ABC):
         parameters: what it may change. With all of them nominal the cell is the nominal one.
         held_out: kept out of everything that is trained, for honest tests.
         blind: held out, and nobody who diagnoses was told of it.
+        by_name: never drawn for its dimension: most takes lack what it changes.
     """
 
     dimension: ClassVar[GapDimension]
@@ -83,6 +84,7 @@ class Mechanism(ABC):
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False
+    by_name: ClassVar[bool] = False
 
     @property
     def key(self) -> str:
@@ -389,6 +391,13 @@ class CommandPath:
         return self._out
 
 
+FORCE_CHANNELS: Final = 8
+"""Three forces and three torques at the wrist, and two jaws."""
+LEVER_M: Final = 0.05
+"""Torque sensors err by as much as their forces do at this distance [m]: small six-axis ones, by
+their sheets."""
+
+
 class ReadingFault(Protocol):
     """Makes encoders read another angle than the true one."""
 
@@ -411,6 +420,8 @@ class SensorPath:
         stale_fraction: share of the time that the bus is down.
         outage_s: how long it is down at a time [s].
         faults: what else is added to readings, by the key of its mechanism.
+        force_drift_n: how far the zeros of force sensors swing [N]; of torques, by `LEVER_M`.
+        force_noise_n: standard deviation of a force reading [N]; likewise.
     """
 
     def __init__(self, zero_keys: Sequence[str | None]) -> None:
@@ -419,9 +430,12 @@ class SensorPath:
         self.zero_rad: Vector = np.zeros(len(self.zero_keys))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
+        self.force_drift_n = self.force_noise_n = 0.0
 
     def reset(self, seed: Sequence[int]) -> None:
         """Draw what changes from take to take."""
+        self._force = stream(seed, "force")
+        self._force_swing = self._force.uniform(0.0, 1.0, (2, FORCE_CHANNELS))
         self.offsets_active = bool(self.zero_rad.any() or self.step_rad or self.faults)
         self._noise = stream(seed, "noise")
         self._held: Vector | None = None
@@ -456,6 +470,19 @@ class SensorPath:
             offset += np.round(read / self.step_rad) * self.step_rad - read
         offset[self._grippers] = 0.0
         return offset
+
+    def forces(self, t_s: float, true: Vector) -> Vector:
+        """Return what an arm's force sensors report, shape (`FORCE_CHANNELS`,), for true values.
+
+        Forces and torques at the wrist [N, N m], then the pressing of each jaw [N].
+        """
+        if not self.force_drift_n and not self.force_noise_n:
+            return true
+        phase, rate = self._force_swing
+        swing = np.sin(2.0 * np.pi * (phase + (0.02 + 0.06 * rate) * t_s))
+        noise = self._force.normal(0.0, self.force_noise_n, len(true))
+        scale = np.where((np.arange(len(true)) // 3) == 1, LEVER_M, 1.0)
+        return np.asarray(true + scale * (self.force_drift_n * swing + noise))
 
     def position(self, t_s: float, q_rad: Vector) -> Vector:
         """Reported position [rad], shape (n_joints,), for a true one."""

@@ -308,6 +308,21 @@ class _CoarseEncoder(Mechanism):
         on.sensors.step_rad = p["step_rad"]
 
 
+class _ForceDrift(Mechanism):
+    dimension, name, held_out, by_name = G.SENSOR_NOISE, "force_drift", True, True
+    at_full = "zeros of force sensors swing by 2 N, noise 0.3 N"
+    parameters = (
+        Parameter("drift_n", "N", 0.0, 20.0),
+        Parameter("noise_n", "N", 0.0, 10.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"drift_n": 2.0 * severity * spread(rng), "noise_n": 0.3 * severity}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.sensors.force_drift_n, on.sensors.force_noise_n = p["drift_n"], p["noise_n"]
+
+
 class _Size(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "size"
     at_full = "70 % larger or half the size"
@@ -706,6 +721,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _Slippery(), _Soft(), _Sticky(),
     _Exposure(), _ColourCast(), _Blur(), _Lens(),
     _EncoderDrift(), _StaleReads(), _TornFrames(), _CameraDelay(), _CoarseEncoder(),
+    _ForceDrift(),
     _Size(), _Elongated(), _Tall(), _Round(),
     _Similar(), _Clutter(), _Occluder(),
     _Nudge(), _ReachIn(), _TakeAway(),

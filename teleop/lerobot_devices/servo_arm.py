@@ -33,7 +33,7 @@ from gaploop.teleop.lerobot_devices.arm import ConnectedArm, joined
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.calibration import WHOLE_TURN_TICKS
-from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.exchange import Script, run, send_ahead
 from gaploop.teleop.servos.port import is_emulated_here
 from gaploop.teleop.servos.registers import RAD_PER_TICK, TICKS_PER_TURN, BusState, describe_error
 from gaploop.teleop.servos.torque import DAMPED, torque_off, torque_on
@@ -42,6 +42,9 @@ from gaploop.teleop.supervisor import SupervisedBus
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
+AHEAD_S: Final = 0.01
+"""In turns no further apart than this, readings are asked for once the goals are out, and fetched
+in the next turn [s]."""
 LOCK_S: Final = 0.1
 """An exchange has its own deadline, far below this; torque-off doesn't wait longer [s]."""
 DAMP_TRIES: Final = 2
@@ -108,6 +111,7 @@ class ServoArms:
         """Set every servo's goal position [ticks] if, with the buses ours, that is still wanted."""
         with self.group.held:
             if if_holding():
+                self.group.fetch()
                 for bus, span in zip(self.buses, self.spans, strict=True):
                     bus.set_goals(ticks[span])
 
@@ -229,6 +233,7 @@ class ServoFollower(ServoArms):
         if not all(map(math.isfinite, ticks)):
             raise DeviceError(f"Goals must be finite, got {command.sent_rad.tolist()}.")
         self.set_goals(ticks, if_holding=lambda: self._holding)
+        self.group.ask_ahead()
 
     @property
     def damps(self) -> bool:
@@ -247,6 +252,7 @@ class ServoFollower(ServoArms):
         """
         left = []
         with self.group.held:
+            self.group.fetch()
             for bus, span in zip(self.buses, self.spans, strict=True):
                 ids = [bus.ids[k - span.start] for k in joints if span.start <= k < span.stop]
                 bus.released.update(ids)
@@ -372,7 +378,10 @@ class ServoLeader(ServoArms):
         del t_s
         read_s, states = self.group.take(self.buses)
         state = self.state(read_s, states)
-        ticks = self._unwrapped([tick for one in states for tick in one.position_ticks.tolist()])
+        places = [tick for one in states for tick in one.position_ticks.tolist()]
+        if (newer := self.group.places(self.buses)) is not None:
+            read_s, places = newer
+        ticks = self._unwrapped(places)
         # A NaN stays one: it comes first in both comparisons.
         wanted = [
             min(max(ticks[own], low), high) * slope + offset
@@ -434,6 +443,9 @@ class BusGroup:
 
     The follower's turn reads everybody, so that the leader, asked a moment later, finds its
     reading made. A leader that is asked alone reads its own buses.
+
+    In a fast loop goals don't wait for readings: all buses are asked as soon as the goals are out,
+    and the next turn finds the answers there. Only where a leader stands is read anew in that turn.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -442,21 +454,34 @@ class BusGroup:
         self.held = _Patience()
         """Keeps other threads off the buses for a `with` block."""
         self._made: dict[ServoBus, tuple[float, BusState]] = {}
+        self._ahead: tuple[float, list[tuple[ServoBus, Script[BusState]]]] | None = None
+        """When the buses were asked whose answers nobody has fetched [s], and their scripts."""
+        self._is_ahead = False
+        """Whether what was read last had been asked for a turn before."""
+        self._read_s, self._turn_s = -math.inf, math.inf
 
     def add(self, buses: Sequence[ServoBus]) -> None:
         """Read these buses too."""
         with self.held:
+            self.fetch()
             self.buses += buses
 
     def remove(self, buses: Sequence[ServoBus]) -> None:
         """Stop reading these."""
         with self.held:
+            self.fetch()
             self.buses = [bus for bus in self.buses if bus not in buses]
 
     def read(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Read every bus of the group; return when, and what `buses` say."""
         with self.held:
-            return self._read(self.buses, buses)
+            now_s = self.clock.now_s()
+            self._turn_s, self._read_s = now_s - self._read_s, now_s
+            asked_s = self.fetch()
+            if asked_s is None or now_s - asked_s > AHEAD_S:
+                return self._read(self.buses, buses)
+            self._is_ahead = True
+            return asked_s, [self._made.pop(bus)[1] for bus in buses]
 
     def take(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
         """Return what the group's last exchange read of `buses`, once; else read them now."""
@@ -467,11 +492,48 @@ class BusGroup:
                 oldest_s = min(t_s for t_s, _ in found)
                 if self.clock.now_s() - oldest_s <= FRESH_S:
                     return oldest_s, [state for _, state in found]
+            self.fetch()
             return self._read(buses, buses)
+
+    def places(self, buses: Sequence[ServoBus]) -> tuple[float, list[float]] | None:
+        """Return when and where [ticks] the servos are now, if they were read a turn before."""
+        with self.held:
+            if not self._is_ahead:
+                return None
+            now_s = self.clock.now_s()
+            found = run([(bus.line, bus.read_places(now_s)) for bus in buses])
+            if any(places is None for places in found):
+                return None
+            return now_s, [float(tick) for places in found for tick in places]
+
+    def ask_ahead(self) -> None:
+        """Ask all buses for what the next turn will want, if that comes soon enough."""
+        with self.held:
+            if self._turn_s > AHEAD_S or self._ahead is not None:
+                return
+            if not all(bus.is_well for bus in self.buses):  # whoever asks then deals with it
+                return
+            now_s = self.clock.now_s()
+            scripts = [(bus, bus.read(now_s)) for bus in self.buses]
+            send_ahead([(bus.line, script) for bus, script in scripts])
+            self._ahead = now_s, scripts
+
+    def fetch(self) -> float | None:
+        """Fetch what was asked ahead, so that the buses are free; return when it was asked [s]."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        asked_s, scripts = ahead
+        states = run([(bus.line, script) for bus, script in scripts], is_sent=True)
+        self._made = {
+            bus: (asked_s, state) for (bus, _), state in zip(scripts, states, strict=True)
+        }
+        return asked_s
 
     def _read(
         self, asked: Sequence[ServoBus], wanted: Sequence[ServoBus]
     ) -> tuple[float, list[BusState]]:
+        self._is_ahead = False
         now_s = self.clock.now_s()
         states = run([(bus.line, bus.read(now_s)) for bus in asked])
         self._made = {bus: (now_s, state) for bus, state in zip(asked, states, strict=True)}
@@ -482,6 +544,7 @@ class BusGroup:
     ) -> list[Any]:
         """Run a script on several buses at once and return their results."""
         with self.held:
+            self.fetch()
             return run([(bus.line, script(bus)) for bus in buses])
 
 

@@ -114,6 +114,7 @@ class ServoBus:
         self._empty = bytes(self._span.size)
         self._last_kind: tuple[tuple[int, ...], bool] | None = None
         self._last_request = Request(b"")
+        self._place_request: Request | None = None
         self._watched_s = -math.inf
         self._watches = 0
         self._as_held: dict[int, dict[str, int]] = {}
@@ -128,6 +129,12 @@ class ServoBus:
     def silent(self) -> tuple[int, ...]:
         """Servos that didn't answer when they were asked last."""
         return tuple(i for i in self.ids if i in self._silent)
+
+    @property
+    def is_well(self) -> bool:
+        """Say whether every servo has answered, and none is in trouble."""
+        unwell = self._silent or self._errors or self._unchecked or self.rebooted
+        return not (unwell or self.line.owed)
 
     # Requests
 
@@ -241,6 +248,23 @@ class ServoBus:
         if self.holding and now_s - self._watched_s >= WATCH_S:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
+
+    def read_places(self, now_s: float) -> Script[list[int] | None]:
+        """Read where the servos are [ticks] at `now_s` [s], and nothing else.
+
+        None where not all of them answer, or one is known to be unwell: `read` deals with that.
+        """
+        if not self.is_well:
+            return None
+        if self._place_request is None:
+            register = self.register("Present_Position")
+            expected = self.line.wire.expected(register.size, self.ids)
+            self._place_request = replace(self.ask(register, self.ids), expected=expected)
+        yield self._place_request
+        if self.line.whole is None:
+            return None
+        self.heard_s = [now_s] * len(self.ids)
+        return self.decoder.places(self.line.whole)
 
     def _lost_hold(self, servo_id: int) -> Script[None]:
         """Take note of a servo that should hold and doesn't."""

@@ -133,6 +133,8 @@ class BusLine:
         """Data of all that were asked, in order, where a request's `expected` is what came."""
         self.request = Request(b"")
         self.deadline_s = 0.0
+        self.is_timed = True
+        """Whether somebody waits for the answers: else when they are read says nothing."""
         self._sent_s = 0.0
         self._wire_s = 0.0
         self._counted_bytes = 0
@@ -235,7 +237,7 @@ class BusLine:
             self._take(self.parser.feed(data))
         else:
             self.parser.accept(len(data))
-        if self.complete:  # follow how long answers usually take, so that waiting fits the adapter
+        if self.complete and self.is_timed:  # so that waiting fits the adapter
             took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
             self.reply_s += 0.05 * (took_s - self.reply_s)
 
@@ -311,8 +313,21 @@ class BusLine:
         self.reply_s = min(1.5 * self.reply_s, MAX_WAIT_S / _PATIENCE)
 
 
-def run(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> list[Any]:
-    """Run one script on each bus, all at once, and return their results in order."""
+def send_ahead(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> None:
+    """Send each script's first request and don't wait: `run(scripts, is_sent=True)` goes on.
+
+    Until then nothing else may be asked on these buses.
+    """
+    for line, script in scripts:
+        line.start(next(script))
+
+
+def run(scripts: Sequence[tuple[BusLine, Script[Any]]], *, is_sent: bool = False) -> list[Any]:
+    """Run one script on each bus, all at once, and return their results in order.
+
+    Args:
+        is_sent: their first requests were sent by `send_ahead`.
+    """
     results: list[Any] = [None] * len(scripts)
     active: dict[int, int] = {}
     poll = select.poll()
@@ -333,8 +348,18 @@ def run(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> list[Any]:
                 return
             answers = line.end()
 
-    for index in range(len(scripts)):
-        advance(index, None)
+    for index, (line, _) in enumerate(scripts):
+        if not is_sent:
+            advance(index, None)
+            continue
+        if line.port.wait(0.0):
+            line.is_timed = False
+            line.receive()
+            line.is_timed = True
+        if line.complete or line.deadline_s <= 0 or line.port.fileno() < 0:
+            advance(index, line.end())
+        else:
+            active[line.port.fileno()] = index
     for fd in active:
         poll.register(fd, select.POLLIN)
     while active:

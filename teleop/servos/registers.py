@@ -460,6 +460,13 @@ class Decoder:
         angles = zip(ticks_s, self.angles, strict=True)
         self._speed_rad_s = [step * slope for step, (_, _, slope) in angles]
 
+    def places(self, data: bytes) -> list[int]:
+        """Decode the servos' Present_Position [ticks], in order and in one piece."""
+        size = TABLES[self.protocol]["Present_Position"].size
+        return [
+            decode_position(self.protocol, data[k : k + size]) for k in range(0, len(data), size)
+        ]
+
     def decode(self, data: bytes) -> BusState:
         """Decode the blocks of all servos, in order and in one piece."""
         # Six servos in plain Python and one array at the end. Called after every sleep, from
@@ -506,8 +513,8 @@ def encode_goals(protocol: Protocol, ids: Sequence[int], ticks: Iterable[float])
     return struct.pack("<" + ("BH" if feetech else "Bi") * len(ids), *words)
 
 
-def decode_goal(protocol: Protocol, data: bytes) -> int:
-    """Return the goal [ticks] that a servo's Goal Position holds."""
+def decode_position(protocol: Protocol, data: bytes) -> int:
+    """Return the position [ticks] that a servo's Goal or Present Position holds."""
     if protocol is not Protocol.FEETECH:
         return int.from_bytes(data, "little", signed=True)
     whole = int.from_bytes(data, "little")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import absolute
 from benchmarks.bench import BenchConfig
 
 
+@pytest.mark.slow
 def test_an_offset_is_put_in_named_and_counted(tmp_path: Path) -> None:
     config = BenchConfig("absolute", n=1, quick=True, tasks=["offset at rest", "reversed joint"])
     result = absolute.measure(config, tmp_path)

@@ -54,6 +54,7 @@ def test_what_is_recorded_is_not_recorded_again(takes: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in takes.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_pretraining_that_was_stopped_in_both_rounds_ends_like_one_that_was_not(
     takes: Path, tmp_path: Path
 ) -> None:

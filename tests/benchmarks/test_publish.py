@@ -10,6 +10,7 @@ from benchmarks import publish as bench
 from benchmarks.bench import BenchConfig
 
 
+@pytest.mark.slow
 def test_every_row_has_its_picture_and_a_shifted_one_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.rollout import Attempts, SpeedRamp
 from gaploop.collect.take import Operator, record_takes
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.journal_format import EVENTS, take_folders
+from gaploop.core.journal_format import EVENTS, after_path, take_folders
 from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.station import SIM_STATION, Station, StationScene
 from gaploop.core.take import TakeInfo
@@ -95,6 +95,7 @@ def test_the_script_puts_the_object_at_the_drawn_starts(tmp_path: Path) -> None:
     for seed in (0, 1, 2):
         planned_m, _ = drawn_start(seed, {}, SO101, target_m)
         assert np.linalg.norm(began[seed] - planned_m) < 0.015
+    assert all(after_path(folder, CAMERA_NAME).exists() for folder in take_folders(tmp_path))
     events = [(folder / EVENTS).read_text() for folder in take_folders(tmp_path)]
     assert ["person" in text for text in events] == [False] * 3 + [True, False]
 

@@ -347,7 +347,7 @@ def tree(folder: Path) -> dict[str, int]:
         (
             ["purge", "--yes"],
             2,
-            "Unknown action 'purge'.*delete, harmonise, keep, merge, retag, split",
+            "Unknown action 'purge'.*delete, force, harmonise, keep, merge, retag, split",
         ),
         (["split", "--where=outcome=success"], 2, "session monday.* would be in several parts"),
         (["split", "--splits=outcome", "--dry_run"], 2, "session .* would be in several parts"),

@@ -73,14 +73,14 @@ def test_diagnosis_does_not_look_at_the_truth(
     assert with_truth["summary"] == without["summary"]
 
 
-def test_a_policy_that_sees_no_pictures_needs_no_asking(
+def test_the_training_set_needs_no_policy_and_is_a_folder(
     journal: Path, demonstrations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What has changed about cameras was told only where a policy was named, too."""
     command = ["diagnose", str(journal), "--pictures=false", f"--output_dir={tmp_path / 'd'}"]
-    asked = [*command, "--policy.path=base", f"--trained_on={demonstrations}"]
-    assert main(asked) == 0
-    assert main([*command, f"--trained_on={journal}"]) == 2
-    assert "--policy.path" in capsys.readouterr().err
+    assert main([*command, f"--trained_on={demonstrations}"]) == 0
+    assert main([*command, f"--trained_on={tmp_path / 'cameras.npz'}"]) == 2
+    assert "cameras.npz" in capsys.readouterr().err
 
 
 def test_from_takes_to_plan(

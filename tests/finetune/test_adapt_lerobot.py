@@ -122,7 +122,7 @@ def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
             lora=LoraOptions(2),
             held_out=0.3,
             randomise=Randomise(1.0),
-            **{**QUICK, "steps": 4, "patience": 2},
+            **{**QUICK, "steps": 4},
         )
     )
     assert [i["share"] for i in done.inputs] == pytest.approx([0.5, 0.5])

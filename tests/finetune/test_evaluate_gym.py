@@ -19,8 +19,7 @@ from gaploop.finetune.evaluation import ROLLOUTS
 from gaploop.finetune.gate.attempts import cell_attempts, check_tasks
 from gaploop.finetune.gate.folder import GateAttempt
 from gaploop.finetune.gate.run import Gate
-from gaploop.finetune.lerobot_demonstrations import Demonstrations
-from gaploop.finetune.lerobot_gym import Job, evaluate_gym
+from gaploop.finetune.lerobot_gym import Demonstrations, Job, evaluate_gym
 from gaploop.sim.lerobot_worlds import GymEnvConfig, SceneEnvConfig
 from gaploop.sim.world import NOMINAL, WorldSpec
 

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.finetune.adapt import Retention, measure_retention
 from gaploop.finetune.config import FinetuneConfig, StartPolicy
-from gaploop.finetune.evaluation import Difference
 from gaploop.scripts.cli import main
 from gaploop.scripts.finetune import finetune
 
@@ -154,12 +152,11 @@ def test_what_can_not_be_used_is_one_line_with_the_fix(
 def test_options_that_do_nothing_or_undo_each_other_are_refused(
     base: Path, real: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Episodes to hold out that don't exist, patience without any held out, pictures changed for a
+    """Episodes to hold out that don't exist, pictures changed for a
     policy that sees none: all had been ignored. On other devices it had trained on the CPU."""
     given = [f"--policy.path={base}", f"--real=[{real}]", f"--output_dir={tmp_path / 'out'}"]
     for arguments, says in (
         (["--held_out=[9]"], r"--held_out names episode 9, .*\(0, 1, 2, 3, 4, 5\)"),
-        (["--patience=2"], "Hold episodes out: --held_out"),
         (["--randomise.strength=0.5"], "no pictures: --randomise"),
         (["--method=pi0_lora"], "is for pi0 policies, .* tracked_lora, tracked_full"),
         (["--lora.r=-1"], "--lora.r=-1 must be at least 1"),
@@ -202,38 +199,6 @@ def test_a_policy_without_names_and_with_other_statistics_is_tuned(
 def test_presets_are_listed(capsys: Capture) -> None:
     assert main(["finetune", "--method=help"]) == 0
     assert "smolvla_lora" in capsys.readouterr().out
-
-
-def _difference(points: float, low: float, high: float) -> Difference:
-    return Difference(points / 100, (low / 100, high / 100), 0.5, 200, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("points", "low", "high", "kept", "says"),
-    [
-        (-1.0, -2.5, 0.5, True, "kept"),
-        (-1.0, -5.0, 3.0, True, "too few scenes"),
-        (-8.0, -12.0, -4.0, False, "more forgotten"),
-    ],
-)
-def test_a_fall_beyond_the_margin_is_said(
-    points: float, low: float, high: float, kept: bool, says: str
-) -> None:
-    found = Retention(0.97, 0.97 + points / 100, _difference(points, low, high))
-    assert found.is_kept is kept
-    assert says in found.message()
-
-
-@pytest.mark.slow
-def test_what_was_forgotten_in_simulation_is_measured(
-    tmp_path: Path, capsys: Capture, sim: Path
-) -> None:
-    kept = measure_retention("base", Path("base"), 4, tmp_path)
-    assert kept.difference.value == 0
-    assert json.loads((tmp_path / "retention.json").read_text())["kept"] is True
-    given = [f"--real=[{sim}]", f"--output_dir={tmp_path}", "--retention=2"]
-    assert main(["finetune", "--policy.path=base", *given]) == 2
-    del capsys
 
 
 @pytest.mark.slow

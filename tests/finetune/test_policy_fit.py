@@ -50,9 +50,7 @@ def textured(seed: int) -> Image:
 
 def test_swapped_and_moved_cameras_are_told_before_the_first_motion() -> None:
     shown = {"top": textured(0), "wrist": textured(1)}
-    usual = CameraReference(
-        "training", {n: UsualCamera((192, 192), p) for n, p in shown.items()}, {}
-    )
+    usual = CameraReference("training", {n: UsualCamera((192, 192), p) for n, p in shown.items()})
     (right,) = check_views(usual, shown)
     assert right.level is Level.OK
     wrong = check_views(usual, {"top": shown["wrist"], "wrist": shown["top"]})

@@ -18,7 +18,9 @@ from gaploop.finetune.remedy_trials import ROLLOUTS, TAKES, try_remedies
 CAMERA = TwinParameter(
     "spatial_geometry.camera_pose.dx_m", "1", 0.0, 0.02, (0.01, 0.03), True, "test"
 )
-GEOMETRY = [GapDimension.SPATIAL_GEOMETRY]
+SLOW = TwinParameter(
+    "actuator_response.slow.speed_limit_rad_s", "rad/s", 4.0, 0.5, (0.4, 0.6), True, "test"
+)
 
 
 class Typist:
@@ -38,6 +40,7 @@ class Typist:
             assert int(options["dataset.num_episodes"]) <= TAKES
         if words[0] == "evaluate":
             n, name = int(options["n"]), Path(options["policy.path"]).name
+            name += f" at {speed}" if (speed := options.get("speed_scale")) else ""
             assert n == ROLLOUTS
             went = [Rollout(seed, "nominal", seed < self.successes[name], 1.0) for seed in range(n)]
             folder = Path(options["output_dir"])
@@ -48,13 +51,14 @@ class Typist:
 
 
 def trials(
-    typist: Typist, folder: Path, policy: str = "base"
+    typist: Typist, folder: Path, policy: str = "base", differs: TwinParameter = CAMERA
 ) -> tuple[dict[str, RemedyTrial], list[str]]:
     said = list[str]()
-    twin = Twin("bench", "so101", (CAMERA,))
+    twin = Twin("bench", "so101", (differs,))
     save_twin(twin, folder / "twin.yaml")
     about = PlanContext(folder, policy, twin, folder / "twin.yaml")
-    return try_remedies(about, GEOMETRY, False, say=said.append, type_command=typist), said
+    causes = [GapDimension(differs.name.partition(".")[0])]
+    return try_remedies(about, causes, False, say=said.append, type_command=typist), said
 
 
 def test_each_remedy_is_carried_out_and_meets_the_same_scenes(tmp_path: Path) -> None:
@@ -65,6 +69,15 @@ def test_each_remedy_is_carried_out_and_meets_the_same_scenes(tmp_path: Path) ->
         "resimulate": RemedyTrial((3, 20), (9, 20)),
     }
     assert typist.typed == ["evaluate", "calibrate", "evaluate", "record", "finetune", "evaluate"]
+
+
+def test_a_policy_that_is_to_drive_slower_is_compared_with_itself_at_its_speed(
+    tmp_path: Path,
+) -> None:
+    typist = Typist({"base": 2, "base at 0.5": 19, "resimulated_policy": 1})
+    found, _ = trials(typist, tmp_path, differs=SLOW)
+    assert found["drive_slower"] == RemedyTrial((2, 20), (19, 20))
+    assert typist.typed[:2] == ["evaluate", "evaluate"]  # nothing is recorded or trained for it
 
 
 def test_one_that_fails_says_why_and_the_others_are_tried(tmp_path: Path) -> None:
@@ -104,8 +117,7 @@ def test_training_that_takes_hours_is_named_and_left(tmp_path: Path) -> None:
     twin = Twin("bench", "so101", (CAMERA,))
     save_twin(twin, tmp_path / "t")
     about = PlanContext(tmp_path, "me/smolvla", twin, tmp_path / "t")
-    found = try_remedies(
-        about, GEOMETRY, True, say=said.append, type_command=Typist({"smolvla": 3})
-    )
+    causes, typist = [GapDimension.SPATIAL_GEOMETRY], Typist({"smolvla": 3})
+    found = try_remedies(about, causes, True, say=said.append, type_command=typist)
     assert not found
     assert any("isn't tried: it takes 4 h of one core" in line for line in said)

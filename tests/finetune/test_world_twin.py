@@ -17,8 +17,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import load_twin, save_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.sources import load_takes
-from gaploop.finetune.lerobot_demonstrations import Demonstrations
-from gaploop.finetune.lerobot_gym import evaluate_gym
+from gaploop.finetune.lerobot_gym import Demonstrations, evaluate_gym
 from gaploop.finetune.world_twin import fit_world
 from gaploop.scripts.cli import main
 from gaploop.sim.lerobot_worlds import GymEnvConfig

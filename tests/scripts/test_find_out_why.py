@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaploop.datasets.sources import load_takes
-from gaploop.finetune.lerobot_policy import resolve
 from gaploop.scripts.cli import main
 
 PAGE = "start/find_out_why.md"
@@ -123,13 +122,11 @@ def test_stated_units_hold_from_then_on(
 def test_the_pages_that_it_leads_to(
     folder: Path, walked: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where a policy on pictures is asked about plain takes, and what nobody labelled."""
+    """Also what nobody labelled."""
     del walked
     make_plain(folder / "simulated", folder / "good_takes")
     make_plain(folder / "simulated", folder / "demonstrations")
     shutil.copy(folder / "station" / "station_twin.yaml", folder)
-    for name in ("adapted", "my_act"):
-        shutil.copytree(resolve("base_vision"), folder / name)
     unlabelled = "gaploop diagnose rollouts --units=degrees --reference=good_takes"
     assert ran(unlabelled) == 2
     label = re.search(r"gaploop label [^.]*success", capsys.readouterr().err)

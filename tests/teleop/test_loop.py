@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -305,3 +305,26 @@ def test_the_control_rate_is_the_multiple_of_the_frame_rate_nearest_to_200_hz(
 def test_rates_that_do_not_divide_are_refused(control_hz: float, fps: float) -> None:
     with pytest.raises(UnusableInputError, match="whole multiple"):
         Rates(control_hz, fps)
+
+
+class FakePad:
+    """A sensor that counts its readings and fails after some."""
+
+    def __init__(self, fails_after: int = 10**9) -> None:
+        self.channels: Mapping[str, str] = {"pad.a": "N", "pad.b": "N"}
+        self.read_n, self.left = 0, fails_after
+
+    def read(self) -> Mapping[str, float]:
+        self.read_n += 1
+        if self.read_n > self.left:
+            raise DeviceError("pad: pulled")
+        return {"pad.a": float(self.read_n), "pad.b": 0.5}
+
+
+def test_an_observed_sensor_is_in_every_observation_and_ends_the_loop_where_it_fails() -> None:
+    """A policy that learned what it feels must never be driven by half of it."""
+    seen = list[Observation]()
+    Setup().run(max_s=0.2, observed={"pad": FakePad()}, on_frame=[seen.append])
+    assert [o.forces["pad"].tolist() for o in seen] == [[k + 1.0, 0.5] for k in range(10)]
+    with pytest.raises(DeviceError, match="pulled"):
+        Setup().run(max_s=0.2, observed={"pad": FakePad(3)})

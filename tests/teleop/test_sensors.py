@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.teleop.sensors import LineSensor, check_sensors, connect_sensors
+from gaploop.teleop.sensors import (
+    LineSensor,
+    check_sensors,
+    connect_sensors,
+    observed,
+    reading,
+)
 
 CHANNELS = {"fx_n": "N", "fy_n": "N", "fz_n": "N"}
 
@@ -129,9 +135,9 @@ def test_a_driver_of_ones_own_is_made_with_its_options() -> None:
         connect_sensors(
             {"gel": {"driver": path}, "pad": {"driver": path, "options": {"as_": "gel"}}}
         )
-    with pytest.raises(UnusableInputError, match="can't be made"):
+    with pytest.raises(UnusableInputError, match="can't be imported"):
         connect_sensors({"gel": {"driver": "no.such.module:Pad"}})
-    with pytest.raises(UnusableInputError, match="can't be made"):
+    with pytest.raises(UnusableInputError, match="can't be used"):
         connect_sensors({"gel": {"driver": path, "options": {"size": 1}}})
 
 
@@ -145,9 +151,31 @@ def test_a_driver_of_ones_own_is_made_with_its_options() -> None:
         ({"port": "x", "channels": CHANNELS, "baud": "fast"}, "baud"),
         ({"driver": "a:b", "options": 3}, "options"),
         ({"prot": "x"}, "port"),
+        ({"port": "x", "channels": {"p": ["kPa", 4, "a"]}}, "rows, columns"),
+        ({"port": "x", "channels": CHANNELS, "observe": 1}, "true or false"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_connected(spec: Any, says: str) -> None:
     with pytest.raises(UnusableInputError, match=says) as raised:
         check_sensors({"wrist": spec})
     assert "wrist" in str(raised.value)
+
+
+def test_an_array_arrives_row_by_row_and_policies_see_it_whole(box: _Box) -> None:
+    asked = {"skin": {"port": str(box.link), "channels": {"p": ["kPa", 2, 2]}, "observe": True}}
+    check_sensors(asked)
+    sensor = LineSensor("skin", str(box.link), asked["skin"]["channels"])
+    try:
+        assert list(sensor.channels) == ["skin.p_0_0", "skin.p_0_1", "skin.p_1_0", "skin.p_1_1"]
+        assert _soon(_reads(sensor, [1, 2, 3, 4]), lambda: box.send("1 2 3 4\n"))
+        assert observed(asked, [sensor]) == {"skin": sensor}
+        assert reading(sensor).tolist() == [1, 2, 3, 4]
+    finally:
+        sensor.close()
+
+
+def test_a_channel_without_a_number_is_no_reading_for_a_policy() -> None:
+    """Half a reading would be learned from as if it were whole."""
+    pad = Pad("gel", scale=float("nan"))
+    with pytest.raises(DeviceError, match=r"no reading of gel\.touch"):
+        reading(pad)

@@ -19,13 +19,13 @@ from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome, Phase
 from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.failure_analysis.diagnosis_record import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import Filter, Who
-from gaploop.failure_analysis.review.keys import KEYS, PLAYER
 from gaploop.failure_analysis.review.label_session import (
     WEIGHTS,
     LabelSession,
     TakeStatement,
     rescue,
 )
+from gaploop.failure_analysis.review.page import KEYS, PLAYER
 
 SLIP = TakeStatement("failure", "slip", "transport", {"contact_dynamics": 1.0})
 DRIFT = TakeStatement("failure", "drift", "approach", {"sensor_noise": 0.5})

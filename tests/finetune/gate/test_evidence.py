@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from benchmarks.gate_tests import stops
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.core.suite import Rules
+from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate.evidence import (
     Wealth,
+    as_told,
     difference_interval,
     log_evidence,
     make_design,
@@ -23,7 +24,7 @@ from gaploop.finetune.gate.evidence import (
     rate_wealth,
     retrain_margin,
 )
-from gaploop.finetune.gate.judge import comparison
+from gaploop.finetune.gate.judge import comparison, power_curve
 
 VALUES = st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60)
 
@@ -119,6 +120,19 @@ def test_a_plan_finds_the_gain_with_fewer_pairs_than_a_fixed_one() -> None:
         assert low - 0.05 <= promoted <= high + 0.027
         pairs = np.minimum(np.minimum(better, futile), design.max_pairs).mean()
         assert pairs < 0.8 * design.fixed_pairs
+
+
+def test_labels_that_are_wrong_cost_pairs_and_no_promise() -> None:
+    """False promotion and power are those of true differences, whoever tells success."""
+    suite = Suite("s", (SuiteTask("t", min_pass_rate=0.0),), Rules(gain=0.2))
+    seen = as_told(suite, 0.05, 0.10)
+    design = make_design(seen.rules)
+    found = {p.difference: p.promoted for p in power_curve(seen, design, 0, 0.85)}
+    assert found[0.0] <= 0.05 + 0.03
+    assert found[0.2] >= suite.rules.power - 0.06
+    assert design.margin == pytest.approx(0.85 * make_design(suite.rules).margin, rel=0.01)
+    assert 1.2 < design.fixed_pairs / make_design(suite.rules).fixed_pairs < 1.6
+    assert as_told(suite, 0.0, 0.0) == suite
 
 
 def test_a_lucky_retrain_is_rarely_promoted() -> None:

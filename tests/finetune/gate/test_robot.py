@@ -5,35 +5,52 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from contextlib import ExitStack, closing
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.test_rollout_arms import Bench
 
+from gaploop.collect.campaign import Quota
+from gaploop.collect.operator.console import ConsoleOperator, OperatorConsole, SessionLabels
+from gaploop.collect.operator.keys import ROLLOUT, KeyMap
+from gaploop.collect.operator.machine import StageTiming
 from gaploop.collect.rollout import Attempts, RolloutNote, SpeedRamp
+from gaploop.collect.take import record_takes
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.journal_format import read_journal
+from gaploop.core.journal_format import read_header, read_journal
+from gaploop.core.labels import LabelEvent
+from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.suite import CanaryRules, Suite, SuiteTask
-from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.gate.canary import ASSIGNMENT, CanaryPhase, reported
+from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.finetune.gate.canary import ASSIGNMENT, REPORTS, AssignedPolicy, CanaryPhase, reported
 from gaploop.finetune.gate.folder import Contest, GateFolder
-from gaploop.finetune.gate.robot import REPORTS, AssignedPolicy
 from gaploop.scripts.cli import main
 
 FLEET = ("arm_1", "arm_2")
-RULES = CanaryRules(robots=1.0, share=0.5, episodes=20, fleet=FLEET, lease_s=600.0)
+RULES = CanaryRules(robots=1.0, share=0.5, episodes=20, fleet=FLEET, lease_s=600.0, alpha=0.5)
 SUITE = Suite("t", (SuiteTask("t"),), canary=RULES)
 
 
 class Driver:
     """A policy that only has a name."""
 
-    fps, execute, robot_type, needs_scene, delay_s, camera_delay_s = 50.0, 1, "", False, 0.0, 0.0
+    fps, execute, robot_type, needs_scene, delay_s, camera_delay_s = 30.0, 1, "", False, 0.0, 0.0
     runs = "cpu"
 
     def __init__(self, id_: str) -> None:
         self.id = id_
+
+    def reset(self) -> None: ...
+
+    def act(self, observation: Observation) -> FloatArray:
+        return observation.state
+
+    def plan(self, observation: Observation) -> FloatArray:
+        return observation.state[None]
 
 
 def driver(id_: str) -> Any:
@@ -51,39 +68,75 @@ def robot(gate: GateFolder, name: str, load: Any = driver) -> AssignedPolicy:
     return AssignedPolicy(source, name, driver("base"), lambda _path: load("new"), gate.path)
 
 
+def judged(folder: Path) -> LabelEvent:
+    """Say of an episode, as a success detector does, that whoever isn't the baseline fails."""
+    info = read_header(folder).info
+    word = "success" if info.policy == "base" else "failure"
+    return LabelEvent(info.uid, "outcome", word, "success_detector", "auto")
+
+
 class Robot:
-    """Drives episodes, of which those of the candidate fail."""
+    """An emulated arm that drives episodes, of which those of the candidate fail."""
 
-    def __init__(self, gate: GateFolder, name: str) -> None:
-        self.assigned = robot(gate, name)
-        self.attempts = Attempts(SpeedRamp(gate.path, "base", 1.0))
-        self.drove = list[str]()
+    def __init__(self, gate: GateFolder, name: str, folder: Path, stack: ExitStack) -> None:
+        folder.mkdir()
+        self._bench = Bench(folder, stack)
+        self._driver, self._attempts = self._bench.driver, self._bench.attempts
+        self._assigned = self._driver.policy = robot(gate, name)  # type: ignore[assignment]
+        self._gate, self._attempts.detector = gate, judged
 
-    def episode(self) -> None:
-        self.drove.append(self.assigned.choose(self.attempts))
-        uid = f"take-{len(self.drove)}"
-        self.attempts.notes[uid] = RolloutNote(uid, 1.0, 0, 0.0)
-        won = Outcome.SUCCESS if self.drove[-1] == "base" else Outcome.FAILURE
-        self.attempts.outcomes[uid] = won
+    def drive(self, episodes: int) -> list[str]:
+        """Return who drove each, while the fleet's controller looks on."""
+        drove = list[str]()
+
+        def choose() -> str:
+            reported(SUITE, self._gate.path / REPORTS, self._gate, "new")
+            drove.append(self._assigned.choose(self._attempts))
+            return drove[-1]
+
+        self._attempts.choose = choose
+        with closing(SessionLabels(self._bench.journal)) as book:
+            console = OperatorConsole(
+                StageTiming(9.0, 0.0, True), KeyMap(ROLLOUT), book, task="t", attended=False
+            )
+
+            def told() -> None:
+                self._attempts.judged({uid: book.outcome(uid) for uid in self._attempts.notes})
+
+            with self._bench.devices(is_watched=False) as devices:
+                console.safety, console.driver = devices.safety, self._driver
+                devices.start()
+                record_takes(
+                    self._bench.journal,
+                    TakeInfo("", "t", kind=TakeKind.ROLLOUT, policy="base"),
+                    [Quota(episodes)],
+                    devices.rig,
+                    devices.leader,
+                    max_s=0.1,
+                    operator=ConsoleOperator(console, devices, told, attempts=self._attempts),
+                )
+        self._assigned.report(self._attempts)
+        return drove
 
 
-def test_a_candidate_that_fails_is_taken_off_both_robots(gate: GateFolder) -> None:
-    robots = [Robot(gate, name) for name in FLEET]
-    for _ in range(60):
-        canary = reported(SUITE, gate.path / REPORTS, gate, "new")
-        for one in robots:
-            one.episode()
+@pytest.mark.usefixtures("loop_time")
+def test_a_candidate_that_fails_is_taken_off_two_emulated_robots(
+    gate: GateFolder, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        one, other = (Robot(gate, name, tmp_path / name, stack) for name in FLEET)
+        assert sorted(other.drive(2)) == ["base", "new"]
+        drove = one.drive(10)
+        last = max(k for k, id_ in enumerate(drove) if id_ == "new")
+        assert 2 <= drove.count("new") <= 4, "of every two episodes one, until it failed too often"
+        assert set(drove[last + 1 :]) == {"base"}
+        assert set(other.drive(2)) == {"base"}, "it is taken off the fleet, and nobody did that"
+    canary = reported(SUITE, gate.path / REPORTS, gate, "new")
     assert canary.phase is CanaryPhase.ROLLED_BACK
-    for one in robots:
-        tried = [k for k, id_ in enumerate(one.drove) if id_ == "new"]
-        assert 3 <= len(tried) <= 20, "of every two episodes one, until it was rolled back"
-        assert set(one.drove[tried[-1] + 1 :]) == {"base"}
-        assert one.assigned.episode == 59
-    lines = (gate.path / REPORTS / "arm_1.jsonl").read_text().splitlines()
-    first = json.loads(lines[0])
-    assert (first["robot"], first["episode"], len(lines)) == ("arm_1", 0, 59)
-    assert first["success"] != first["candidate"]
-    assert robot(gate, "arm_1").episode == 58, "a robot that starts anew goes on counting"
+    lines = [json.loads(line) for line in (gate.path / REPORTS / "arm_1.jsonl").open()]
+    assert [(line["robot"], line["episode"]) for line in lines] == [("arm_1", k) for k in range(10)]
+    assert all(line["success"] != line["candidate"] for line in lines)
+    assert robot(gate, "arm_1").episode == 9, "a robot that starts anew goes on counting"
 
 
 def test_whatever_is_wrong_the_baseline_drives(

@@ -14,12 +14,20 @@ from emulated_arms import Emulated, calibration_folder, emulated
 
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError
-from gaploop.core.messages import NO_REPLY, REBOOTED, FloatArray, FollowerState, SafeCommand
+from gaploop.core.messages import (
+    NO_REPLY,
+    REBOOTED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+)
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.teleop.emulator import EmulatedBus, so101
 from gaploop.teleop.emulator.bus import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader, servo_arm
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
+from gaploop.teleop.servos.exchange import LATE_S, BusLine
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.supervisor import HOLDS, SupervisedBus, _Arms
 
@@ -160,6 +168,75 @@ def test_a_leader_and_its_follower_are_read_in_one_exchange(tmp_path: Path) -> N
         again = leader.read(0.0)  # and is handed out once
         assert again.t_s > sample.t_s
         leader.close()
+
+
+@pytest.mark.parametrize("model", ["so101", "koch"])
+def test_in_a_fast_loop_goals_wait_for_no_readings_but_the_leaders_place(
+    model: str, tmp_path: Path, loop_time: ManualClock
+) -> None:
+    """All else was asked for in the turn before; a pause or a silent servo ends that."""
+    with (
+        emulated(model, "follower", tmp_path) as arm,
+        emulated(model, "leader", tmp_path) as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        assert isinstance(leader, ServoLeader)
+        follower.torque_on()
+        sent: list[str] = []
+        for who, bus in zip(("follower", "leader"), follower.group.buses, strict=True):
+            tell(bus.line, who, sent)
+
+        def turn() -> tuple[FollowerState, LeaderSample]:
+            loop_time.sleep_until(loop_time.now_s() + 0.005)
+            sent.clear()
+            state, sample = follower.read(), leader.read(0.0)
+            hold(follower, sample.q_rad)
+            return state, sample
+
+        reads = ["follower SYNC_READ", "leader SYNC_READ"]
+        ahead = ["leader SYNC_READ", "follower SYNC_WRITE", *reads]
+        loop_time.sleep_until(loop_time.now_s() + LATE_S)  # a search for servos left questions open
+        for _ in range(4):
+            began_s = loop_time.now_s() + 0.005
+            state, sample = turn()
+        assert sent == ahead
+        assert state.t_s < began_s <= sample.t_s
+        assert not (state.status & NO_REPLY).any()
+        action = leader.arms[0].device.get_action()
+        wanted = [action[f"{name}.pos"] for name in follower.joint_names]
+        np.testing.assert_allclose(sample.q_rad, follower.from_units(np.array(wanted)), atol=0.02)
+
+        loop_time.sleep_until(loop_time.now_s() + 0.5)  # what was asked then says nothing now
+        now_s = loop_time.now_s()
+        assert follower.read().t_s >= now_s
+
+        for _ in range(3):
+            turn()
+        assert sent == ahead
+        follower.torque_off()  # whoever else wants the bus gets it, and nobody's answers
+        assert not any(torques(arm.bus).values())
+        follower.torque_on()
+        assert not (follower.read().status & NO_REPLY).any()
+
+        arm.bus.faults.add(Fault("vanish", id=3))
+        for _ in range(3):
+            state, _sample = turn()
+        assert state.status[2] & NO_REPLY
+        assert sent[-1] == "follower SYNC_WRITE"
+        leader.close()
+
+
+def tell(line: BusLine, who: str, sent: list[str]) -> None:
+    """Note in `sent` what is written to a bus: whose it is, and the instruction."""
+    write = line.port.write
+
+    def noted(data: bytes) -> None:
+        code = line.wire.Parser().feed(data)[0].code
+        sent.append(f"{who} {line.wire.Instruction(code).name}")
+        write(data)
+
+    line.port.write = noted  # type: ignore[method-assign]
 
 
 def test_a_koch_leaders_gripper_keeps_its_spring(tmp_path: Path, until: Until) -> None:
