@@ -207,9 +207,9 @@ def _set_apart(
         )
         found.append(_unknown(failure.take, failure.measured, cause, call, evidence))
     spots = {
-        f.uid: np.vstack([marked(row.handled[name], *at) for name, at in row.places.items()])
+        f.uid: np.vstack([marked(shown.handled[name], *at) for name, at in shown.places.items()])
         for f in found
-        if f.evidence and (row := rows[row_of[f.uid]]).places
+        if f.evidence and (shown := rows[row_of[f.uid]]).places
     }
     return usual, compared, tuple(found), spots
 
