@@ -62,6 +62,7 @@ python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 
     --output_dir=outputs/libero
 python -m benchmarks worlds --n=3
 python -m benchmarks house --root=../another_checkout
+python -m benchmarks handled --n=50 --output_dir=outputs/handled
 python -m benchmarks real_pictures --data=FOLDER_WITH_DATASETS --n=3
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -115,6 +116,7 @@ BENCHES: Final = {
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
     "real_logs": "logs of real robots: what outcomes at random name; planted causes that are named",
+    "handled": "modes of failure by what a fixed camera shows, in simulations of others",
     "real_pictures": "the camera check on real pictures: unaltered takes accused, changes found",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.files import uuid7
+from gaploop.core.messages import Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import (
     Domain,
@@ -49,6 +50,7 @@ from gaploop.failure_analysis.relative import (
     figures_of,
     many,
     take_evidence,
+    with_pictures,
 )
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure
 from gaploop.failure_analysis.station import (
@@ -61,6 +63,7 @@ from gaploop.failure_analysis.station import (
     pooled,
     verdict,
 )
+from gaploop.failure_analysis.views.handled import marked
 from gaploop.failure_analysis.views.view import TakeView
 
 NAMES_FROM_TRUST: Final = 0.7
@@ -130,10 +133,10 @@ def diagnose(
             failures.append(_MeasuredFailure.of(view))
             if on_take is not None:
                 on_take(take)
-    compared, found = None, tuple[TakeDiagnosis, ...]()
+    compared, found, spots = None, tuple[TakeDiagnosis, ...](), dict[str, Image]()
     judge, labels = model or shipped_model(), 0
     if ground is Ground.ELSEWHERE:
-        usual, compared, found = _set_apart(every, failures, usual, images)
+        usual, compared, found, spots = _set_apart(every, failures, usual, images)
         judge = None
     labelled = [(f, causes[f.take.info.uid]) for f in failures
                 if f.failed and causes and f.take.info.uid in causes]  # fmt: skip
@@ -164,19 +167,20 @@ def diagnose(
     statistics = cohort_of_takes(every) if cohort else None
     if statistics is not None:
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics, base, report)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base, report, spots)
 
 
 def _set_apart(
     every: Sequence[Take], failures: Sequence[_MeasuredFailure], usual: Reference, images: bool
-) -> tuple[Reference, Comparison, tuple[TakeDiagnosis, ...]]:
+) -> tuple[Reference, Comparison, tuple[TakeDiagnosis, ...], dict[str, Image]]:
     """Set failures against successes of their own set and those of a reference.
 
     Returns:
-        What they were set against, what came of it, and each failure's diagnosis.
+        What they were set against, what came of it, each failure's diagnosis, and by uid where
+        fixed cameras show the gripper close and open.
     """
     judged = [t for t in every if t.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
-    rows = [figures_of(take, images) for take in judged]
+    rows = with_pictures([figures_of(take, images) for take in judged])
     named = [TakeFigures(values, {}, ModeCall(None, None)) for values in usual.figures]
     failed = np.array([t.outcome is Outcome.FAILURE for t in judged] + [False] * len(named))
     drove = [
@@ -202,7 +206,12 @@ def _set_apart(
             compared, row, rows[row], failed, failure.take.info.fps
         )
         found.append(_unknown(failure.take, failure.measured, cause, call, evidence))
-    return usual, compared, tuple(found)
+    spots = {
+        f.uid: np.vstack([marked(shown.handled[name], *at) for name, at in shown.places.items()])
+        for f in found
+        if f.evidence and (shown := rows[row_of[f.uid]]).places
+    }
+    return usual, compared, tuple(found), spots
 
 
 def _unknown(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.labels import LabelEvent
+from gaploop.core.messages import Image
 from gaploop.core.vocabulary import FailureMode, GapDimension, Phase, dimension
 from gaploop.datasets.absolute.findings import BELONGS, MISTAKES, AbsoluteReport
 from gaploop.failure_analysis.signals.registry import Evidence
@@ -138,6 +139,7 @@ class Diagnosis:
         cohort: what all takes say together, where `diagnose` was asked for it.
         base: what it rests on, where it was just made.
         camera_check: what has changed about them, where it was just made.
+        spots: by uid, fixed cameras before and after, with where the gripper closed and opened.
     """
 
     id: str
@@ -147,6 +149,7 @@ class Diagnosis:
     cohort: CohortStatistics | None = None
     base: EvidenceBase | None = None
     camera_check: CameraReport | None = None
+    spots: Mapping[str, Image] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""

@@ -31,7 +31,8 @@ from gaploop.failure_analysis.signals.registry import (
     measure,
     registry,
 )
-from gaploop.failure_analysis.views.phases import grasps
+from gaploop.failure_analysis.views.handled import Handled, gripper_map, handled, spots
+from gaploop.failure_analysis.views.phases import Grasp, grasps
 from gaploop.failure_analysis.views.pictures import photometry, squared
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -53,6 +54,12 @@ JUMP: Final = 4.0
 overlap, and how somebody drove isn't compared at all: both change over a session by themselves."""
 POSES: Final = ("start", "close", "open", "end")
 """Figures of where a joint is, by its readings."""
+ATTEMPT: Final = (M.MISSED_GRASP, M.SLIP, M.MISPLACEMENT)
+"""The first of these that an episode shows is its mode: the others follow from it."""
+HANDLED: Final = ("held", "carried", "taken", "put")
+"""Figures of what the gripper holds. Without loads, a joint off its command is said to press, and a
+jaw that holds something is such a joint: these go before."""
+LOADS: Final = ("peak_current_a", "load_peak_pct", "force_peak_n")
 SHOWN: Final = 4
 """Figures that an episode lists as evidence."""
 
@@ -114,6 +121,14 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
     "open_far": FigureKind(
         "the gripper opens {value} from where it opens in the most similar episodes", "°", 1.0,
         mode=M.MISPLACEMENT, side=1,
+    ),
+    "taken": FigureKind(
+        "{about}: where the gripper closes, {value} of the spot is taken away", " %", 5.0,
+        mode=M.MISSED_GRASP, side=-1,
+    ),
+    "put": FigureKind(
+        "{about}: where the gripper opens, {value} of the spot has something new", " %", 5.0,
+        mode=M.SLIP, side=-1,
     ),
     "end": FigureKind("the attempt ends with {about} at {value}", "°", 1.0),
     "mode": FigureKind("{about} is seen in {value} of the episodes", " %", 1.0, side=1),
@@ -188,15 +203,21 @@ def words_of(name: str, value: float) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class TakeFigures:
-    """One take's figures by name, and when in it they were read [s]."""
+    """One take's figures by name, and when in it they were read [s].
+
+    `handled` is what each fixed camera saw of the gripper; `places` where it closed and opened
+    there [px], once that is known.
+    """
 
     values: Mapping[str, float]
     at_s: Mapping[str, float]
     mode: ModeCall
+    handled: Mapping[str, Handled] = field(default_factory=dict)
+    places: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
 def figures_of(take: Take, images: bool = True) -> TakeFigures:
-    """Return the figures of a take, whatever its outcome."""
+    """Return the figures of a take, whatever its outcome; see `with_pictures`."""
     view = TakeView(take, images=False)
     motion, measured = view.motion, measure(view)
     values = {name: measured[name] for name in SIGNALS}
@@ -208,20 +229,45 @@ def figures_of(take: Take, images: bool = True) -> TakeFigures:
     call = failure_mode(view, measured)
     if call.mode not in (None, M.TIMEOUT, M.MISPLACEMENT):  # every success lets go, and ends
         values[f"mode:{call.mode}"] = 100.0
-    if motion is not None:
-        _joints(motion, values, at_s)
+    grasp = _joints(motion, values, at_s) if motion is not None else None
+    seen_handled = dict[str, Handled]()
     for camera in sorted(take.cameras) if images else ():
+        if motion is not None and grasp is not None and grasp.released:
+            of_camera = handled(take, camera, motion, grasp.close_s, grasp.open_s)
+            seen_handled |= {camera: of_camera} if of_camera is not None else {}
         seen = [p for n, p in zip(range(PICTURES[-1] + 1), take.cameras[camera](), strict=False)
                 if n in PICTURES]  # fmt: skip
         if seen:
             small = [squared(p) for p in seen]
             values |= {f"{k}:{camera}": v for k, v in photometry(small).items() if k in FIGURES}
             values[f"covered:{camera}"] = 100.0 * float(np.median([_covered(p) for p in small]))
-    return TakeFigures(values, at_s, call)
+    return TakeFigures(values, at_s, call, seen_handled)
 
 
-def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> None:
-    """Add what each joint does, and where they are when the gripper closes and opens."""
+def with_pictures(rows: Sequence[TakeFigures]) -> list[TakeFigures]:
+    """Add what goes with the gripper and what it leaves behind, by fixed camera.
+
+    Where in the picture it closes and opens follows from all takes together, whatever became of
+    them.
+    """
+    values = [dict(row.values) for row in rows]
+    places = [dict[str, tuple[FloatArray, FloatArray]]() for _ in rows]
+    for camera in sorted({name for row in rows for name in row.handled}):
+        found = gripper_map([row.handled[camera] for row in rows if camera in row.handled])
+        for row, own, there in zip(rows, values, places, strict=True):
+            if found is not None and (seen := row.handled.get(camera)) is not None:
+                closes, opens = found.at(seen.closes), found.at(seen.opens)
+                taken, put = spots(seen, closes, opens)
+                own |= {f"taken:{camera}": 100.0 * taken, f"put:{camera}": 100.0 * put}
+                there[camera] = closes, opens
+    return [replace(r, values=v, places=p) for r, v, p in zip(rows, values, places, strict=True)]
+
+
+def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float]) -> Grasp | None:
+    """Add what each joint does, and where they are when the gripper closes and opens.
+
+    Returns the closing that counts.
+    """
     read, sent = np.degrees(motion.position_rad), motion.sent_rad
     off = np.degrees(motion.residual_rad)
     for k, joint in enumerate(motion.joints):
@@ -235,10 +281,10 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
     values["never"] = float(np.abs(np.diff(read, axis=0)).sum())
     closings = grasps(motion)
     if not motion.grippers:
-        return
+        return None
     values["closings"] = float(len(closings))
     if not closings:
-        return
+        return None
     grasp = next((g for g in closings if g.held), closings[0])
     until_s = grasp.open_s if math.isnan(grasp.lost_s) else grasp.lost_s
     values["carried"] = until_s - grasp.close_s
@@ -252,6 +298,8 @@ def _joints(motion: ArmMotion, values: dict[str, float], at_s: dict[str, float])
         for k in motion.arm_joints:
             values[f"{what}:{motion.joints[k]}"] = float(read[row, k])
         at_s[what] = when_s
+    at_s |= {"taken": grasp.close_s, "put": grasp.open_s}
+    return grasp
 
 
 def _covered(picture: Image) -> float:
@@ -497,6 +545,7 @@ def take_evidence(
     cause: GapDimension | None = None
     call = ModeCall(None, None)
     evidence = list[Evidence]()
+    loads = any(math.isfinite(figures.values.get(n, math.nan)) for n in LOADS)
     for s in found.separations:
         kind, value = figure_of(s.name), float(found.values[s.name][row])
         if not found.shown_by(row, s.name, failed):
@@ -511,6 +560,13 @@ def take_evidence(
         said += f" (at {at_s:.1f} s, frame {round(at_s * fps)})" if at_s is not None else ""
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
-        if kind.mode is not None and call.mode is None:
-            call = ModeCall(kind.mode, None)
+        mode = M.SLIP if name == "held" and value > kind.floor else kind.mode
+        if name == "put":  # nothing was put: because nothing was taken, or lost on its way?
+            taken = found.values[s.name.replace("put", "taken", 1)]
+            mode = M.MISSED_GRASP if taken[row] < 0.5 * np.nanmedian(taken[~failed]) else mode
+        if name in HANDLED and not loads and call.mode in (M.OBSTRUCTION, M.COLLISION):
+            call = ModeCall(None, None)
+        later = ATTEMPT[ATTEMPT.index(mode) :] if mode in ATTEMPT else ()
+        if mode is not None and (call.mode is None or call.mode in later):
+            call = ModeCall(mode, None)
     return cause, call, (*evidence[:SHOWN], *call.evidence)

@@ -274,7 +274,11 @@ def evidence_section(
         if take.abstained:
             tags.insert(0, "cause not named")
         lines = [e.message for e in take.evidence[:5]]
-        cards.append(take_card(title, tags, lines, pictures.get(take.uid, ())))
+        frames = pictures.get(take.uid, ())
+        if take.uid in diagnosis.spots:
+            frames = [diagnosis.spots[take.uid]]
+            lines.append("Pictures: before, after; red where the gripper closes, green: opens.")
+        cards.append(take_card(title, tags, lines, frames))
     left = len(diagnosis.takes) > most
     lead = f"{most} of {len(diagnosis.takes)} episodes: of each kind, the clearest." if left else ""
     return section("Evidence, episode by episode", lead, cards)

@@ -1,0 +1,92 @@
+"""What the gripper takes and puts down, by a fixed camera that knows no colour or shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gaploop.core.messages import FloatArray, Image
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.diagnosis import diagnose
+from gaploop.failure_analysis.relative import figures_of, with_pictures
+from gaploop.failure_analysis.views.handled import gripper_map
+
+ROWS, OPEN_RAD, SHUT_RAD = 90, 1.0, 0.3
+TEXTURE = np.kron(
+    np.random.default_rng(9).integers(50, 150, (8, 8, 3)), np.ones((24, 32, 1))
+).astype(np.uint8)
+
+
+def attempt(seed: int, drops: bool = False, rolls: bool = False) -> Take:
+    """Return a pick and place of two joints, which are where the hand is in the picture.
+
+    Args:
+        drops: the object falls out on its way; joints and gripper don't know.
+        rolls: the camera hangs on the hand.
+    """
+    rng = np.random.default_rng(seed)
+    home, pick = np.array([-0.9, 0.9]), rng.uniform(-0.5, 0.0, 2)
+    put = np.array([0.5, -0.2]) + rng.uniform(-0.15, 0.15, 2)
+    stations, times = np.array([home, pick, pick, put, put, home]), [0, 25, 35, 60, 65, 89]
+    hand = np.array([np.interp(range(ROWS), times, stations[:, k]) for k in (0, 1)]).T
+    shut = (np.arange(ROWS) >= 28) & (np.arange(ROWS) < 63)
+    lost = 42 if drops else 63
+
+    def pictures() -> Iterator[Image]:
+        for row in range(ROWS):
+            held = hand[min(max(row, 28), lost)]
+            drawn = np.roll(TEXTURE, 17 * row, axis=1) if rolls else TEXTURE.copy()
+            for place, half, grey in ((held, 9, 200), (hand[row] - [0.0, 0.25], 12, 30)):
+                x, y = (128 + 100 * place[0], 96 - 80 * place[1])
+                drawn[int(y) - half : int(y) + half, int(x) - half : int(x) + half] = grey
+            yield drawn
+
+    closed = np.where(shut, SHUT_RAD, OPEN_RAD)
+    state = np.c_[hand + rng.normal(0.0, 0.005, hand.shape), closed]
+    sent = np.c_[hand, closed - np.where(shut, 0.3, 0.0)]
+    frames = Frames(
+        np.arange(ROWS) / 30.0, state, sent, sent, np.empty((ROWS, 0)),
+        np.zeros(ROWS, dtype=bool), np.zeros(ROWS, dtype=np.int64),
+    )  # fmt: skip
+    info = TakeInfo(
+        f"{seed:04d}", fps=30.0, joint_names=("pan", "lift", "gripper"), units="rad",
+        robot_type="other",
+    )  # fmt: skip
+    outcome = Outcome.FAILURE if drops else Outcome.SUCCESS
+    return Take(info, outcome, frames, Telemetry(np.empty(0), {}), cameras={"top": pictures})
+
+
+def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
+    takes = [attempt(seed, drops=seed % 3 == 0) for seed in range(24)]
+    blind, seeing = diagnose(takes, images=False), diagnose(takes)
+    assert {t.mode for t in blind.takes} == {"unknown"}
+    assert {t.mode for t in seeing.takes} == {"slip"}
+    first = seeing.takes[0].evidence[0]
+    assert first.signal == "put:top"
+    assert "where the gripper opens" in first.message
+    assert "frame 63" in first.message
+    assert seeing.spots[seeing.takes[0].uid].shape == (192, 512, 3)
+
+
+def test_the_gripper_is_found_in_the_picture_from_what_it_takes_and_puts() -> None:
+    rows = [figures_of(attempt(seed)) for seed in range(12)]
+    found = gripper_map([row.handled["top"] for row in rows])
+    assert found is not None
+
+    def drawn(pose: FloatArray) -> FloatArray:
+        return np.array([128 + 100 * pose[0], 96 - 80 * pose[1]]) / 2.0
+
+    for row in rows:
+        seen = row.handled["top"]
+        assert found.at(seen.closes) == pytest.approx(drawn(seen.closes), abs=5.0)
+        assert found.at(seen.opens) == pytest.approx(drawn(seen.opens), abs=5.0)
+
+
+def test_a_camera_on_the_hand_and_a_handful_of_takes_say_nothing() -> None:
+    assert not figures_of(attempt(0, rolls=True)).handled
+    few = with_pictures([figures_of(attempt(seed)) for seed in range(4)])
+    assert not any(name.startswith(("taken", "put")) for row in few for name in row.values)
