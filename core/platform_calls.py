@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import signal
 import stat
 import sys
@@ -431,6 +432,35 @@ def claim_terminal(handle: int) -> None:
     """Keep other programs from opening a serial port as well; they may be told anyway."""
     with contextlib.suppress(OSError):
         fcntl.ioctl(handle, termios.TIOCEXCL)
+
+
+class _Select:
+    """`select.poll` done by select(): macOS's poll() "does not support devices" (poll(2), BUGS)."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, int] = {}
+
+    def register(self, handle: int, events: int) -> None:
+        self._asked[handle] = events
+
+    def unregister(self, handle: int) -> None:
+        del self._asked[handle]
+
+    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+        inputs = [one for one, events in self._asked.items() if events & select.POLLIN]
+        outputs = [one for one, events in self._asked.items() if events & select.POLLOUT]
+        try:
+            readable, writable, _ = select.select(inputs, outputs, (), timeout_ms / 1000.0)
+        except (OSError, ValueError):  # one is closed: poll() says so, who reads it gets the error
+            return [(one, select.POLLNVAL) for one in self._asked]
+        return [(one, select.POLLIN) for one in readable] + [
+            (one, select.POLLOUT) for one in writable
+        ]
+
+
+def poll_terminals() -> Any:
+    """Return a new `select.poll`, or on macOS what does the same for serial ports."""
+    return _Select() if sys.platform == "darwin" else select.poll()
 
 
 def open_terminals() -> tuple[int, int, str]:
