@@ -40,6 +40,7 @@ python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
 python -m benchmarks journal --kills=1000 --output_dir=outputs/journal
 python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
+python -m benchmarks noise --data=FOLDER_WITH_DATASETS --output_dir=outputs/noise
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --cameras=4 --seconds=1800 --output_dir=outputs/record4
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
@@ -83,10 +84,11 @@ BENCHES: Final = {
     "looking": "changes of the camera that a diagnosis names; false alarms",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
+    "noise": "learned noise of readings against white noise, on held-out logs of real arms",
     "memory": "what the recorder's processes hold after each of 200 takes",
     "people": "whom OpenCV's detectors miss, on pictures in which somebody marked people",
     "power_cuts": "takes, labels and datasets that a power cut costs, writes lost and out of order",
-    "probe": "hidden stations: what their pictures tell of camera, light, table and object",
+    "probe": "hidden stations: contact by feel; camera, light, table and object by pictures",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped, frame periods, hand-over, memory, processor time",
@@ -140,7 +142,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
-    absolute, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
+    absolute, noise, real_logs, real_pictures: a folder with LeRobot datasets of real arms.
     people: a folder with images/*.jpg and labels/*.txt in YOLO's layout.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.

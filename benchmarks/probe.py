@@ -1,6 +1,8 @@
-"""Hidden stations, probed: what `fit_scene` recovers, and what it finds that isn't there.
+"""Hidden stations, probed: what `fit_contact` and `fit_scene` recover, and what isn't there.
 
-Rows are kept as they come, so that a run that was cut off goes on. Sim-to-sim.
+Contact stations come first: twelve with nominal drives, which share what is simulated, and some
+whose drives have a fault, too, and are identified first. Rows are kept as they come, so that a run
+that was cut off goes on. Sim-to-sim.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +22,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.sim.identification.contact import Simulated
 
 MECHANISMS: Final = (
     "spatial_geometry.camera_pose", "spatial_geometry.zero_offset",
@@ -34,11 +38,19 @@ SEVERITIES: Final = (0.4, 0.8)
 """In turn, so that each mechanism has both."""
 FIRST_SEED: Final = 900
 """Seeds that nothing here was tuned on begin with this one."""
+CONTACTS, PAIRS, SCENES = 12, 3, 6
+"""Contact stations with nominal drives, and with a second fault; rollouts at each."""
+DRIVE_FAULTS: Final = ("weak", "backlash", "latency")
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return a row per station: truth, estimates, times."""
+    from gaploop.finetune.evaluate import evaluate
+
     n = config.n or 4
+    policy = config.policy.required()
+    contacts = _contact_stations(policy, folder)
+    nominal = evaluate(policy, SCENES, seed=FIRST_SEED, workers=1).successes
     stations = [("", 0.0, FIRST_SEED + k) for k in range(n)]
     stations += [
         (mechanism, SEVERITIES[(k + number) % 2], FIRST_SEED + k)
@@ -56,7 +68,80 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
                 stream.write(json.dumps(options.jsonable(rows[-1])) + "\n")
                 stream.flush()
             advance()
-    return {"evidence": "sim-to-sim", "rows": rows}
+    return {"evidence": "sim-to-sim", "rows": rows, "contacts": contacts, "nominal": nominal}
+
+
+def _contact_stations(policy: str, folder: Path) -> list[dict[str, Any]]:
+    file, shared = folder / "contacts.jsonl", list[Simulated]()
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    with options.progress("Probing contact", CONTACTS + PAIRS) as advance, file.open("a") as kept:
+        advance(len(rows))
+        for k in range(len(rows), CONTACTS + PAIRS):
+            row = _contact_station(k, policy, folder, shared)
+            rows.append(json.loads(json.dumps(options.jsonable(row))))
+            print(json.dumps(rows[-1]), file=kept, flush=True)
+            advance()
+    return rows
+
+
+def _contact_station(k: int, policy: str, folder: Path, shared: list[Simulated]) -> dict[str, Any]:
+    from gaploop.collect.probe import parts_of, probe_cell
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.core.twin import Twin
+    from gaploop.datasets.sources import load_takes
+    from gaploop.finetune.evaluate import evaluate
+    from gaploop.sim.arms import SO101
+    from gaploop.sim.identification import contact
+    from gaploop.sim.identification.drives import fit_drives
+
+    rng, is_pair = np.random.default_rng([FIRST_SEED, k, 43]), k >= CONTACTS
+    touch, fault = contact.drawn(rng), f"actuator_response.{DRIVE_FAULTS[k % len(DRIVE_FAULTS)]}"
+    gaps = {fault: float(rng.uniform(0.3, 0.8))} if is_pair else {}
+    there: dict[str, Any] = {"gaps": gaps, "gap_seed": FIRST_SEED + k, "parameters": touch}
+    wanted = (contact.FULL, *(("reverse", "chirp", "step") if is_pair else ()))
+    journal = folder / "contact_journal"
+    shutil.rmtree(journal, ignore_errors=True)
+    probe_cell(
+        [p for p in parts_of(SO101.joint_names, (3, 3), SO101) if p.name.startswith(wanted)],
+        journal,
+        lambda conditions: embedded_rig(conditions=conditions, **there),
+        seed=FIRST_SEED + k,
+    )
+    takes, began_s = list(load_takes(journal)), time.process_time()
+    probe = contact.probed(takes, SO101)
+    assert probe is not None
+    free = [take for take in takes if take.info.conditions["probe"] != contact.FULL]
+    drives = fit_drives(free, SO101).parameters if is_pair else ()
+    twin = Twin("hidden", SO101.name, tuple(drives))
+    if is_pair or not shared:
+        simulated = contact.simulate(probe, SO101, twin)
+        shared.append(simulated)
+    else:
+        simulated = shared[0]
+    found = contact.fit_contact(takes, SO101, twin, simulated)
+    used_s = time.process_time() - began_s
+    here, errors = contact.predict(simulated, contact.summary(*probe, SO101))
+    spans = np.quantile(simulated.contact, 0.95, 0) - np.quantile(simulated.contact, 0.05, 0)
+    columns = zip(contact.PRIOR, contact.scaled(touch), here, errors.T, spans, strict=True)
+    twin = replace(twin, parameters=(*drives, *found))
+    cells = {"station": there, "twin": {"parameters": twin.values()}}
+    return {
+        "station": k,
+        "gaps": gaps,
+        "drives": [p.name for p in drives if p.differs],
+        "told": [
+            {"name": name, "truth": truth, "at": at, "low": low, "high": high,
+             "share": (high - low) / span}
+            for name, truth, at, error, span in columns
+            for low, high in (contact.ends(at, error),)
+        ],
+        "named": [p.name for p in found if p.differs],
+        "won": {
+            name: evaluate(policy, SCENES, seed=FIRST_SEED, workers=1, **cell).successes
+            for name, cell in cells.items()
+        },
+        "processor_s": used_s,
+    }  # fmt: skip
 
 
 def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[str, Any]:
@@ -114,7 +199,40 @@ def _station(mechanism: str, severity: float, seed: int, folder: Path) -> dict[s
 
 def table(result: Mapping[str, Any]) -> str:
     """Return errors, coverage and false findings as Markdown tables."""
-    rows = result["rows"]
+    contacts = _contact_lines(result["contacts"], result["nominal"])
+    return "\n".join([*contacts, "", *_scene_lines(result["rows"])])
+
+
+def _contact_lines(rows: Sequence[Mapping[str, Any]], nominal: int) -> list[str]:
+    lines = [
+        "Sim-to-sim; stations are drawn as what they are compared with. Told: an interval of at "
+        "most half of what is drawn from. Width: of all intervals, as its share.",
+    ]
+    for title, is_pair in (("nominal drives", False), ("with a fault of the drives", True)):
+        of = [row for row in rows if bool(row["gaps"]) is is_pair]
+        lines += [
+            "", f"{len(of)} contact stations, {title}:", "",
+            "| quantity | interval covers | told | of these covered | width, median |",
+            "|---|---|---|---|---|",
+        ]  # fmt: skip
+        for name in dict.fromkeys(told["name"] for row in of for told in row["told"]):
+            every = [told for row in of for told in row["told"] if told["name"] == name]
+            inside = [told["low"] <= told["truth"] <= told["high"] for told in every]
+            sure = [told["share"] <= 0.5 for told in every]
+            both = sum(a and b for a, b in zip(inside, sure, strict=True))
+            width = float(np.median([told["share"] for told in every]))
+            lines.append(
+                f"| `{name}` | {sum(inside)} of {len(every)} | {sum(sure)} | {both} | {width:.2f} |"
+            )
+        won = [row["won"] for row in of]
+        for other, their in (("twin", [w["twin"] for w in won]), ("nominal", [nominal] * len(won))):
+            off = [100 * abs(w["station"] - n) / SCENES for w, n in zip(won, their, strict=True)]
+            if off:
+                lines += ["", f"Success in the {other} cell is {np.mean(off):.0f} points off."]
+    return lines
+
+
+def _scene_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     known = [row for row in rows if row["mechanism"] in MECHANISMS]
     lines = [
         "Sim-to-sim. Error: median of |estimate - truth|.",
@@ -158,7 +276,7 @@ def table(result: Mapping[str, Any]) -> str:
         f"Fitting takes {np.median([row['fit_processor_s'] for row in rows]):.0f} s of processor "
         f"time (median), {np.median([row['fit_s'] for row in rows]):.0f} s on this machine.",
     ]
-    return "\n".join(lines)
+    return lines
 
 
 def _named(row: Mapping[str, Any]) -> set[str]:

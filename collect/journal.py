@@ -37,6 +37,8 @@ from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_column
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import CleanupStep, one_line
 
+log = logging.getLogger(__name__)
+
 
 def warm_up() -> None:
     """Make the first `pa.array` now: it imports pandas, 0.45 s that no loop can spare."""
@@ -513,7 +515,8 @@ def _finite(q_rad: FloatArray) -> FloatArray:
     return np.where(np.isfinite(q_rad), q_rad, np.nan)
 
 
-log = logging.getLogger(__name__)
+# -- Streams of rows. Appending only copies the row; a `Flusher` writes and syncs behind the
+# recorder's back, in two threads, so that the control loop never waits for the disk.
 
 WRITE_EVERY_S: Final = 0.25
 """Rows wait at most this long for their batch, in take time and in wall time [s]."""

@@ -1,13 +1,14 @@
 """A station check without a policy: its parts, who drives them, and how it went.
 
 Each part is a take of kind `probe`, which nothing learns from, with its name as the condition
-`probe`. In the embedded cell a scripted person puts the object into the jaws.
+`probe`. In the embedded cell a scripted person stands the object between the jaws.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from gaploop.collect.take import (
     record_takes,
     run_take,
 )
+from gaploop.core.arm import CellArm
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel
@@ -42,15 +44,15 @@ from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.sim.arms import arm_named
-from gaploop.sim.expert import ExpertStage, ScriptedLeader
+from gaploop.sim.cell import SimCell
+from gaploop.sim.identification import contact
+from gaploop.sim.identification.contact import PROBE
 from gaploop.teleop.leaders.controls import MotionOptions
 from gaploop.teleop.leaders.make import make_motion_leader, within_limits
 from gaploop.teleop.leaders.motion import MotionLeader, build_script
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.stopping import Stopped
 
-PROBE: Final = "probe"
-"""The condition that names a take's part."""
 GRASP: Final = "grip object"
 CLEAR_M: Final = 0.03
 """The arm stays this far above the table, out of the way of what lies there [m]."""
@@ -58,8 +60,10 @@ LONGEST_S: Final = 30.0
 """No part is longer [s]."""
 LOOK_S: Final = 0.1
 """How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
-HELD_S: Final = 2.0
-"""How long the arm holds still with the object, and without it after that [s]."""
+NO_CONTACT: Final = (
+    "friction, mass, compliance and stickiness of the object: how hard a gripper presses for what "
+    "it reports is known in the embedded cell only"
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,15 @@ class ProbePart:
         return Quota(1, conditions={**self.conditions, PROBE: self.name})
 
 
-def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, ...]:
-    """Return the parts of a probe, in their order; `grid` has so many rows and columns."""
+def parts_of(
+    joints: Sequence[str], grid: tuple[int, int], cell: CellArm | None = None
+) -> tuple[ProbePart, ...]:
+    """Return the parts of a probe, in their order.
+
+    Args:
+        grid: of so many rows and columns.
+        cell: the arm, where it is the embedded cell's.
+    """
     still = MotionOptions("rest", seconds=2.0)
     poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8)
     parts = [
@@ -100,11 +111,15 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
             ProbePart(f"step {joint}", jump, f"torque of {joint}, and its gain from payload"),
         ]
     grip = MotionOptions("grip", dwell_s=0.6)
-    around = MotionOptions("grip", dwell_s=HELD_S, velocity_rad_s=0.8)
-    parts += [
-        ProbePart("grip nothing", grip, "the gripper's travel"),
-        ProbePart(GRASP, around, "the object's width and weight", needs_object=True),
-    ]
+    around = MotionOptions("grip", dwell_s=2.0, velocity_rad_s=0.8)
+    parts.append(ProbePart("grip nothing", grip, "the gripper's travel"))
+    if cell is None:
+        parts.append(ProbePart(GRASP, around, "the object's width", needs_object=True))
+    elif contact.is_known(cell):
+        tells = "the object's friction, mass, compliance and stickiness"
+        for name, is_empty in ((contact.FULL, False), (contact.EMPTY, True)):
+            seconds = contact.contact_script(cell, is_empty).duration_s
+            parts.append(ProbePart(name, MotionOptions("rest", seconds=seconds), tells))
     tells = "the object's size"
     for row, column in ((0, grid[1] - 1), (grid[0] - 1, 0)):
         where = {"grid_cell": [row, column]}
@@ -138,38 +153,32 @@ def arm_leader(
     )
 
 
-class HandOver:
-    """Grasps and lifts the object, holds it, lets go, and holds the arm where it is.
+class ContactLeader:
+    """Goes through the contact script in the embedded cell, and stands for the person beside it."""
 
-    The embedded cell's stand-in for an operator who puts the object into the jaws.
-    """
-
-    def __init__(self, rig: EmbeddedRig, seed: int) -> None:
-        self._expert = ScriptedLeader(rig.cell, seed)
-        self._open_rad = rig.cell.arm.grip.open_rad
+    def __init__(self, cell: SimCell, is_empty: bool, seed: int) -> None:
+        self._cell, self._is_empty, self._seed = cell, is_empty, seed
+        self._script = contact.contact_script(cell.arm, is_empty)
 
     def reset(self) -> None:
-        """Get ready for a new take."""
-        self._expert.reset()
-        self._held: LeaderSample | None = None
-        self._for_s = 0.0
+        """Stand the object in its place, or take it away."""
+        self._began_s = self._last_s = math.nan
+        if self._is_empty:
+            contact.take_object_away(self._cell)
+        else:
+            contact.stand_object(self._cell, np.random.default_rng([self._seed, 42]))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return what is asked for at loop time `t_s` [s]."""
-        if self._held is None:
-            sample = self._expert.read(t_s)
-            if self._expert.stage > ExpertStage.LIFT:
-                self._held = sample
-            return sample
-        self._for_s = t_s - self._held.t_s
-        q_rad = self._held.q_rad.copy()
-        if self._for_s > HELD_S:
-            q_rad[-1] = self._open_rad
-        return LeaderSample(t_s, q_rad)
+        self._began_s = t_s if math.isnan(self._began_s) else self._began_s
+        self._last_s = t_s
+        goal_rad, torque_pct = self._script.at(t_s - self._began_s)
+        self._cell.limit_gripper(torque_pct)
+        return LeaderSample(t_s, goal_rad)
 
     def done(self) -> bool:
-        """Say whether the arm has held still with the object and without it."""
-        return self._for_s > 2.0 * HELD_S
+        """Say whether the script has ended."""
+        return self._last_s - self._began_s >= self._script.duration_s
 
 
 @dataclass(frozen=True)
@@ -311,8 +320,8 @@ def probe_cell(
 
     def make_leader(rig: Rig, seed: int) -> Leader:
         part = named[rig.conditions[PROBE]]
-        if part.name == GRASP and isinstance(rig, EmbeddedRig):  # by a scripted person
-            return HandOver(rig, seed)
+        if part.name in (contact.FULL, contact.EMPTY) and isinstance(rig, EmbeddedRig):
+            return ContactLeader(rig.cell, part.name == contact.EMPTY, seed)
         return arm_leader(rig.follower, rig.station, part.motion)
 
     prober = _Prober(parts, journal, on_part, seed=seed, resume=resume)
@@ -378,7 +387,8 @@ def probe_robot(
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
     if robot.type == lerobot_factory.EMBEDDED:
-        parts = parts_of(arm_named(robot.model).joint_names, station.grid)
+        arm = arm_named(robot.model)
+        parts = parts_of(arm.joint_names, station.grid, arm)
         build = functools.partial(lerobot_factory.cell_rig, robot, None)
         return probe_cell(
             parts, journal, build, resume=resume, stop=lambda: bool(stopped), on_part=on_part

@@ -23,7 +23,7 @@ from gaploop.collect.rig import EmbeddedRig, Rig
 from gaploop.collect.take import follow_turns
 from gaploop.core.arm import CellArm
 from gaploop.core.arms import ARMS, CELL_ARMS
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray, FollowerState, LeaderSample, Observation, Tick
 from gaploop.core.protocols import Follower, Leader, TakeSink
 from gaploop.core.station import Station
@@ -429,7 +429,11 @@ class Resetter:
             return None
         eye = self._eye(rig)
         script = ResetScript(eye, lambda: rig.safety.sent_rad, rig.rates.period_s, None)
-        if self._drive(rig, shared, script, stop, (script,)) or stop():
+        try:
+            if self._drive(rig, shared, script, stop, (script,)) or stop():
+                return None
+        except DeviceError as error:  # the attempt is sealed; whoever drives next finds out
+            log.warning("The arm didn't go home after the attempt: %s", one_line(error))
             return None
         picture = cv2.cvtColor(rig.cameras[0].frame().image, cv2.COLOR_RGB2BGR)
         return rig.cameras[0].name, cv2.imencode(".png", picture)[1].tobytes()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
+from gymnasium.utils.seeding import np_random
 
 from gaploop.collect.encoder_process import CODEC
 from gaploop.collect.journal import channels
@@ -432,6 +433,13 @@ def world_rig(
         arm.reset(seed)
         safety.clear()  # setting up the scene anew is the operator's word
 
+    partner = inner.partner
+
+    def drawn(seed: int) -> dict[str, Any]:
+        hand = {} if partner is None else {"hand": partner.plan(np_random(seed)[0])}
+        return {**_photo_drawn(world.photo(seed)), **hand}
+
+    person = {} if scene.partner is None else {"human": "gives" if scene.partner.gives else "takes"}
     return WorldRig(
         follower=arm,
         cameras=tuple(WorldCamera(camera.name, arm) for camera in scene.cameras),
@@ -446,8 +454,8 @@ def world_rig(
         judge=lambda: Outcome.SUCCESS if inner.success() else Outcome.FAILURE,
         truth=lambda: {"gap_seed": gap_seed, "injected": [asdict(gap) for gap in world.injected]},
         close=arm.close,
-        drawn=lambda seed: _photo_drawn(world.photo(seed)),
-        conditions=_told(conditions),
+        drawn=drawn,
+        conditions={**person, **_told(conditions)},
         calibration="nominal",
         cell=arm,
         scene=inner,

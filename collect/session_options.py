@@ -29,6 +29,7 @@ from gaploop.teleop.sensors import check_sensors
 if TYPE_CHECKING:
     from gaploop.collect.take import MakeRig
 
+_AS_BEFORE: Final = "Use the cameras and --sensors of before, or record to another folder with"
 DISPLAYS: Final = ("auto", "window", "terminal", "none")
 
 
@@ -111,10 +112,10 @@ def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journa
         if layout.is_dataset(root):
             info = layout.read_info(root)
             have = profile(info, layout.read_episodes(info))
-            require_same(have, new, "Record to another folder with --dataset.root.")
+            require_same(have, new, f"{_AS_BEFORE} --dataset.root.")
         for folder in journal_format.take_folders(journal)[:1]:
             have = Profile.of_take(journal_format.read_header(folder))
-            require_same(have, new, "Record to another folder with --journal.")
+            require_same(have, new, f"{_AS_BEFORE} --journal.")
     writable_folder(root.parent, "Folder", "--dataset.root")
     writable_folder(journal.parent, "Folder", "--journal")
 

@@ -19,8 +19,9 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.messages import Image
+from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.layout import DatasetInfo, read_episodes
-from gaploop.datasets.lerobot_read import pictures_at
+from gaploop.datasets.lerobot_read import pictures_at, pictures_of
 
 type Box = tuple[int, int, int, int]
 """Left, top, width and height [pixels]."""
@@ -219,6 +220,37 @@ def colour_cameras(info: DatasetInfo) -> list[str]:
     notes = {key: info.features[key].get("info") or {} for key in info.picture_keys}
     depth = ("is_depth_map", "video.is_depth_map")
     return [key for key, note in notes.items() if not any(note.get(word) for word in depth)]
+
+
+def blurred(
+    piece: DatasetPiece, detector: PeopleDetector, on_episode: Callable[[], None] = lambda: None
+) -> tuple[dict[int, EpisodeChange], dict[str, dict[str, FoundPeople]]]:
+    """Return what blurs the people in the chosen episodes, and by uid and camera whom it found.
+
+    Raises:
+        UnusableInputError: a camera keeps its pictures in the rows, or lacks some.
+    """
+    info, changes, every = (
+        piece.info,
+        dict[int, EpisodeChange](),
+        dict[str, dict[str, FoundPeople]](),
+    )
+    for episode in (e for e in piece.held if e.index in piece.chosen):
+        found = dict[str, FoundPeople]()
+        for key in colour_cameras(info):
+            pictures = pictures_of(info, episode, key)
+            if key not in info.video_keys or pictures is None:
+                raise UnusableInputError(
+                    f"{info.root}: {key} of episode {episode.index} has no video, and only videos "
+                    "can be blurred. Make one of pictures in rows: lerobot-edit-dataset "
+                    "--operation.type=convert_image_to_video"
+                )
+            found[key] = find_people(pictures(), info.fps, detector)
+        every[episode.info.uid] = found
+        if people := {key: shown for key, shown in found.items() if shown.boxes}:
+            changes[episode.index] = EpisodeChange(people=people)
+        on_episode()
+    return changes, every
 
 
 def people_record(root: Path) -> dict[str, dict[str, Any]]:

@@ -99,8 +99,6 @@ INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.CONTACT_DYNAMICS, "touch_slope", -1, 0.7),
     Rule(D.CONTACT_DYNAMICS, "touch_release_s", +1, 0.9),
     Rule(D.OBJECT_PROPERTY, "carry_force_n", +1, 0.7),
-    Rule(D.SPATIAL_GEOMETRY, "approach_force_n", +1, 0.6),
-    Rule(D.SPATIAL_GEOMETRY, "place_force_n", +1, 0.6),
     Rule(D.OBJECT_PROPERTY, "carry_current_a", +1, 0.7, through=_READINGS),
     Rule(D.OBJECT_PROPERTY, "carry_sag_rad", +1, 0.7, through=_READINGS),
     Rule(D.CONTACT_DYNAMICS, "stuck_m", +1, 0.9),

@@ -1,10 +1,10 @@
 """Tells from an episode's last pictures whether it succeeded, and how often that is wrong.
 
-Where object and target show in the station's colours, a few numbers say it: how far the object lies
-from the target, and how it got there. Where they don't, it is which colours lie side by side in the
-picture, wherever in it (a colour correlogram: Huang et al. 1997, CVPR), at the end and against the
-beginning. A logistic regression is fitted to the station's own labels. How often it is wrong is
-counted on episodes that it wasn't fitted to; what isn't counted is never used.
+Where object and target show in the station's colours, how far they are apart says it. Where they
+don't, it is which colours lie side by side in the picture, wherever in it (a colour correlogram:
+Huang et al. 1997, CVPR), at the end and against the beginning. A logistic regression is fitted to
+the station's own labels. How often it is wrong is counted on episodes that it wasn't fitted to;
+what isn't counted is never used.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ TRACKED_SHARE: Final = 0.9
 """Object and target must show at the beginning of this share of the episodes."""
 SURE: Final = 0.99
 """Confidence that a detector does better than chance, or it is refused."""
-UNSEEN_RADII: Final = 4.0
-"""How far off an object counts that isn't to be seen [radii of the target]."""
 THUMB_PX: Final = 96
 HUES: Final = 12
 GREY: Final = 60
 """Of 255: what has less saturation counts as dark, grey or bright."""
 BESIDE_PX: Final = 7
 """Colours within half as much lie side by side."""
-RIDGE: Final = {"tracked": 0.5, "pictures": 30.0}
+RIDGE: Final = {"tracked": 0.1, "pictures": 30.0}
 """Penalty on the squares of standardised weights; in pictures there are some 200 of them."""
 
 
@@ -404,25 +402,19 @@ def _pictures(take: Take, camera: str, scene: StationScene, after: Image | None)
 
 
 def _tracked(pictures: Image) -> FloatArray:
-    """Return four numbers of object and target at the end.
+    """Return how far apart object and target are at the end, shape (1,) [radii of the target].
 
-    How far apart they are [radii of the target], by how much that changes, how large the object
-    shows against the beginning, and in what share of the last pictures it isn't to be seen.
+    At most 1: beyond the rim, or not to be seen, is as far off as any.
     """
     seen = [coloured_outlines(picture) for picture in pictures]
     goals = [blue[0] for _, blue in seen if blue]
     things = [red[0] for red, _ in seen[1:] if red]
     if not goals or not things:
-        return np.array([UNSEEN_RADII, 0.0, 1.0, 1.0])
+        return np.ones(1)
     middle_px, radius_px = cv2.minEnclosingCircle(max(goals, key=cv2.contourArea))
     places_px = np.array([cv2.minEnclosingCircle(thing)[0] for thing in things])
     far = np.linalg.norm(places_px - middle_px, axis=1) / radius_px
-    grown, first = 1.0, seen[0][0]
-    if first:
-        grown = cv2.contourArea(things[-1]) / cv2.contourArea(first[0])
-    unseen = 1.0 - len(things) / (len(seen) - 1)
-    values = (far.mean(), np.ptp(far), grown)
-    return np.array([*(min(float(value), UNSEEN_RADII) for value in values), unseen])
+    return np.array([min(float(far.mean()), 1.0)])
 
 
 def _correlogram(picture: Image) -> FloatArray:

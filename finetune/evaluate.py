@@ -53,7 +53,7 @@ LATER: Final = (
     "policy_format",
 )
 """Of `CellSpec`, what settings.json holds only where it isn't as usual."""
-NOT_KEPT: Final = ("device",)
+NOT_KEPT: Final = ("device", "threads")
 """What decides how long rollouts take, not what comes of them."""
 TAKEN_OVER: Final = "a person took over"
 CHUNK: Final = 4
@@ -144,7 +144,7 @@ class CellSpec(TargetCell):
         policy_fps: frames a second that the policy was trained at [Hz]; None for what it says
             itself.
         policy_format: how it computes, one of `FORMATS`; "" for fp32.
-        device: as of `load_policy`.
+        device, threads: as of `load_policy`.
     """
 
     max_s: float = MAX_S
@@ -154,10 +154,14 @@ class CellSpec(TargetCell):
     policy_fps: float | None = None
     policy_format: str = ""
     device: str = "cpu"
+    threads: int = 0
 
     def load(self, path: str) -> ActPolicy:
         """Load the policy that is tried."""
-        return load_policy(path, fps=self.policy_fps, format=self.policy_format, device=self.device)
+        return load_policy(
+            path, fps=self.policy_fps, format=self.policy_format, device=self.device,
+            threads=self.threads,
+        )  # fmt: skip
 
 
 def evaluate(
@@ -398,12 +402,12 @@ class _Station:
 
     policy: ActPolicy | None = None
     policy_id: str = ""
-    loaded: tuple[str, str] = "", ""
+    loaded: tuple[str, str, int] = "", "", 0
     rig: EmbeddedRig | None = None
     cell: tuple[CellSpec, Mapping[str, Any], float] | None = None
 
     def policy_for(self, job: _Job) -> ActPolicy:
-        loaded = (job.spec.policy_format, job.spec.device)
+        loaded = (job.spec.policy_format, job.spec.device, job.spec.threads)
         if self.policy is None or (self.policy_id, self.loaded) != (job.policy, loaded):
             if (found := policy_id(job.path)) != job.policy:
                 raise UnusableInputError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -84,7 +83,7 @@ def evaluate_gym(
         conditions: settings to try one at a time; what the environment can't have is left out with
             a warning.
         demonstrations: gets the attempts that succeed.
-        loading: device and format of the policy, as of `load_policy`.
+        loading: device, threads and format of the policy, as of `load_policy`.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, no such environment installed, or a
@@ -386,7 +385,7 @@ def _loaded(path: Path, env: EnvConfig, how: Mapping[str, Any]) -> Mapping[str, 
             "environments take one that PyTorch computes: bf16, fp16, int8, int8_ao, int4, compile."
         )
     device_ = device_named(how.get("device", "cpu"))
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(how.get("threads") or 1)
     try:
         config = PreTrainedConfig.from_pretrained(path)
         config.pretrained_path = path

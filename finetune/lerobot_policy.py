@@ -177,15 +177,17 @@ def load_policy(
     path: str | Path,
     *,
     device: str = "cpu",
+    threads: int = 0,
     format: str = REFERENCE,
     task: str = "",
     fps: float | None = None,
 ) -> ActPolicy:
-    """Load a policy, ready to drive, on OMP_NUM_THREADS processor threads, or else one.
+    """Load a policy, ready to drive.
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
         device: of torch, such as `cuda:0`; `auto` for the best there is.
+        threads: processor threads of this whole process; 0 for OMP_NUM_THREADS, or else 1.
         format: how it computes, one of `FORMATS`; "" for fp32.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
@@ -195,7 +197,9 @@ def load_policy(
             here, or `fps` isn't above 0 or isn't what the policy's folder says.
     """
     device, chosen = device_named(device), format_named(format or REFERENCE)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if threads < 0:
+        raise UnusableInputError(f"--policy.threads={threads} must be at least 1.")
+    torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
     folder = resolve(path)
     bundle = (adapter.load if adapter.is_adapter(folder) else act.load)(folder, device)
     delay_s, camera_delay_s = (_said_s(folder, name) for name in (DELAY_S, CAMERA_DELAY_S))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gaploop.datasets.check.fix import FixReport
 
 POSITIONAL: Final = "roots"
-RARE = ("rename_map", "drop", "people")
+RARE = ("drop", "people")
 FIRST_PLACES: Final = 3
 """Of findings that are alike, so many are shown; --json has all."""
 
@@ -73,8 +73,6 @@ class CheckConfig:
     labels_from: Path | None = None
     """--fix: dataset or journal in which the episodes still have their labels; found by
     gap.take."""
-    rename_map: dict[str, str] = field(default_factory=dict)
-    """--fix: feature to its new name, such as '{state: observation.state}'."""
     deep: bool = False
     """Decode every picture. Otherwise all of a dataset with up to 3,000, and of a larger one
     those of some episodes, spread evenly."""
@@ -117,7 +115,7 @@ def run(config: CheckConfig) -> int:
     """Check the folders or fix one; 1 if there is an error, or something left to fix."""
     from gaploop.datasets.absolute.findings import AbsoluteReport
 
-    of_fix = ("dry_run", "drop", "output_dir", "labels_from", "rename_map")
+    of_fix = ("dry_run", "drop", "output_dir", "labels_from")
     given = [f"--{name}" for name in of_fix if getattr(config, name)]
     if given and not config.fix:
         raise UnusableInputError(f"{', '.join(given)}: only with --fix, which changes the dataset.")
@@ -224,7 +222,8 @@ def _people(config: CheckConfig) -> dict[str, Any]:
     which = [index for index, (n, _) in counts.items() if n]
     text = f"People: found in {shown} of {looked_at} pictures looked at"
     text += f" (episodes {numbers(which)})" if which else ""
-    emit(False, {}, "" if config.json else f"{text}. Detectors miss some, and find some nobody is.")
+    text += ". Detectors miss people, and find some where nobody is."
+    emit(False, {}, "" if config.json else text)
     return {"people": {"detector": detector.name, "by_episode": counts}}
 
 
@@ -342,7 +341,7 @@ def _is_journal(config: CheckConfig, root: Path) -> bool:
             f"{root} holds neither a dataset nor episodes. Name a dataset's folder, or the one "
             "that record was given with --journal."
         )
-    of_datasets = ("drop", "output_dir", "labels_from", "rename_map", "deep")
+    of_datasets = ("drop", "output_dir", "labels_from", "deep")
     if given := [f"--{name}" for name in of_datasets if getattr(config, name)]:
         raise UnusableInputError(
             f"{', '.join(given)}: only for datasets, and {root} is a journal. Its episodes are "
@@ -371,7 +370,7 @@ def _seal_takes(config: CheckConfig, root: Path) -> int:
 def _fix_dataset(config: CheckConfig, root: Path) -> int:
     from gaploop.datasets.check.fix import FixOptions, fix, plan
 
-    how = FixOptions(config.labels_from, config.deep, config.rename_map)
+    how = FixOptions(config.labels_from, config.deep)
 
     def fixed(drop: bool) -> FixReport:
         with progress("Finding what to fix" if config.dry_run else "Fixing"):

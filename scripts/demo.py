@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +56,6 @@ class DemoConfig:
     """A number that draws the gaps of both cells, or random; always the same two unless given."""
     quick: bool = False
     """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
-    policy: options.PolicyFolder = field(default_factory=lambda: options.PolicyFolder("base"))
     json: bool = False
     """Print one JSON object."""
 
@@ -71,14 +70,14 @@ def run(config: DemoConfig) -> int:
             f"--seed={config.seed}: give a number from 0 on, or random; leave it out for the two "
             "cells that are always the same."
         )
-    base, folder = config.policy.required(), writable_folder(config.output_dir)
+    folder = writable_folder(config.output_dir)
     path, stored = folder / "settings.json", None
     if path.exists():  # the demo that the folder holds goes on
         stored = read_json(path)
     seed = int(config.seed) if config.seed.isdecimal() else None
     if config.seed == "random":
         seed = stored.get("seed") if stored else secrets.randbelow(1000)
-    wanted = {"quick": config.quick, "policy": policy_id(base), "seed": seed}
+    wanted = {"quick": config.quick, "policy": policy_id("base"), "seed": seed}
     if stored not in (None, wanted):  # mixing two demos would lie
         held = ", ".join(f"{name} {value}" for name, value in stored.items())
         raise UnusableInputError(
@@ -105,7 +104,7 @@ def run(config: DemoConfig) -> int:
             bar.stop_task(tasks[stage])
 
     with _timed(folder), bar:
-        result = run_demo(folder, seed, base=base, quick=config.quick, say=say)
+        result = run_demo(folder, seed, base="base", quick=config.quick, say=say)
     minutes = float(read_json(folder / SPENT)["seconds"]) / 60
     report = write_report(result, folder, minutes)
     options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})

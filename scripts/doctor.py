@@ -32,7 +32,7 @@ gaploop doctor --policy.path=me/smolvla --policy.device=cuda --policy.format=bf1
 
 POSITIONAL: Final = "port"
 DEVICES: Final = {"robot": None}
-RARE: Final = (*("policy.fps", "policy.format", "measure_damping", "env.*", "roles"),)
+RARE: Final = (*("policy.fps", "policy.threads", "policy.format", "measure", "env.*", "roles"),)
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "unanswered": "magenta"}
 FPS: Final = 50.0
@@ -77,9 +77,10 @@ class DoctorConfig:
     move: bool = True
     """With --robot: move the joints and press the program's emergency stop. Without it neither is
     checked, and the answer is no."""
-    measure_damping: bool = False
-    """With --robot: let one joint fall twice, a few degrees each, with motors that brake and
-    without: does Torque_Enable=2 slow a falling arm? Asks first; hold nothing under the arm."""
+    measure: Path | None = None
+    """With --robot: measure this arm in ten minutes, and write it here, with no name, number or
+    path of yours: delay, play, gain, how far it goes on when stopped and drops when let go of,
+    whether motors brake a fall, bus errors, age of pictures. Asks before one joint falls by 6°."""
     station: Path | None = None
     """station.yaml with the cell's limits; its calibration file lies beside it."""
     journal: Path | None = None
@@ -97,9 +98,9 @@ def run(config: DoctorConfig) -> int:
             "A policy on another machine is timed with the robot that it drives: give --robot.type "
             "and the rest; or run gaploop doctor --policy.path=DIR where the policy is."
         )
-    if config.measure_damping and config.robot is None:
+    if config.measure is not None and config.robot is None:
         raise UnusableInputError(
-            "--measure_damping moves an arm inside of its limits: say which, as --robot.type=… "
+            "--measure moves an arm inside of its limits: say which, as --robot.type=… "
             "--robot.port=… --robot.id=…"
         )
     policy, checked = _policy(config)
@@ -263,7 +264,7 @@ def _on_the_arm(
     from gaploop.collect import lerobot_factory
     from gaploop.collect.mornings import MotionLog, camera_figures, check_history, check_motion
     from gaploop.teleop.calibration.store import calibration_path
-    from gaploop.teleop.checks.arm import DAMPING, ESTOP, JOINT_ORDER, check_limits, check_moving
+    from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, MEASURE, check_limits, check_moving
     from gaploop.teleop.checks.calibrations import check_station
     from gaploop.teleop.checks.cameras import check_pictures
     from gaploop.teleop.loop import Rates
@@ -291,13 +292,20 @@ def _on_the_arm(
     has_file = config.station is not None
     yield from check_limits(station, follower, rates.period_s, has_file)
     moves = [JOINT_ORDER, ESTOP] if config.move else []
-    moves += [DAMPING] if config.measure_damping else []
+    moves += [MEASURE] if config.measure else []
     if moves:
         log, names = MotionLog(), follower.joint_names
-        yield from check_moving(follower, clock, station, rates, person, moves, (log,))
+        moved = list[CheckResult]()
+        for result in check_moving(follower, clock, station, rates, person, moves, (log,)):
+            moved.append(result)
+            yield result
         if (shown := log.report(names)) is not None:
             yield from check_motion(shown)
             figures += shown.figures
+        if config.measure is not None:
+            from gaploop.collect.measured_arm import write_measured
+
+            yield write_measured(config.measure, follower, log, moved, figures)
     if not config.move:
         yield CheckResult(JOINT_ORDER, Level.UNANSWERED, "left out by --move=false")
         yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 RARE: Final = (
     *(
         "policy.fps",
+        "policy.threads",
         "policy.device",
         "policy.format",
         "env.gaps_module",
@@ -334,6 +335,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             policy_fps=config.policy.fps,
             policy_format=config.policy.format,
             device=device,
+            threads=config.policy.threads,
         )
 
 

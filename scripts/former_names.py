@@ -58,11 +58,14 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Former or present command → its options that are written otherwise now."""
 DROPPED: Final[Mapping[str, str]] = {
     "browser": "A page opens only where the output is a terminal.",
+    "check rename_map": "gaploop edit harmonise DIR --rename_map=… renames features.",
+    "demo policy.path": "The demo's policy is base.",
     "arm_name": "It is follower, which recording asks about.",
     "calibrate images": "20 pictures are taken.",
     "display_data": "A session in a window shows cameras and joints: gaploop record; for Rerun's, "
     "lerobot-teleoperate.",
     "doctor n": "Actions in each format are compared with those as trained.",
+    "doctor measure_damping": "Name a file: --measure=arm.json measures that, and more.",
     "doctor formats": "All are timed, or fp32 and one: --policy.format=int8.",
     "doctor cameras": "Every camera is looked at.",
     "edit author": "The login name sets the tags.",
@@ -116,7 +119,6 @@ DROPPED: Final[Mapping[str, str]] = {
         "State costs in the station file: --station=station.yaml (docs/data/files.md).",
     ),
     "record keys": "Let a pedal send one of the keys that the screen shows.",
-    "policy.threads": "Set OMP_NUM_THREADS before gaploop.",
     "policy.token": "Set GAPLOOP_LINK_TOKEN before gaploop: others can't see it there.",
     "patience": "The best of ten steps is kept; fewer are --steps.",
     "retention": "gaploop gate --stage=sim compares both in simulation.",

@@ -58,7 +58,8 @@ class IdentifyConfig:
     Drives (delay, gain, friction, backlash and more) are fitted to goals and readings of any takes:
     telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
     on the goals alone; parameters are added one by one, as long as the episodes support it. Camera,
-    light and object are measured in pictures in which the arm stands still. What the episodes
+    light and object are measured in pictures in which the arm stands still; friction, mass and the
+    like by what is felt of the object (embedded cell only). What the episodes
     can't show is listed as not excited.
 
     --measure records the most useful episodes first, in three minutes and without a policy: the arm
@@ -178,7 +179,7 @@ def _list_parts(config: IdentifyConfig) -> int:
             f"{kind(config.robot)}. Name one in the station file as robot_model."
         )
     arm = ArmModel.load(name)
-    parts = parts_of(arm.joint_names, station.grid)
+    parts = parts_of(arm.joint_names, station.grid, _cell_arm(config.robot))
     seconds = planned_s(parts, arm)
     total_s = sum(seconds.values())
     rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
@@ -188,15 +189,22 @@ def _list_parts(config: IdentifyConfig) -> int:
     return 0
 
 
+def _cell_arm(robot: Any) -> CellArm | None:
+    """Return the arm, where it is the embedded cell's."""
+    from gaploop.sim.arms import arm_named
+
+    return arm_named(robot.model) if robot.type == EMBEDDED else None
+
+
 def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     """Record the episodes; return the exit code, 0 where all is there, and what `--json` says."""
-    from gaploop.collect.probe import parts_of, probe_robot
+    from gaploop.collect.probe import NO_CONTACT, parts_of, probe_robot
 
     station = session_station(config.robot, config.station)
     ask = "Where do the episodes go? Name a folder: gaploop identify DIR --measure"
     journal = options.required(config.roots, ask)[0]
     is_cell = config.robot.type == EMBEDDED
-    parts = len(parts_of(SIX_JOINTS, station.grid))
+    parts = len(parts_of(SIX_JOINTS, station.grid, _cell_arm(config.robot)))
     shows = options.progress("Measuring", parts) if is_cell else contextlib.nullcontext()
     stopping = "Stopping: what is done is kept. --resume does the rest."
     with stoppable(stopping) as stopped, shows as advance:
@@ -220,6 +228,8 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     lacking = [now for now in end.parts if not now.done]
     evidence = evidence_of(config.robot, station)
     untold = list(end.untold)
+    if not is_cell:
+        untold.append(NO_CONTACT)
     if not is_cell and not getattr(config.robot, "cameras", None):
         untold.append("everything that pictures tell: the robot has no cameras")
     seconds = sum(now.duration_s for now in end.parts)
@@ -422,11 +432,13 @@ def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
 
 def _late(takes: Sequence[Take], arm: CellArm) -> str:
     """Return in words by how much a probe took longer than planned; "" where it didn't."""
-    from gaploop.collect.probe import PROBE, parts_of, planned_s
+    from gaploop.collect.probe import parts_of, planned_s
     from gaploop.core.kinematics import ArmModel
+    from gaploop.sim.identification.contact import FULL, PROBE
 
     done = {str(t.info.conditions[PROBE]): t for t in takes if PROBE in t.info.conditions}
-    parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid) if p.name in done]
+    of_cell = arm if FULL in done else None
+    parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid, of_cell) if p.name in done]
     if not parts:
         return ""
     planned = sum(planned_s(parts, ArmModel.load(arm.name)).values())

@@ -122,13 +122,17 @@ class PolicyOptions(PolicyFolder):
     that its train_config.json names states it."""
     device: str = "auto"
     """Where it computes, such as cuda or cpu; auto: the best there is."""
+    threads: int = 1
+    """Processor threads that it computes with."""
     format: str = ""
     """Number format or runtime: bf16, fp16, int8, int8_ao, int4, compile, onnx, openvino or
     tensorrt; fp32 unless given. gaploop doctor --policy.path times them."""
 
     def loading(self) -> dict[str, Any]:
         """Return what `load_policy` takes beside the path."""
-        return {k: getattr(self, k) for k in ("fps", "device", "format")}
+        if self.threads < 1:
+            raise UnusableInputError(f"--policy.threads={self.threads} must be at least 1.")
+        return {k: getattr(self, k) for k in ("fps", "device", "threads", "format")}
 
 
 @dataclass

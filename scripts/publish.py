@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class PublishConfig:
     """Publish a journal's episodes to a LeRobot v3 dataset, without re-encoding their videos.
 
-    Episodes that the dataset has already are left alone, labels given since then are brought over.
-    Discarded, interrupted and unsealed episodes stay in the journal, and so do episodes with people
-    whose consent to publishing isn't valid today. Safe to kill at any instant. Exit code 1 where
-    a sealed episode couldn't be published.
+    Only those in which people are blurred are encoded again. Episodes that the dataset has already
+    are left alone, labels given since then are brought over. Discarded, interrupted and unsealed
+    episodes stay in the journal, and so do episodes with people whose consent to publishing isn't
+    valid today. Safe to kill at any instant. Exit code 1 where a sealed episode couldn't be
+    published.
     """
 
     journal: Path | None = None
@@ -32,7 +33,7 @@ class PublishConfig:
     dataset: PublishedDataset = field(default_factory=PublishedDataset)
     blur_people: str = ""
     """Blur faces and people in new episodes: true for OpenCV's detectors, or an ONNX file of a YOLO
-    detector. A help that misses some; the journal keeps its pictures."""
+    detector. A help that misses people; the journal keeps its pictures."""
     json: bool = False
     """Print {"published", "present", "skipped", "refused", "labels", "withheld", "people",
     "push"}."""
@@ -62,7 +63,7 @@ def run(config: PublishConfig) -> int:
         shown = [n for n in report.people.values() if n]
         lines.append(
             f"{sum(shown)} faces and people blurred in {counted(len(shown), 'episode')}. Detectors "
-            "miss some: look at the pictures."
+            "miss people: look at the pictures."
         )
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class PushConfig:
     """Push although a file names a path on this computer. Secrets are never pushed."""
     blur_people: str = ""
     """Blur faces and people in what goes up, not here: true for OpenCV's detectors, or an ONNX file
-    of a YOLO detector. A help that misses some."""
+    of a YOLO detector. A help that misses people."""
     dry_run: bool = False
     """Check, and show what would be pushed; contact no Hub; --json has the card."""
     json: bool = False
@@ -224,16 +225,19 @@ def _dry_run(config: PushConfig, folder: Path, target: HubTarget) -> int:
     from gaploop.datasets.hub.upload import Patience
 
     options = _options(config, target, Patience())
-    if target.kind == DATASET:
-        look = hub_dataset.inspect(folder, options)
-        with hub_dataset.outgoing(look, options) as copy:
+    with contextlib.ExitStack() as stack:  # the copy of a dataset is gone afterwards
+        if target.kind == DATASET:
+            look = hub_dataset.inspect(folder, options)
+            if options.blur is not None:
+                stack.enter_context(progress("Looking for people"))
+            copy = stack.enter_context(hub_dataset.outgoing(look, options))
             plan = hub_dataset.pack(copy, target, options, "")
-    else:
-        from gaploop.finetune.hub_policy import pack_policy
-        from gaploop.finetune.lerobot_policy import resolve
+        else:
+            from gaploop.finetune.hub_policy import pack_policy
+            from gaploop.finetune.lerobot_policy import resolve
 
-        plan = pack_policy(resolve(folder), target, options)
-    files = {f.name: f.size for f in plan.contents.files}
+            plan = pack_policy(resolve(folder), target, options)
+        files = {f.name: f.size for f in plan.contents.files}
     size = sum(files.values())
     answer: dict[str, Any] = {"repo_id": target.repo_id, "kind": target.kind, "files": files}
     answer |= {"bytes": size, "warnings": plan.warnings, "card": plan.card}

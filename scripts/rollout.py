@@ -42,7 +42,7 @@ RARE = (
     "dataset.push_to_hub", "dataset.private", "dataset.reset_time_s", "hand_back_s", "smoothing_s",
     "journal", "sensors", "auto_start", "cartesian.*", "display",
     "operator", "consent", "dataset.new_task", "dataset.fps", "dataset.repo_id",
-    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.format",
+    "factors", "assignment", "watch", "reset_seed", "policy.fps", "policy.threads", "policy.format",
     "dataset.episode_time_s",
 )  # fmt: skip
 EXAMPLE: Final = """\

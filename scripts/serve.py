@@ -19,7 +19,7 @@ from gaploop.teleop.stopping import stoppable
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
 
-RARE: Final = ("host", "policy.fps", "policy.format")
+RARE: Final = ("host", "policy.fps", "policy.threads", "policy.format")
 EXAMPLE: Final = """\
 gaploop serve leader --teleop.type=so101_leader --teleop.port=/dev/ttyACM0 --teleop.id=blue
 gaploop serve policy --policy.path=base --port=8441

@@ -321,6 +321,12 @@ def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArr
     return quat
 
 
+# -- A photo behind the scene: what surrounds arm and things is replaced, as SIMPLER does. Arm,
+# things and small fixtures are kept, by MuJoCo's segmentation; their colours get the light of the
+# photo, and a soft shadow falls where they touch what they stand on (Li et al., 2024, "Evaluating
+# Real-World Robot Manipulation Policies in Simulation", visual matching; this is simpler: nothing
+# is fitted to the arm's own look).
+
 LARGE_M: Final = 0.15
 """A fixture with a larger bounding sphere is a part of the room; a smaller one is a target."""
 LIGHT: Final = (0.6, 1.4)

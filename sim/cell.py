@@ -116,6 +116,7 @@ class SimCell:
         self.injected = draw_gaps(gaps or {}, gap_seed)
         self._known = dict(parameters or {})
         self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
+        self._steps, self._session_s = 0, 0.0
         self._build()
         self.reset(0)
 
@@ -133,6 +134,8 @@ class SimCell:
         self.data = mujoco.MjData(self.model)
         things = (self.model.body(name).id for name in ("object", "target"))
         self._hand = HandMotion(self.model, on.model.hand, *things) if on.model.hand else None
+        self._motors = on.model.motors(self.model)
+        self._cold = self._commands.latency_s, self.model.dof_frictionloss.copy()
         self._camera = OverheadCamera(
             self.model,
             on.images,
@@ -146,6 +149,7 @@ class SimCell:
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
+        self._force_nm = model.actuator_forcerange[self._servos].copy()
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         sides = self.arm.arms
         fingers = [[side.prefix + name for name in side.arm.finger_bodies] for side in sides]
@@ -191,7 +195,11 @@ class SimCell:
         return photo_of(Path(source), seed) if source else None
 
     def reset(self, seed: int) -> None:
-        """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
+        """Start a take; equal seeds give equal scenes, whatever gaps are injected.
+
+        Where heat is, its servos are as warm as the takes before have made them.
+        """
+        self._session_s += self.now_s
         if self._randomise is not None:
             self.drawn = self.draw(seed)
             self._camera.close()
@@ -204,6 +212,7 @@ class SimCell:
         self.data.qpos[self._qpos] = q_home
         scene.settle_gears(self.model, self.data)
         self.data.ctrl[self._servos] = q_home
+        self.limit_gripper(100.0)
         self.data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
         distractors = np.random.default_rng([seed, 12])
         scene.place_things(
@@ -214,6 +223,7 @@ class SimCell:
         self._goal = q_home.copy()
         self._temperature_c = np.full(len(self.joint_names), AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
+        self._warm()
         self._commands.reset(q_home, [self._gap_seed, seed, 24])
         self._sensors.reset([self._gap_seed, seed, 21])
         if self._hand is not None:
@@ -222,6 +232,20 @@ class SimCell:
         self._camera_seed = [self._gap_seed, seed, 23]
         self._photo = self.photo(seed)
         self._placed()
+
+    def _warm(self) -> None:
+        heat = self._commands.heat
+        if heat is None:
+            return
+        share, (latency_s, friction_nm) = heat.share(self._session_s), self._cold
+        self._temperature_c += heat.rise_c * share
+        # By whole turns of the loop: in between, currents are read at another moment of each
+        # goal's jump, which looks like a stall.
+        turns = round(heat.latency_s * share * self.control_hz)
+        self._commands.latency_s = latency_s + turns / self.control_hz
+        for _, dof, stronger in self._motors:
+            more_nm = heat.friction_nm * share * stronger
+            self.model.dof_frictionloss[dof] = friction_nm[dof] + more_nm
 
     def _placed(self) -> None:
         mujoco.mj_forward(self.model, self.data)
@@ -257,6 +281,14 @@ class SimCell:
             self._commands.push(self.now_s, self._goal)
         elif not self._sensors.offsets_active:
             self.data.ctrl[self._servos] = self._goal
+
+    def limit_gripper(self, torque_pct: float) -> None:
+        """Let grippers push with so much of their stall torque [%], as far as they may at all."""
+        servos = self.arm.servos
+        for k in self.arm.grippers:
+            limit_nm = 0.01 * torque_pct * servos.stall_nm[k]
+            force_nm = np.clip(self._force_nm[k], -limit_nm, limit_nm)
+            self.model.actuator_forcerange[self._servos[k]] = force_nm
 
     def advance(self, duration_s: float) -> None:
         """Let simulated time pass [s]; remainders of a physics step are carried over."""
@@ -295,7 +327,10 @@ class SimCell:
             position_rad=np.round(position / step) * step,
             velocity_rad_s=self.data.qvel[self._dof].copy(),
             current_a=current_a,
-            load_pct=100.0 * torque_nm / np.asarray(self.arm.servos.stall_nm),
+            # As an STS3215 reports it: its duty, in steps of 0.1 %. What turns the shaft isn't all
+            # of it: the model's friction and damping (0.6 N m s/rad; the stall torque over a free
+            # speed of 45 rpm is 0.62) are overcome by it, too.
+            load_pct=np.round(1000.0 * torque_nm / np.asarray(self.arm.servos.stall_nm)) / 10.0,
             temperature_c=np.round(self._temperature_c),
             voltage_v=np.full(
                 len(self.joint_names),

@@ -71,6 +71,8 @@ NOISE: Final = (
     Range("sensor_noise.torn_frames.pixel_noise", 0.0, 12.0, "1"),
     Range("sensor_noise.camera_delay.delay_s", 0.0, 0.1, "s"),
     Range("sensor_noise.encoder_drift.noise_rad", 0.0, 0.3 * _DEG, "rad"),
+    Range("sensor_noise.force_drift.drift_n", 0.0, 1.0, "N"),
+    Range("sensor_noise.force_drift.noise_n", 0.0, 0.2, "N"),
 )
 PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
     "BG": BACKGROUND,

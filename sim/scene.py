@@ -227,6 +227,10 @@ class CellModel(ModelApplier):
         def change(model: mujoco.MjModel) -> None:
             model.body("table").pos[2] += height_m
 
+    def table_of(self, model: mujoco.MjModel) -> Any:
+        """Return the table's top, as `mujoco` names a geom."""
+        return model.geom("table")
+
     def motors(self, model: mujoco.MjModel) -> list[tuple[int, int, float]]:
         """Return the servos but the gripper's, which keeps its strength, as of `ModelApplier`."""
         found = []

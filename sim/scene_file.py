@@ -23,6 +23,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.sim.camera import LayeredCamera, look_at_quat
 from gaploop.sim.kinematics import ArmIk, fold_square
+from gaploop.sim.partner import Partner, PartnerMotion, read_partner
 from gaploop.sim.predicates import Criterion, Holds, SceneState, parse, uses
 from gaploop.sim.roles import AFFINE, find_roles, motors_of
 
@@ -71,7 +72,8 @@ class Scene:
         joints: of the arm with its gripper; () for all that position servos drive.
         gripper: {joint, open, closed [rad or m]}, or empty.
         home_deg: joint to where it starts [°, m].
-        demonstrator: waypoints, as `waypoints.Demonstrator` takes them.
+        demonstrator: waypoints, as `Demonstrator` takes them.
+        partner: a person's hand that gives the robot something, or takes it.
     """
 
     path: Path
@@ -90,6 +92,7 @@ class Scene:
     success: Any = None
     demonstrator: Sequence[Mapping[str, Any]] = ()
     max_s: float = 12.0
+    partner: Partner | None = None
 
 
 def _triple(value: Any, where: str) -> NDArray[np.float64]:
@@ -126,6 +129,7 @@ READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "success": lambda v, _: v,
     "demonstrator": lambda v, _: tuple(v or ()),
     "max_s": lambda v, where: number(v, where, 0.1, 600.0),
+    "partner": read_partner,
 }
 """Key of a scene file, and field of `Scene`, to what reads it."""
 
@@ -226,6 +230,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         draws: observations have pictures.
         photo: what is behind the scene in them instead of bench and room, from the next reset on.
         state: what its success looks at.
+        partner: the hand that gives or takes, where the file has one.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
@@ -290,6 +295,7 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
             hands=[fingers] if fingers else (),
             tools=[model.site(scene.tool).id] if scene.tool in sites else (),
         )
+        self.partner = PartnerMotion(scene.partner, model, where) if scene.partner else None
         self._drawers = dict[str, LayeredCamera]()
         self.draws = True
         if scene.cameras:
@@ -319,6 +325,8 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         mujoco.mj_resetData(model, data)
         data.qpos[self._qpos] = self.home
         data.ctrl[self._servos] = self.home
+        if self.partner is not None:
+            self.partner.reset(self.np_random, data)
         for placed in self.scene.reset:
             self._place(placed)
         mujoco.mj_forward(model, data)
@@ -347,7 +355,13 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         """Send goals [°, m], shape (n_joints,), and let one frame pass."""
         goal = np.clip(np.asarray(action, dtype=float) * self._units, *self.limits.T)
         self.data.ctrl[self._servos] = goal
-        mujoco.mj_step(self.model, self.data, nstep=self._substeps)
+        if self.partner is None:
+            mujoco.mj_step(self.model, self.data, nstep=self._substeps)
+        else:
+            for _ in range(self._substeps):
+                self.partner.step(self.data)
+                mujoco.mj_step(self.model, self.data)
+            self.partner.notice(self.state)
         won = self.success()
         return self._seen(), float(won), False, False, {"is_success": won}
 
@@ -411,8 +425,10 @@ class SceneWorld(gym.Env[dict[str, Any], NDArray[np.float32]]):
         return {"agent_pos": state, **({"pixels": pictures} if pictures else {})}
 
 
-WAYPOINT_KEYS: Final = ("to", "offset_m", "gripper", "speed_m_s", "pause_s", "jaw_deg")
+WAYPOINT_KEYS: Final = ("to", "offset_m", "gripper", "speed_m_s", "pause_s", "jaw_deg", "follows")
 SPEED_M_S: Final = 0.2
+MOVED_M, MOVED_RAD = 2e-4, 2e-3
+"""What moves or turns less from one frame to the next rests."""
 PAUSE_S: Final = 0.3
 """After a waypoint, for the arm to arrive [s]; likewise the time that a gripper gets."""
 
@@ -421,7 +437,8 @@ class Demonstrator:
     """Drives a scene along its waypoints; a new one for every episode.
 
     The tool goes in straight lines and points down, its jaws along the nearest side of what it
-    goes to. A place is looked up when its waypoint begins.
+    goes to. A place is looked up when its waypoint begins; a waypoint that `follows` looks again at
+    every frame, and is over when tool and body have rested for its `pause_s`.
     """
 
     def __init__(self, world: SceneWorld) -> None:
@@ -444,21 +461,23 @@ class Demonstrator:
         self._tool, rotation = self._ik.tcp(self._goal[self._columns])
         self._target = self._tool.copy()
         self._jaw_rad = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
-        self._speed_m_s = SPEED_M_S
+        self._speed_m_s, self._pause_s, self._follows = SPEED_M_S, PAUSE_S, False
         self.done = False
         """The last waypoint was reached."""
 
     def __call__(self, _observation: Any) -> NDArray[np.float32]:
         """Return the next action."""
         period_s = self._world.period_s
+        if self._follows and self._aim():
+            self._left_s = self._pause_s
         away = self._target - self._tool
         far = float(np.linalg.norm(away))
         if far <= 1e-9:
             self._left_s -= period_s
             if self._left_s <= 0.0:
                 self._next()
-        else:
-            self._tool += away * min(1.0, self._speed_m_s * period_s / far)
+        if far > 1e-9 or self._follows:
+            self._tool += away * min(1.0, self._speed_m_s * period_s / max(far, 1e-9))
             arm = self._ik.solve(self._tool, self._jaw_rad, self._goal[self._columns], 6)
             self._goal[self._columns] = arm
         return self._world.action_of(self._goal)
@@ -477,7 +496,8 @@ class Demonstrator:
             if point["gripper"] not in ("open", "closed") or point["gripper"] not in gripper:
                 raise UnusableInputError(f"{where}: give gripper: open or closed, as gripper says.")
             self._goal[self._grip] = gripper[point["gripper"]]
-        self._left_s = number(point.get("pause_s", PAUSE_S), f"{where}, pause_s", 0.0, 60.0)
+        self._pause_s = number(point.get("pause_s", PAUSE_S), f"{where}, pause_s", 0.0, 60.0)
+        self._left_s, self._follows = self._pause_s, bool(point.get("follows"))
         self._speed_m_s = number(
             point.get("speed_m_s", SPEED_M_S), f"{where}, speed_m_s", 1e-3, 10.0
         )
@@ -491,7 +511,17 @@ class Demonstrator:
         offset = [
             number(v, f"{where}, offset_m", -10.0, 10.0) for v in point.get("offset_m", [0] * 3)
         ]
-        self._target = world.state.place_m(point["to"]) + offset
-        if point["to"] in bodies:
-            self._jaw_rad += fold_square(world.state.yaw_rad(point["to"]) - self._jaw_rad)
+        self._to, self._is_body, self._offset_m = point["to"], point["to"] in bodies, offset
+        self._aim()
         self._jaw_rad += np.radians(number(point.get("jaw_deg", 0.0), where, -360.0, 360.0))
+
+    def _aim(self) -> bool:
+        """Look up where the waypoint is; say whether it has moved."""
+        before = self._target
+        self._target = self._world.state.place_m(self._to) + self._offset_m
+        turn_rad = 0.0
+        if self._is_body:
+            turn_rad = fold_square(self._world.state.yaw_rad(self._to) - self._jaw_rad)
+            self._jaw_rad += turn_rad
+        moved_m = float(np.linalg.norm(self._target - before))
+        return moved_m > MOVED_M or abs(turn_rad) > MOVED_RAD

@@ -486,8 +486,12 @@ def _check(on: Appliers, known: Survey | None) -> None:
         raise UnavailableError("no position servos drive its arm")
     if on.sensors.shifts and not servos and not (known and known.readings):
         raise UnavailableError("its observation shows no joint angles")
+    if moves.heat:
+        raise UnavailableError("only the embedded cell's servos warm over a session")
     if on.model.hand:
         raise UnavailableError("a person reaches into the embedded cell only")
+    if on.sensors.force_drift_n or on.sensors.force_noise_n:
+        raise UnavailableError("only arms of the embedded cell have force sensors")
 
 
 def set_up(on: Appliers, conditions: Mapping[str, Any]) -> None:

@@ -129,6 +129,26 @@ def _fullfsync(handle: int, command: int, *argument: Any) -> Any:
     return fcntl.fcntl(handle, command, *argument)
 
 
+class _PollWithoutDevices:
+    """macOS's: "does not support devices" (poll(2), BUGS)."""
+
+    def __init__(self) -> None:
+        self._real, self._devices = select.poll(), set[int]()
+
+    def register(self, handle: Any, events: int) -> None:
+        number = handle if isinstance(handle, int) else handle.fileno()
+        if os.isatty(number):
+            self._devices.add(number)
+        else:
+            self._real.register(number, events)
+
+    def unregister(self, handle: Any) -> None:
+        self._real.unregister(handle)
+
+    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+        return [(one, select.POLLNVAL) for one in self._devices] or self._real.poll(timeout_ms)
+
+
 def _signals(*names: str) -> Any:
     import enum
 
@@ -146,7 +166,7 @@ def macos() -> dict[str, types.ModuleType | None]:
     return {
         "os": _Without(os, NOT_ON_MACOS),
         "sys": _Without(sys, set(), {"platform": "darwin"}),
-        "select": _Without(select, {"epoll", "devpoll"}),
+        "select": _Without(select, {"epoll", "devpoll"}, {"poll": _PollWithoutDevices}),
         "signal": _Without(signal, gone, {"Signals": few}),
         "fcntl": _Without(fcntl, {"F_OFD_SETLK"}, {"F_FULLFSYNC": 51, "fcntl": _fullfsync}),
         "ctypes": _Without(ctypes, set(), {"CDLL": _EmptyLibrary}),

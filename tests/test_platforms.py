@@ -26,14 +26,13 @@ FOLDERS = (
 )  # fmt: skip
 PLATFORM_CALLS = "core/platform_calls.py"
 HELD = {
-    "teleop/servos/port.py": {"select.poll"},  # on open ports
-    "teleop/servos/exchange.py": {"select.poll"},  # on open ports
     "collect/operator/keys.py": {"select.select"},  # on a terminal that gives key by key
     "teleop/emulator/bus.py": {"select.select"},  # on open pseudo-terminals
     "teleop/supervisor.py": {"select.poll", "start_new_session="},  # with open ports
     "collect/encoder.py": {"pass_fds=", "select.select", "start_new_session="},  # while recording
     "collect/encoder_process.py": {"os.sysconf"},
     "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
+    "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "scripts/emulate.py": {"select.select"},
 }
 """Module to the calls that it makes nevertheless, because it is only reached where they are."""
@@ -309,3 +308,41 @@ for refused in (
         "An arm on COM3", "Emulated arms", "Recording"
     ]  # fmt: skip
     assert all("not supported on Windows" in line for line in lines)
+
+
+def test_on_macos_whose_poll_takes_no_terminals_a_port_waits_and_a_servo_answers(run: Run) -> None:
+    """Its poll() answers POLLNVAL at once: a bus would have read in a circle, a write failed."""
+    code = """
+import os, select, sys
+sys.path += sys.argv[1:]
+from fake_servos import FakeServos
+from gaploop.core import platform_calls
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import BusLine, run
+from gaploop.teleop.servos.port import SerialPort
+from gaploop.teleop.servos.registers import Protocol
+ours, hosts, path = platform_calls.open_terminals()
+wrong = select.poll()
+wrong.register(hosts, select.POLLIN)
+assert wrong.poll(1e6) == [(hosts, select.POLLNVAL)], "it is as on Linux"
+os.set_blocking(hosts, False)
+port = SerialPort.inherited(path, 1_000_000, hosts)
+print(port.wait(0.01), port.read())
+os.write(ours, b"servo")
+print(port.wait(1e6), port.read(), port.discard())
+data = bytes(100_000)
+try:
+    port.write(data)  # nobody takes it
+except TimeoutError as error:
+    print("takes no bytes" in str(error))
+with FakeServos(Protocol.FEETECH, {1: "sts3215", 2: "sts3215"}) as fake:
+    port = SerialPort(fake.path)
+    port.open()
+    bus = ServoBus(BusLine(port, Protocol.FEETECH), [1, 2], ["sts3215"] * 2)
+    print(run([(bus.line, bus.read(0.0))])[0].status.tolist())
+    port.close()
+"""
+    folders = (ROOT / "tests/teleop/servos", ROOT / "tests/teleop", ROOT / "tests")
+    assert run("macos", code, *folders).splitlines() == [
+        "False b''", "True b'servo' 0", "True", "[0, 0]"
+    ]  # fmt: skip

@@ -98,7 +98,9 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
         if not near and name not in columns.AUTOMATIC:
             short = name.rpartition(".")[2]
             theirs = short if short in info.features else "THEIRS"
-            fix = findings.command(f"--rename_map='{{{theirs}: {name}}}'")
+            where, out = shlex.quote(str(info.root)), shlex.quote(f"{info.root}_renamed")
+            fix = f"gaploop edit harmonise {where} --rename_map='{{{theirs}: {name}}}'"
+            fix += f" --output_dir={out}"
             fix += "" if theirs == short else "  # THEIRS: the feature that holds it"
         # Sets of pictures and actions alone train, too; a near name says that it was meant.
         say = findings.warn if name == columns.STATE and not near else findings.error

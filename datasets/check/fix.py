@@ -11,8 +11,8 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,12 +63,10 @@ class FixOptions:
     Attributes:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
         deep: decode every picture; otherwise as many as `check` does.
-        rename: feature to the name that it gets.
     """
 
     labels_from: Path | None = None
     deep: bool = False
-    rename: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -208,8 +206,6 @@ def _fix_draft(draft: FixDraft, options: FixOptions) -> None:
             "without one it is no dataset."
         )
     description.fix_info(draft)
-    if options.rename:
-        description.rename_features(draft, options.rename)
     names = description.fix_keys(draft)
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)

@@ -9,7 +9,7 @@ what it wavers by itself around where it begins (or ends). Pauses in between sta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,7 @@ from gaploop.datasets import columns, layout
 from gaploop.datasets.edit.compose import DatasetPiece, EpisodeChange
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import pictures_of, read_episode, video_of
-from gaploop.datasets.people import FoundPeople, PeopleDetector, colour_cameras, find_people
+from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.video import cut_points
 
 
@@ -96,37 +95,6 @@ def with_forces(piece: DatasetPiece) -> DatasetPiece:
         names = [channel.removeprefix(f"{name}.") for channel in channels]
         features[f"{columns.FORCE}{name}"] = columns.vector_feature(names)
     return replace(piece, changes=changes, features=features)
-
-
-def blurred(
-    piece: DatasetPiece, detector: PeopleDetector, on_episode: Callable[[], None] = lambda: None
-) -> tuple[dict[int, EpisodeChange], dict[str, dict[str, FoundPeople]]]:
-    """Return what blurs the people in the chosen episodes, and by uid and camera whom it found.
-
-    Raises:
-        UnusableInputError: a camera keeps its pictures in the rows, or lacks some.
-    """
-    info, changes, every = (
-        piece.info,
-        dict[int, EpisodeChange](),
-        dict[str, dict[str, FoundPeople]](),
-    )
-    for episode in (e for e in piece.held if e.index in piece.chosen):
-        found = dict[str, FoundPeople]()
-        for key in colour_cameras(info):
-            pictures = pictures_of(info, episode, key)
-            if key not in info.video_keys or pictures is None:
-                raise UnusableInputError(
-                    f"{info.root}: {key} of episode {episode.index} has no video, and only videos "
-                    "can be blurred. Make one of pictures in rows: lerobot-edit-dataset "
-                    "--operation.type=convert_image_to_video"
-                )
-            found[key] = find_people(pictures(), info.fps, detector)
-        every[episode.info.uid] = found
-        if people := {key: shown for key, shown in found.items() if shown.boxes}:
-            changes[episode.index] = EpisodeChange(people=people)
-        on_episode()
-    return changes, every
 
 
 NO_DEGREES: Final = 1080.0

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,12 @@ from gaploop.datasets.episodes_table import copy_events, gap_row, with_gap_colum
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.people import FoundPeople
 from gaploop.datasets.telemetry_zarr import cut_telemetry, telemetry_path
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 from gaploop.datasets.whole_stats import complete_stats, of_rows, renew_episode_stats
+
+if TYPE_CHECKING:
+    from gaploop.datasets.people import FoundPeople
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ def _blurred(root: Path, episodes: Sequence[EpisodeRow]) -> str:
     names = sorted({str(one["detector"]) for one in of})
     return (
         f" Faces and people that a detector found were blurred in {len(of)} of {len(episodes)} "
-        f"episodes ({'; '.join(names)}). It misses some."
+        f"episodes ({'; '.join(names)}). It misses people."
         if of
         else ""
     )

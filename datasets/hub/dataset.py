@@ -18,7 +18,6 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
-from gaploop.datasets.edit.changes import blurred
 from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
@@ -26,7 +25,7 @@ from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
 from gaploop.datasets.lineage import require_dataset_consent
-from gaploop.datasets.people import PeopleDetector, note_people, people_record
+from gaploop.datasets.people import PeopleDetector, blurred, note_people, people_record
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""
@@ -167,9 +166,10 @@ def outgoing(look: Look, options: PushOptions) -> Iterator[Look]:
         boxes = sum(people.count for cameras in found.values() for people in cameras.values())
         text = (
             f"{boxes} faces and people blurred in {len(changes)} of {len(new)} episodes. Detectors "
-            "miss some: look at the pictures. Versions pushed before keep what they show."
+            "miss people: look at the pictures. Versions pushed before keep what they show."
         )
-        yield replace(inspect(copy, options), warnings=(*look.warnings, text))
+        more = (text,) if new else ()
+        yield replace(inspect(copy, options), warnings=(*look.warnings, *more))
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 

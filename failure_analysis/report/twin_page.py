@@ -181,11 +181,12 @@ def _title(name: str, joint: str = "") -> str:
     """Return what a parameter is called for people, without its unit."""
     dimension, mechanism, parameter = name.split(".")
     what = parameter
-    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m"):
+    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m", "_n"):
         what = what.removesuffix(unit)
     if dimension == "actuator_response":
         return f"{words(joint) or 'all joints'}: {words(what)}"
-    return words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+    title = words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+    return f"{words(joint)}, {title}" if joint else title
 
 
 def _bare(value: float) -> str:

@@ -565,6 +565,9 @@ _DRAFTS: Final[Mapping[str, Callable[[TakeStatement, str], TakeStatement]]] = {
 }
 
 
+# -- Every key: one table for the page, its help and the documentation
+
+
 @dataclass(frozen=True)
 class Key:
     """One key, as browsers name it (KeyboardEvent.key), `Shift+` before names of several letters.

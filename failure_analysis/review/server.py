@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
-from nicegui import ui
+from nicegui import run, ui
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -32,13 +32,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.failure_analysis.review.page import ReviewPage
+from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 from gaploop.failure_analysis.review.site import ReviewSite
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from nicegui import run
-
-from gaploop.failure_analysis.review.project import SECTIONS, Project, ProjectEntry, read_project
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _POLICY: Final = 1008  # WebSocket close code: policy violation

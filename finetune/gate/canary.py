@@ -8,6 +8,9 @@ While it is a canary the candidate is compared on the same robot: of each block 
 episodes it drives one, drawn at random, the baseline the others. Robots that are better or worse
 than others therefore don't matter. On the whole fleet it is compared with what the baseline did
 before, less the margin: that isn't measured at the same time.
+
+A robot's side is `AssignedPolicy`: it reads the controller's `assignment.json` before each episode.
+Where it can't be read, is too old or isn't for these policies, the baseline drives.
 """
 
 from __future__ import annotations
@@ -23,21 +26,23 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.collect.rollout import Attempts
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.files import json_lines, read_json, write_json
-from gaploop.core.messages import FloatArray, Observation
 from gaploop.core.paths import plain_name
 from gaploop.core.suite import CanaryRules, Suite
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune.gate.evidence import Wealth, rate_wealth
 from gaploop.finetune.gate.folder import GateFolder
 from gaploop.finetune.gate.judge import CANARY, StageAnswer, StageResult
-from gaploop.finetune.lerobot_policy import ActPolicy
+
+if TYPE_CHECKING:
+    from gaploop.collect.rollout import Attempts
+    from gaploop.core.messages import FloatArray, Observation
+    from gaploop.finetune.lerobot_policy import ActPolicy
 
 SAFETY_TARGET: Final = 0.05
 """Rate of safety events that the stake on "unsafe" is best for, per episode."""

@@ -1,8 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
 `mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `randomised` those
-that only training draws, `drives` what a twin alone can say; anybody's own come from a module that
-`add_mechanisms` is given. Here the gaps of a station are drawn and put into a cell.
+that only training draws or a twin alone says, `readings` a twin's noise; anybody's own come from a
+module that `add_mechanisms` is given. Here the gaps of a station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.
@@ -20,7 +20,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
-from gaploop.sim.gaps.randomised import DRIVES, RANDOMISED
+from gaploop.sim.gaps.randomised import MEASURED, RANDOMISED
+from gaploop.sim.gaps.readings import READINGS
 
 __all__ = [
     "MECHANISMS",
@@ -66,7 +67,7 @@ def add_mechanisms(module: str) -> None:
             f"gaps_module={module} has no MECHANISMS, a tuple of Mechanism objects "
             "(docs/extend/architecture.md, A gap)."
         )
-    taken = {m.key for m in (*_known_gaps(), DRIVES, *RANDOMISED)}
+    taken = {m.key for m in (*_known_gaps(), *MEASURED, READINGS, *RANDOMISED)}
     for key in sorted({m.key for m in found} & taken):
         raise UnusableInputError(
             f"gaps_module={module}: there is a mechanism {key} already. Name it otherwise."
@@ -89,7 +90,7 @@ def _known_gaps() -> tuple[Mechanism, ...]:
 
 def all_mechanisms() -> dict[str, Mechanism]:
     """Return all mechanisms by "dimension.mechanism", also those of which no gap is drawn."""
-    return {m.key: m for m in (*_gaps(), DRIVES, *RANDOMISED)}
+    return {m.key: m for m in (*_gaps(), *MEASURED, READINGS, *RANDOMISED)}
 
 
 @dataclass(frozen=True)

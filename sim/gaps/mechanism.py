@@ -341,6 +341,27 @@ class GoalFault(Protocol):
         """Change a goal [rad], shape (n_joints,), at `t_s` [s]; the servos have the one before."""
 
 
+@dataclass(frozen=True)
+class Heat:
+    """What becomes of servos over a session, in the end.
+
+    Attributes:
+        rise_c: how much warmer they get [°C].
+        after_s: simulated time of a session's takes after which 63 % of it are there [s].
+        latency_s: how much later they follow [s].
+        friction_nm: Coulomb friction beyond the model's own [N m].
+    """
+
+    rise_c: float
+    after_s: float
+    latency_s: float
+    friction_nm: float
+
+    def share(self, session_s: float) -> float:
+        """Return how much of it there is after `session_s` [s], 0 to 1."""
+        return float(1.0 - np.exp(-session_s / self.after_s))
+
+
 class CommandPath:
     """The third applier: from a goal to the servos' set point.
 
@@ -352,6 +373,7 @@ class CommandPath:
             shape that broadcasts with the goals'.
         speed_limit_rad_s: fastest change of a set point [rad/s]; likewise.
         faults: what loses goals, by the key of its mechanism.
+        heat: what a session's heat does, or None.
     """
 
     def __init__(self, timestep_s: float) -> None:
@@ -360,6 +382,7 @@ class CommandPath:
         self.play_rad: float | Vector = 0.0
         self.speed_limit_rad_s: float | Vector = np.inf
         self.faults: dict[str, GoalFault] = {}
+        self.heat: Heat | None = None
         self._pending: deque[tuple[float, Vector]] = deque()
 
     def reset(self, q_rad: Vector, seed: Sequence[int]) -> None:
@@ -408,6 +431,16 @@ class ReadingFault(Protocol):
         """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
 
 
+class LoggedNoise(Protocol):
+    """Noise as a real arm's logs show it."""
+
+    def reset(self, rng: Rng) -> None:
+        """Draw what changes from take to take."""
+
+    def read(self, t_s: float, q_rad: Vector) -> Vector:
+        """Return what is read of angles [rad], shape (n_joints,), at `t_s` [s]."""
+
+
 class SensorPath:
     """The fourth applier: what the encoders report, and a servo bus that goes down.
 
@@ -420,6 +453,7 @@ class SensorPath:
         stale_fraction: share of the time that the bus is down.
         outage_s: how long it is down at a time [s].
         faults: what else is added to readings, by the key of its mechanism.
+        logged: noise of the readings alone, not of what a servo goes by; None for none.
         force_drift_n: how far the zeros of force sensors swing [N]; of torques, by `LEVER_M`.
         force_noise_n: standard deviation of a force reading [N]; likewise.
     """
@@ -430,6 +464,7 @@ class SensorPath:
         self.zero_rad: Vector = np.zeros(len(self.zero_keys))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
+        self.logged: LoggedNoise | None = None
         self.force_drift_n = self.force_noise_n = 0.0
 
     def reset(self, seed: Sequence[int]) -> None:
@@ -441,6 +476,8 @@ class SensorPath:
         self._held: Vector | None = None
         for key, fault in self.faults.items():
             fault.reset(stream(seed, key), len(self.zero_rad))
+        if self.logged:
+            self.logged.reset(stream(seed, "logged"))
         self._outages: Vector = np.empty(0)  # times [s] at which the bus goes down, up, down, ...
         if self.stale_fraction:
             rng, count = stream(seed, "outages"), int(HORIZON_S / self.outage_s) + 1
@@ -451,7 +488,8 @@ class SensorPath:
     @property
     def shifts(self) -> bool:
         """Whether readings differ from the true angles while the bus is up."""
-        return bool(self.noise_rad or self.step_rad or self.zero_rad.any() or self.faults)
+        changed = self.noise_rad or self.step_rad or self.zero_rad.any()
+        return bool(changed or self.faults or self.logged)
 
     def bus_out(self, t_s: float) -> bool:
         """Say whether the servo bus is down: no goal arrives and readings repeat."""
@@ -490,6 +528,8 @@ class SensorPath:
             q_rad = q_rad + self.offset(t_s, q_rad)
         if self.noise_rad:
             q_rad = q_rad + self._noise.normal(0.0, self.noise_rad, len(q_rad))
+        if self.logged:
+            q_rad = self.logged.read(t_s, q_rad)
         if self._held is not None and self.bus_out(t_s):
             return self._held
         self._held = q_rad

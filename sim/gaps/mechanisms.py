@@ -29,6 +29,7 @@ from gaploop.sim.gaps.hand import (
 from gaploop.sim.gaps.mechanism import (
     OBJECT_HALF_M,
     Appliers,
+    Heat,
     ImageStage,
     Mechanism,
     Parameter,
@@ -617,6 +618,28 @@ class _Slow(Mechanism):
         on.commands.speed_limit_rad_s = p["speed_limit_rad_s"]
 
 
+class _Heat(Mechanism):
+    # Nothing is seen of it in a single take: it is drawn where it is named.
+    dimension, name, held_out, by_name = G.ACTUATOR_RESPONSE, "heat", True, True
+    at_full = "30 °C warmer over a session, 80 ms later"
+    parameters = (
+        Parameter("rise_c", "°C", 0.0, 60.0),
+        Parameter("after_s", "s", 1.0, 1e5, 60.0),
+        Parameter("latency_s", "s", 0.0, 2.0, relative_to="period"),
+        Parameter("friction_nm", "N m", 0.0, 3.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "rise_c": 30.0 * severity * spread(rng),
+            "latency_s": 0.08 * severity * spread(rng),
+            "friction_nm": 0.02 * severity * spread(rng),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.heat = Heat(**p)
+
+
 class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
     at_full = "22 mm, 15 mm up or down, 4 deg yaw"
@@ -725,7 +748,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _Size(), _Elongated(), _Tall(), _Round(),
     _Similar(), _Clutter(), _Occluder(),
     _Nudge(), _ReachIn(), _TakeAway(),
-    _Latency(), _Backlash(), _Weak(), _Slow(),
+    _Latency(), _Backlash(), _Weak(), _Slow(), _Heat(),
     _CameraPose(), _TableHeight(), _ZeroOffset(),
     _Tolerance(), _GoalOffset(), _Alignment(),
 )  # fmt: skip

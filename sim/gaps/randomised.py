@@ -236,4 +236,19 @@ class _Drives(Mechanism):
         on.commands.speed_limit_rad_s = np.minimum(on.commands.speed_limit_rad_s, limit)
 
 
-DRIVES: Final = _Drives()
+class _TableFriction(Mechanism):
+    dimension, name = G.CONTACT_DYNAMICS, "table_friction"
+    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        table_of = on.model.table_of
+
+        @on.model.change
+        def change(model: mujoco.MjModel) -> None:
+            table = table_of(model)
+            table.friction[:] *= p["friction_factor"]
+            table.condim[:], table.priority[:] = 4, 1  # else the rougher of two surfaces counts
+
+
+MEASURED: Final = (_Drives(), _TableFriction())
+"""What a twin alone says."""

@@ -1,13 +1,16 @@
-"""A station's twin from its takes: the drives by their motion, the scene by its pictures."""
+"""A station's twin from its takes: the drives by their motion, the scene by its pictures, contact
+by what is felt of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gaploop.core.arm import CellArm
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin
+from gaploop.sim.identification.contact import FULL, PROBE, fit_contact
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
 from gaploop.sim.identification.scene import fit_scene
 
@@ -28,12 +31,15 @@ def fit_station(
         arm: the cell's arm that stands for its own.
         made_from: as in `Twin`.
         pictures: measure the scene, too.
-        advance: called after each piece of work on the drives.
+        advance: called after each piece of work on drives and contact.
     """
-    drives = fit_drives(takes, arm, advance)
+    free = [take for take in takes if take.info.conditions.get(PROBE) != FULL]
+    drives = fit_drives(free, arm, advance)
     rows = {(p.name, p.joint): p for p in drives.parameters}
     # Zeros may come of either: of the one that can tell.
     for row in fit_scene(takes, arm) if pictures else ():
         if (row.name, row.joint) not in rows or row.excited:
             rows[row.name, row.joint] = row
-    return Twin(station, arm.name, tuple(rows.values()), tuple(made_from), drives.fit), drives
+    twin = Twin(station, arm.name, tuple(rows.values()), tuple(made_from), drives.fit)
+    contact = fit_contact(takes, arm, twin, advance=advance)
+    return replace(twin, parameters=(*twin.parameters, *contact)), drives

@@ -31,6 +31,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps import Parameter, all_mechanisms
+from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
     OpenLoopArm,
@@ -586,9 +587,12 @@ def fit_drives(
     motion_s = sum(float(log.t_s[-1]) for log in way)
     source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
     encoders = _encoder_parameters(everything, final, way, source)
+    noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
+    if noise and not encoders[0].differs:
+        encoders = [encoders[0], *noise]  # instead of white noise of all joints
     parameters = [*_drive_parameters(everything, final, source), *encoders]
     advance()
-    close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders))
+    close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders if p.unit == "rad"))
     # One joint that its model doesn't follow hides in the mean over all of them.
     odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint)))
     unlike = {j: float(e) for j, e in zip(arm.joint_names, by_joint, strict=False) if e > odd_rad}

@@ -141,14 +141,18 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
     raise UnusableInputError("There are no episodes. Record some first: gaploop record.")
 
 
-def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
+def drive_logs(
+    takes: Sequence[Take], arm: CellArm, every_s: float = READ_EVERY_S
+) -> list[DriveLog]:
     """Return the logs of takes, one each, in their order: of telemetry, or else of frames.
+
+    Readings are at least `every_s` [s] apart.
 
     Raises:
         UnusableInputError: a take without goals, of another arm, in unknown units, too short, or
             without motion.
     """
-    logs = [_log(take, arm) for take in takes]
+    logs = [_log(take, arm, every_s) for take in takes]
     long_enough = [log for log in logs if len(log.t_s) > 3 and log.t_s[-1] >= SHORTEST_S]
     if not long_enough:
         raise UnusableInputError(
@@ -197,7 +201,7 @@ def _telemetry_arm(take: Take) -> str:
     return ""
 
 
-def _log(take: Take, arm: CellArm) -> DriveLog:
+def _log(take: Take, arm: CellArm, every_s: float) -> DriveLog:
     uid, joints = take.info.uid, _joints(take)
     if set(joints) != set(arm.joint_names):
         raise UnusableInputError(
@@ -234,7 +238,7 @@ def _log(take: Take, arm: CellArm) -> DriveLog:
     zero_s = float(times[good][0])
     t_s, rows = times[good] - zero_s, [0]
     for k in range(1, len(t_s)):
-        if t_s[k] - t_s[rows[-1]] >= READ_EVERY_S - 1e-4:
+        if t_s[k] - t_s[rows[-1]] >= every_s - 1e-4:
             rows.append(k)
     goal_t_s = np.maximum(times[told] - zero_s, 0.0)
     return DriveLog(uid, t_s[rows], read[good][rows], goal_t_s, sent[told], not source)

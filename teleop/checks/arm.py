@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 LIMITS: Final = "limits"
 JOINT_ORDER: Final = "joint_order"
 ESTOP: Final = "estop"
+MEASURE: Final = "measure"
 DAMPING: Final = "damping"
 AT_STOP_RAD: Final = 0.1
 """A joint at rest on its stop may read this much beyond its limit [rad]."""
@@ -55,6 +56,10 @@ SWING_RAD: Final = 0.1
 """How far a joint moves [rad]: 6°, several times a hobby servo's play and dead zone."""
 VELOCITY_RAD_S: Final = 0.25
 ACCELERATION_RAD_S2: Final = 2.0
+MEASURED_RAD: Final = 0.3
+"""How far a joint moves whose delay, play and gain are measured, where it has room [rad]."""
+MEASURED_RAD_S: Final = 0.8
+MEASURED_ROUNDS: Final = 3
 HELD_S: Final = 0.4
 """It stays there this long, to settle and to be seen [s]."""
 MOVED: Final = 0.6
@@ -78,6 +83,8 @@ SILENT_S: Final = 2.0
 SAG: Final = 0.7
 """A supply below this share of what it was has been cut."""
 POLL_S: Final = 0.005
+DROPS_S: Final = 1.0
+"""After this long a limp arm has come to rest [s]."""
 HANDS_OFF_S: Final = 3.0
 """Time to let go of an arm that holds by itself [s]."""
 FALL_RAD: Final = 0.1
@@ -161,8 +168,9 @@ def check_moving(
 ) -> Iterator[CheckResult]:
     """Hold the arm, move its joints, stop it, have its power cut; Ctrl-C lowers it.
 
-    `checks` may name `DAMPING`, too, which comes first: one joint falls twice. `sinks` are told
-    each turn in which the arm is held.
+    `checks` may name `MEASURE`, too: one joint falls twice, before anything else, and all go
+    further and faster, several times; the emergency stop is pressed in such a motion. `sinks` are
+    told each turn in which the arm is held.
     """
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
@@ -188,7 +196,7 @@ def check_moving(
         person.listening(control.estop, lambda: bool(stopped)),
     ):
         try:
-            if DAMPING in checks:
+            if MEASURE in checks:
                 yield check_damping(follower, clock, limits_rad, safety.guards, person)
         finally:  # whatever became of it, the arm is held from here on, and lowered
             leader.hold(follower.read().position_rad)
@@ -209,8 +217,12 @@ def check_moving(
             fix = "Check again from the start."
             yield CheckResult(ESTOP, Level.FAIL, found, fix, by=By.PERSON)
             return
+        if MEASURE in checks:
+            for joint in [*range(len(follower.joint_names))] * MEASURED_ROUNDS:
+                _move(control, leader, joint, MEASURED_RAD, MEASURED_RAD_S)
         yield lateness.check(rates.period_s, station.domain)
-        yield check_estop(control, follower, safety.limits.torque_off_s)
+        moved = leader if MEASURE in checks else None
+        yield check_estop(control, follower, safety.limits.torque_off_s, moved)
         if not is_simulated:
             yield check_switch(follower, person)
     if stopped:
@@ -277,16 +289,23 @@ class OneJoint:
         low, high = self._room
         self._home = np.clip(q_rad, low - MARGIN_RAD, high + MARGIN_RAD)
 
-    def begin(self, joint: int) -> float:
-        """Move `joint` out and back from now on; return how far [rad], 0 where it has no room."""
+    def begin(
+        self, joint: int, far_rad: float = SWING_RAD, velocity_rad_s: float = VELOCITY_RAD_S
+    ) -> float:
+        """Move `joint` out and back from now on; return how far [rad], 0 where it has no room.
+
+        Where it can't go `far_rad` [rad], it goes as far as in the test motion.
+        """
         low, high = (bound[joint] for bound in self._room)
         at = self._home[joint]
-        way_rad = SWING_RAD if high - at >= at - low else -SWING_RAD
-        if not low <= at + way_rad <= high:
+        side = 1.0 if high - at >= at - low else -1.0
+        ways = (side * far_rad, side * SWING_RAD)
+        way_rad = next((way for way in ways if low <= at + way <= high), 0.0)
+        if way_rad == 0.0:
             return 0.0
         out = self._home.copy()
         out[joint] += way_rad
-        there = Smooth.within(self._home, out, VELOCITY_RAD_S, ACCELERATION_RAD_S2)
+        there = Smooth.within(self._home, out, velocity_rad_s, ACCELERATION_RAD_S2)
         back = Smooth(out, self._home, there.duration_s)
         self._held_from_s = there.duration_s + 0.5 * HELD_S
         self._held_to_s = there.duration_s + HELD_S
@@ -386,8 +405,14 @@ def check_joints(
         yield CheckResult(JOINT_ORDER, level, found, fix, {**data, "answer": answer}, by=By.PERSON)
 
 
-def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
-    asked_rad = leader.begin(joint)
+def _move(
+    control: ControlThread,
+    leader: OneJoint,
+    joint: int,
+    far_rad: float = SWING_RAD,
+    velocity_rad_s: float = VELOCITY_RAD_S,
+) -> Moved:
+    asked_rad = leader.begin(joint, far_rad, velocity_rad_s)
     if asked_rad == 0.0:
         return Moved(joint, 0.0, np.zeros_like(leader.travel_rad))
     give_up_s = time.monotonic() + leader.duration_s + LATE_S
@@ -503,15 +528,20 @@ class Lateness:
         return CheckResult("loop", level, found, fix, data)
 
 
-def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> CheckResult:
+def check_estop(
+    control: ControlThread, follower: Follower, hold_s: float, leader: OneJoint | None = None
+) -> CheckResult:
     """Press the program's emergency stop, the one behind the space bar, and time it.
 
-    It holds the arm, once the trip has lasted `hold_s` [s]; then the arm is lowered, and limp.
+    It holds the arm, once the trip has lasted `hold_s` [s]; then the arm is lowered, and limp. With
+    `leader` it is pressed while a joint moves; how far that goes on is measured, and how far joints
+    drop once they are limp.
     """
     if tripped := control.snapshot().tripped:
         found = f"not tried: the arm had tripped before ({tripped.name})"
         return CheckResult(ESTOP, Level.FAIL, found, "Fix that, then check again.")
     clock = control.clock
+    joint, before = _in_motion(control, leader) if leader is not None else (-1, None)
     pressed_s = clock.now_s()
     control.estop()
     allowed_s = hold_s + SLACK_S
@@ -521,9 +551,19 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> Ch
         time.sleep(POLL_S)
     took_s = clock.now_s() - pressed_s
     is_held = control.snapshot().mode is LoopMode.HELD
-    data = {"took_s": took_s, "allowed_s": allowed_s}
+    data: dict[str, Any] = {"took_s": took_s, "allowed_s": allowed_s}
+    if before is not None and (state := control.snapshot().state) is not None:
+        way_rad = state.position_rad[joint] - before.position_rad[joint]
+        data["stop"] = {
+            "joint": follower.joint_names[joint],
+            "from_deg_s": round(float(np.degrees(abs(before.velocity_rad_s[joint]))), 1),
+            "way_deg": round(float(np.degrees(abs(way_rad))), 2),
+        }
     control.stop()
-    control.wait(LOWERED_S)
+    if leader is None:
+        control.wait(LOWERED_S)
+    else:
+        data["drop_deg"] = _drop_deg(control, follower)
     try:
         follower.torque_off()
     except DeviceError as error:
@@ -533,6 +573,36 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> Ch
         return CheckResult(ESTOP, Level.OK, found, data=data)
     fix = "The machine is too busy, or real-time rights are missing: gaploop doctor"
     return CheckResult(ESTOP, Level.FAIL, found, fix, data)
+
+
+def _in_motion(control: ControlThread, leader: OneJoint) -> tuple[int, FollowerState | None]:
+    """Return a joint half way through its motion, and the arm's state; None if none has room."""
+    for joint in range(len(leader.travel_rad)):
+        start, way_rad = control.snapshot().state, leader.begin(joint, MEASURED_RAD, MEASURED_RAD_S)
+        give_up_s = time.monotonic() + LATE_S
+        while abs(way_rad) == MEASURED_RAD and time.monotonic() < give_up_s and control.alive:
+            state = control.snapshot().state
+            if start is not None and state is not None:
+                went_rad = state.position_rad[joint] - start.position_rad[joint]
+                if abs(went_rad) > 0.5 * MEASURED_RAD:
+                    return joint, state
+            time.sleep(POLL_S / 5)
+    return -1, None
+
+
+def _drop_deg(control: ControlThread, follower: Follower) -> float:
+    """Wait until the arm was lowered and is limp; return how far joints dropped then [deg]."""
+    held_rad, give_up_s = None, time.monotonic() + LOWERED_S
+    while control.alive and time.monotonic() < give_up_s:
+        state = control.snapshot().state
+        if state is not None and control.snapshot().mode is LoopMode.LOWERING:
+            held_rad = state.position_rad
+        time.sleep(POLL_S)
+    if held_rad is None:
+        return math.nan
+    time.sleep(DROPS_S)
+    drop_rad = np.abs(follower.read().position_rad - held_rad)
+    return round(float(np.degrees(np.nanmax(drop_rad))), 2)
 
 
 def check_switch(follower: Follower, person: Person) -> CheckResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -74,9 +75,12 @@ class LerobotCamera:
         try:
             camera.connect()
         except _faults() as error:
+            place = getattr(camera, "index_or_path", 0)
+            named = sys.platform == "darwin" and not str(place).isdigit()
+            fix = "On macOS index_or_path is a number, not a name; " if named else ""
             raise DeviceError(
-                f"Camera {name!r} can't be opened: {first_line(error)} lerobot-find-cameras lists "
-                "what there is."
+                f"Camera {name!r} can't be opened: {first_line(error)} {fix}lerobot-find-cameras "
+                "lists what there is."
             ) from error
         self.fps = getattr(camera, "fps", None)
         self._thread = threading.Thread(target=self._watch, name=f"camera {name}", daemon=True)

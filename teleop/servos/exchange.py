@@ -23,6 +23,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gaploop.core import platform_calls
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import Expected, Frame, FrameParser, Reply
 from gaploop.teleop.servos.port import SerialPort
@@ -330,7 +331,7 @@ def run(scripts: Sequence[tuple[BusLine, Script[Any]]], *, is_sent: bool = False
     """
     results: list[Any] = [None] * len(scripts)
     active: dict[int, int] = {}
-    poll = select.poll()
+    poll = platform_calls.poll_terminals()
 
     def advance(index: int, answers: Answers | None) -> None:
         """Let a script go on until it asks something that is answered, or returns."""

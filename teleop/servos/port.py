@@ -127,7 +127,7 @@ class SerialPort:
         sent = self._write_some(data)
         if sent == len(data):
             return
-        poll = select.poll()
+        poll = platform_calls.poll_terminals()
         poll.register(self._fd, select.POLLOUT)
         deadline_s = time.monotonic() + WRITE_TIMEOUT_S
         while sent < len(data):
@@ -148,7 +148,7 @@ class SerialPort:
             return False
         # A poll object of its own each time: who takes torque off from outside mustn't fail because
         # a thread that hangs is waiting in the other one.
-        readable = select.poll()
+        readable = platform_calls.poll_terminals()
         readable.register(self.fileno(), select.POLLIN)
         return bool(readable.poll(max(timeout_s, 0.0) * 1000.0))
 

@@ -7,12 +7,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gaploop.collect.measured_arm import PER_JOINT, WANTED, write_measured
 from gaploop.collect.mornings import MotionLog, check_history, check_motion
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import Figure
-from gaploop.teleop.checks.result import Level
+from gaploop.teleop.checks.arm import ESTOP
+from gaploop.teleop.checks.result import CheckResult, Level
 
 NAMES = ("shoulder_pan", "elbow", "wrist", "wrist_roll", "flange", "gripper")
 FIRST = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
@@ -76,3 +79,36 @@ def test_test_motions_go_through_the_tests_of_datasets() -> None:
         offsets = {f.about: f.size.value for f in report.figures if f.what == "offset"}
         assert abs(offsets["elbow"] - offset_deg) < 0.1
     assert "At rest elbow stands off its command, by 4" in result.found
+
+
+class Arm:
+    """A follower of which only what it is called and what its bus lost is asked."""
+
+    robot_type, joint_names, ports = "so_follower", NAMES, ("/home/ada/dev/ttyACM0",)
+
+    def fault_counts(self) -> dict[str, int]:
+        return {"silent": 3, "late": 0}
+
+
+def test_a_measured_arm_is_a_kind_of_arm_and_nobodys(tmp_path: Path) -> None:
+    """Its owner sends it to others: it holds no path, port, camera's name or day."""
+    log = motions(2.0)
+    report = log.report(NAMES)
+    assert report is not None
+    size = Estimate(0.04, 0.03, 0.05)
+    seen = [Figure("age", "adas_desk", "s", size, 0.05)]
+    stop = {"joint": "elbow", "from_deg_s": 30.0, "way_deg": 2.0}
+    held = CheckResult(ESTOP, Level.OK, "held", data={"took_s": 0.11, "stop": stop, "drop_deg": 1})
+    path = tmp_path / "arm.json"
+    result = write_measured(path, Arm(), log, [held], [*report.figures, *seen])  # type: ignore[arg-type]
+    assert result.level is Level.WARN
+    assert "not measured: " in result.found
+    assert "fall" in result.found
+    kept = json.loads(path.read_text())
+    assert kept["offset_deg"]["elbow"][0] == pytest.approx(2.0, abs=0.1)
+    assert kept["bus_errors"] == {"turns": len(log.turns), "silent": 3}
+    assert kept["cameras"] == [{"age_p99_ms": 40.0}]
+    assert len(kept["month"]) == len("2026-11")
+    assert not any(word in path.read_text() for word in ("ada", "ttyACM", "/home"))
+    page = (Path(__file__).resolve().parents[2] / "docs/figures/real_arms.md").read_text()
+    assert all(f"`{key}`" in page for key in (*PER_JOINT.values(), *WANTED, "schema"))

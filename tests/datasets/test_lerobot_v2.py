@@ -314,11 +314,11 @@ def test_a_journal_given_as_the_dataset_is_told(
     assert f"gaploop publish --journal={journal} --dataset.root=" in capsys.readouterr().err
 
 
-def test_repair_and_import_rename_features_of_v3(
+def test_harmonising_and_import_rename_features_of_v3(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     option = f"--rename_map={{{OVERHEAD}: observation.images.top}}"
-    for number, words in enumerate((["check", "--fix"], ["convert"])):
+    for number, words in enumerate((["edit", "harmonise"], ["convert"])):
         out = tmp_path / f"out{number}"
         assert main([*words, str(published), option, f"--output_dir={out}"]) == 0
         assert "observation.images.top" in layout.read_info(out).video_keys

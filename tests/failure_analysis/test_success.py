@@ -163,7 +163,7 @@ def test_it_is_written_beside_the_station_and_never_used_unmeasured(
         load_detector(file, Station("other"))
     form = as_json(found)
     unmeasured = [{**form, "failures": 0}, {**form, "false_successes": 12, "false_failures": 6}]
-    for damaged in (*unmeasured, {**form, "weights": [1.0]}, {"schema": form["schema"]}, []):
+    for damaged in (*unmeasured, {**form, "weights": [1.0, 2.0]}, {"schema": form["schema"]}, []):
         success_path(file).write_text(json.dumps(damaged))
         with pytest.raises(UnusableInputError, match=r"Measure it: gaploop label DATASET --succ"):
             load_detector(file, STATION)

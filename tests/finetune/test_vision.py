@@ -88,7 +88,7 @@ def test_gaploop_train_knows_the_type_by_itself(
     monkeypatch.delattr("gaploop.finetune.lerobot_keypoint")
     monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_keypoint")
     monkeypatch.delitem(PreTrainedConfig.get_known_choices(), "keypoint")
-    monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_train")
+    monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_train", raising=False)
     from gaploop.finetune.lerobot_train import read_options
 
     assert read_options().policy.type == "keypoint"

@@ -110,7 +110,7 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
         (["--formats=[int8]"], "All are timed"),
         (["--policy.path=base", "--n=1"], "Actions in each format"),
         (["--policy.path=base", "--policy.format=fp7"], "fp7"),
-        (["--measure_damping"], "--robot.type"),
+        (["--measure=arm.json"], "--robot.type"),
     ],
 )
 def test_what_cant_be_done_is_said_at_once(

@@ -18,6 +18,7 @@ from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import CommandPath, Values
 from gaploop.sim.identification.drives import FittedDrives, fit_drives
+from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
     OpenLoopArm,
@@ -144,6 +145,35 @@ def test_steps_and_noise_of_encoders_are_measured() -> None:
     noise = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
     _, differs = found_in(noise)
     assert differs["encoder_drift.noise_rad"].estimate == pytest.approx(0.006, rel=0.15)
+
+
+def test_noise_of_a_joint_is_learned_with_its_shape_and_white_noise_has_none() -> None:
+    """A joint that is read late now and then, in runs, isn't one with white noise."""
+    planted = {"noise_rad": 0.0005, "per_speed_s": 0.02, "fast_share": 0.6, "held_share": 0.2}
+    wrist = {f"wrist_roll.{name}": value for name, value in planted.items()}
+    takes = [motion_take({"sensor_noise.readings": wrist}, seed) for seed in range(6)]
+    rows = noise_parameters(drive_logs(takes, SO101, 0.0), SO101, {}, "takes")
+    assert {row.joint for row in rows} == {"wrist_roll"}
+    found = {row.name.rpartition(".")[2]: row for row in rows}
+    assert 0.007 < found["per_speed_s"].estimate < 0.03
+    assert found["per_speed_s"].differs
+    white = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
+    for station in ({}, white):
+        takes = [motion_take(station, seed) for seed in range(4)]
+        assert noise_parameters(drive_logs(takes, SO101, 0.0), SO101, {}, "takes") == []
+
+
+def test_a_cell_reads_the_noise_of_its_take_again_and_without_any_to_the_bit() -> None:
+    noisy = {"sensor_noise.readings": {"elbow_flex.noise_rad": 0.01, "elbow_flex.spike_hz": 1.0}}
+    nominal = {"sensor_noise.readings": {"elbow_flex.noise_rad": 0.0}}
+    first, again, without, plain = (
+        motion_take(p, 1).telemetry.stack("follower", "position_rad")
+        for p in (noisy, noisy, nominal, {})
+    )
+    assert np.array_equal(first, again)
+    assert np.array_equal(without, plain)
+    differs = np.abs(first - plain).max(0) > 0.01
+    assert differs.tolist() == [name == "elbow_flex" for name in SO101.joint_names]
 
 
 @pytest.mark.parametrize(

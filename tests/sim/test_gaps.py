@@ -307,3 +307,21 @@ def test_latency_delays_motion() -> None:
             cell.advance(0.01)
         reached.append(cell.now_s)
     assert reached[1] - reached[0] > 0.2
+
+
+def test_a_session_warms_the_servos_and_makes_them_late() -> None:
+    """Takes of one cell are a session: the first is the nominal one, later ones are hotter."""
+    with SimCell(gaps={"actuator_response.heat": 1.0}, gap_seed=1, image_size=32) as cell:
+        told = []
+        for seed in (5, 6, 5):
+            cell.reset(seed)
+            goal = cell.read().position_rad + 0.3 * np.eye(6)[0]
+            cell.command(goal)
+            cell.advance(0.05)
+            state = cell.read()
+            told.append((float(state.temperature_c[0]), float(goal[0] - state.position_rad[0])))
+            cell.advance(60.0)
+    (cold_c, cold_rad), (warm_c, warm_rad), (hot_c, hot_rad) = told
+    assert cold_c < warm_c < hot_c
+    assert cold_rad < warm_rad <= hot_rad
+    assert "heat" not in {m.name for m in mechanisms_of("actuator_response")}

@@ -207,6 +207,7 @@ def test_what_a_scene_lacks_is_said(can: dict[str, str]) -> None:
     assert {key for key, why in can.items() if why and key in ours} == {
         "contact_dynamics.sticky",
         "sensor_noise.camera_delay",
+        "sensor_noise.force_drift",
         *(f"task_specification.{name}" for name in ("tolerance", "goal_offset", "alignment")),
         *(f"human_behavior.{name}" for name in ("nudge", "reach_in", "take")),
     }

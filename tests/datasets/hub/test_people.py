@@ -191,7 +191,12 @@ def test_the_commands_say_how_many_and_that_some_are_missed(
     assert main(["check", str(dataset), "--people=true", "--json"]) in (0, 1)
     people = json.loads(capsys.readouterr().out)["people"]
     assert people["by_episode"] == {"0": [0, 5], "1": [0, 5], "2": [0, 5]}
-    assert main(["push", str(dataset), f"--repo_id={NAME}", "--blur_people=true"]) == 0
+    push = ["push", str(dataset), f"--repo_id={NAME}", "--blur_people=true"]
+    assert main([*push, "--dry_run", "--json"]) == 0
+    would = json.loads(capsys.readouterr().out)
+    assert not hub.log
+    assert main(push) == 0
     said = capsys.readouterr()
-    assert "Detectors miss some" in said.out + said.err
+    assert "Detectors miss people" in said.out + said.err
     assert RECORD in hub.files(NAME)
+    assert set(would["files"]) <= set(hub.files(NAME))

@@ -28,7 +28,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.sim.cell import CellFollower, SimCell
 from gaploop.teleop.checks.arm import (
-    DAMPING,
+    MEASURE,
     MOVED,
     STILL,
     Moved,
@@ -192,7 +192,7 @@ def test_damping_is_measured_by_a_fall_that_a_person_allows(
         robot = robot_config(port=str(tmp_path / "f"), id="f", calibration_dir=tmp_path)
         follower, _ = lerobot_factory.follower_of(robot, STATION)
         items = list(
-            check_moving(follower, loop_time, STATION, Rates.near(50.0), person, [DAMPING])
+            check_moving(follower, loop_time, STATION, Rates.near(50.0), person, [MEASURE])
         )
         after = [joint.q_rad for joint in joints]
         assert all(servo.memory["Torque_Enable"] == 0 for servo in bus.servos.values())

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,68 @@ def test_a_camera_that_dies_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert not camera.fault
     camera.close()
     assert not fake.connected
+
+
+class Usb:
+    """`cv2.VideoCapture` of a camera whose cable can be pulled: reads fail, nothing new opens."""
+
+    pulled, opened = threading.Event(), 0
+
+    def __init__(self, *_where: object) -> None:
+        self.is_gone = self.pulled.is_set()
+        self.is_open = not self.is_gone
+        type(self).opened += self.is_open
+
+    def isOpened(self) -> bool:  # noqa: N802  (OpenCV's name)
+        return self.is_open  # a handle stays open when its device is gone
+
+    def read(self) -> tuple[bool, Any]:
+        time.sleep(0.005)
+        self.is_gone |= self.pulled.is_set()
+        return not self.is_gone, np.zeros((4, 6, 3), dtype=np.uint8)
+
+    def get(self, what: int) -> float:
+        return {3: 6.0, 4: 4.0, 5: 30.0}.get(what, 0.0)
+
+    def set(self, *_value: float) -> bool:
+        return True
+
+    def release(self) -> None:
+        self.is_open = False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its thread
+def test_a_pulled_cable_is_survived_through_lerobots_own_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import cv2
+    from lerobot.cameras.opencv import OpenCVCamera, OpenCVCameraConfig
+
+    monkeypatch.setattr(cv2, "VideoCapture", Usb)
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    usb = OpenCVCamera(OpenCVCameraConfig(0, fps=30, width=6, height=4, warmup_s=0))
+    camera = LerobotCamera("top", usb, MonotonicClock())
+    for plugged in (1, 2):  # and once more
+        Usb.pulled.set()
+        until(lambda: camera.fault)
+        tried = camera.faults
+        until(lambda tried=tried: camera.faults > tried + 2)  # type: ignore[misc]
+        last = camera.frame().t_capture_s
+        Usb.pulled.clear()
+        until(lambda last=last: camera.frame().t_capture_s > last)  # type: ignore[misc]
+        assert Usb.opened == 1 + plugged
+        assert not camera.fault
+    camera.close()
+
+
+def test_a_cameras_name_is_refused_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVFoundation, as OpenCV uses it, knows cameras by number only."""
+    from lerobot.cameras.opencv import OpenCVCamera, OpenCVCameraConfig
+
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    usb = OpenCVCamera(OpenCVCameraConfig(Path("FaceTime HD Camera")))
+    with pytest.raises(DeviceError, match=r"'top' can't be opened: .*On macOS .* is a number"):
+        LerobotCamera("top", usb, MonotonicClock())
 
 
 def test_one_absent_camera_closes_the_others() -> None:
