@@ -47,13 +47,14 @@ class World:
         self.fetch, self.slick = name == "fetch", False
         if self.fetch:
             gym.register_envs(importlib.import_module("gymnasium_robotics"))
-            self.env: Any = gym.make("FetchPickAndPlace-v4", max_episode_steps=9999).unwrapped
+            self.gym: Any = gym.make("FetchPickAndPlace-v4", max_episode_steps=9999)
             at, views = (1.3, 0.75, 0.45), ((1.3, 150, -35), (1.2, 200, -50))
         else:
             importlib.import_module("metaworld")
-            self.env = gym.make("Meta-World/MT1", env_name="pick-place-v3", seed=0).unwrapped
+            self.gym = gym.make("Meta-World/MT1", env_name="pick-place-v3", seed=0)
             at, views = (0.0, 0.7, 0.05), ((0.95, 60, -35), (0.95, 150, -50))
-        self.env.reset(seed=0)
+        self.gym.reset(seed=0)
+        self.env = self.gym.unwrapped
         self.model, self.data, self.cameras = self.env.model, self.env.data, []
         for distance, azimuth, elevation in views:
             view = mujoco.MjvCamera()
@@ -75,7 +76,7 @@ class World:
         """Draw where the object and its goal lie."""
         low, high = ((1.22, 0.6), (1.38, 0.75)) if self.fetch else ((-0.12, 0.58), (0.12, 0.68))
         goals = ((1.25, 0.85), (1.4, 0.95)) if self.fetch else ((-0.1, 0.78), (0.1, 0.86))
-        self.env.reset()
+        self.gym.reset()
         self.goal_m = np.array([*rng.uniform(*goals), self.table_m])
         block = rng.uniform(low, high)
         if self.fetch:

@@ -561,9 +561,6 @@ def take_evidence(
         evidence.append(Evidence(s.name, value, kind.unit.strip(), said))
         cause = cause or kind.dimension
         mode = M.SLIP if name == "held" and value > kind.floor else kind.mode
-        if name == "put":  # nothing was put: because nothing was taken, or lost on its way?
-            taken = found.values[s.name.replace("put", "taken", 1)]
-            mode = M.MISSED_GRASP if taken[row] < 0.5 * np.nanmedian(taken[~failed]) else mode
         if name in HANDLED and not loads and call.mode in (M.OBSTRUCTION, M.COLLISION):
             call = ModeCall(None, None)
         later = ATTEMPT[ATTEMPT.index(mode) :] if mode in ATTEMPT else ()

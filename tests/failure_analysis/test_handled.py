@@ -13,6 +13,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.relative import figures_of, with_pictures
+from gaploop.failure_analysis.report.report import diagnosis_report
 from gaploop.failure_analysis.views.handled import gripper_map
 
 ROWS, OPEN_RAD, SHUT_RAD = 90, 1.0, 0.3
@@ -70,6 +71,7 @@ def test_a_lost_object_is_seen_where_joints_and_gripper_show_nothing() -> None:
     assert "where the gripper opens" in first.message
     assert "frame 63" in first.message
     assert seeing.spots[seeing.takes[0].uid].shape == (192, 512, 3)
+    assert "red where the gripper closes" in diagnosis_report(seeing)
 
 
 def test_the_gripper_is_found_in_the_picture_from_what_it_takes_and_puts() -> None:
