@@ -80,6 +80,7 @@ def _interrupt_at_step_2(step: int, _steps: int, _loss: float) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_base_of_another_task_is_begun_with_and_keeps_its_statistics(
     takes: Path, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ def device_classes() -> list[type]:
     for registry in registries():
         for config in registry.get_known_choices().values():  # type: ignore[attr-defined]
             package = config.__module__.rpartition(".")[0]
-            for name in (package, config.__module__):
+            for name in filter(None, (package, config.__module__)):
                 try:
                     __import__(name)
                 except ImportError:
