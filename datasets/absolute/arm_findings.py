@@ -296,14 +296,16 @@ class ArmTests:
     def _on_the_way(self, values: FloatArray) -> NDArray[np.bool_]:
         """Say where a reading moves by more than its own steps before and after, shape (n,).
 
-        On both sides: an arm that is about to move repeats its readings rightly. Over six rows:
-        over fewer, rows at which a slow bus has news would be left out more often than others.
+        On both sides, and the same way: an arm that is about to move, or turns round, repeats its
+        readings rightly. Over six rows: over fewer, rows at which a slow bus has news would be left
+        out more often than others.
         """
         step = arm.quantum(values)
         least = max(12 * step, 0.6) if np.isfinite(step) else 0.6
         far = np.zeros(len(values), dtype=bool)
-        apart = np.abs(values[6:] - values[:-6]) > least
-        far[6:-6] = apart[:-6] & apart[6:]
+        went = values[6:] - values[:-6]
+        way = np.sign(went) * (np.abs(went) > least)
+        far[6:-6] = way[:-6] * way[6:] > 0
         return far
 
     def _repeats(self) -> None:

@@ -590,8 +590,11 @@ def _in_motion(control: ControlThread, leader: OneJoint) -> tuple[int, FollowerS
     return -1, None
 
 
-def _drop_deg(control: ControlThread, follower: Follower) -> float:
-    """Wait until the arm was lowered and is limp; return how far joints dropped then [deg]."""
+def _drop_deg(control: ControlThread, follower: Follower) -> float | None:
+    """Wait until the arm was lowered and is limp; return how far joints dropped then [deg].
+
+    None where it wasn't lowered, or nothing answers.
+    """
     held_rad, give_up_s = None, time.monotonic() + LOWERED_S
     while control.alive and time.monotonic() < give_up_s:
         state = control.snapshot().state
@@ -599,10 +602,10 @@ def _drop_deg(control: ControlThread, follower: Follower) -> float:
             held_rad = state.position_rad
         time.sleep(POLL_S)
     if held_rad is None:
-        return math.nan
+        return None
     time.sleep(DROPS_S)
-    drop_rad = np.abs(follower.read().position_rad - held_rad)
-    return round(float(np.degrees(np.nanmax(drop_rad))), 2)
+    drop_deg = np.degrees(np.abs(follower.read().position_rad - held_rad))
+    return round(float(np.max(drop_deg)), 2) if np.isfinite(drop_deg).all() else None
 
 
 def check_switch(follower: Follower, person: Person) -> CheckResult:

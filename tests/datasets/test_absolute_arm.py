@@ -60,6 +60,19 @@ def test_a_slow_bus_is_told_with_its_rate() -> None:
     assert first.estimate.value == pytest.approx(75.0, abs=4.0)
 
 
+def test_a_joint_that_turns_round_repeats_its_readings_rightly() -> None:
+    """Incident: one joint swinging after the other, in encoder steps, was called a slow bus."""
+
+    def swinging(values: FloatArray, episode: int) -> FloatArray:
+        still = np.zeros_like(values)
+        swing = 5.0 * np.sin(np.arange(len(values)) * 0.19)
+        still[:, episode % values.shape[1]] = np.round(swing / 0.088) * 0.088
+        return still
+
+    found = report(recording(0, sent=swinging, read=swinging))
+    assert "repeats" not in [f.kind for f in found.findings]
+
+
 def test_a_straight_way_isnt_taken_for_steps() -> None:
     """Incident: an arm that came to its leader's pose at one speed "reads in steps of 0.967"."""
 
