@@ -265,7 +265,7 @@ def _carried_out(
         if (offer := instead.get(item.dimension)) is not None:
             fixed = estimate(offer.fixed, 3)
             why += (
-                f" To {offer.remedy} is expected to fix {percent(fixed)} of these failures "
+                f" To {words(offer.remedy)} is expected to fix {percent(fixed)} of these failures "
                 f"({offer.basis})."
             )
             item = replace(
@@ -281,10 +281,11 @@ def _carried_out(
         if mine is not None and others:
             best = max(others.values(), key=lambda way: way.points_per_hour)
             ahead = mine.gain_points.value - best.gain_points.value
+            this, other = words(item.remedy), words(best.remedy)
             why += (
-                f" Points per operator's hour: {item.remedy} {mine.points_per_hour:.0f}, "
-                f"{best.remedy} {best.points_per_hour:.0f}; points in all: {item.remedy} "
-                f"{ahead:+.1f} compared with {best.remedy}."
+                f" Points per operator's hour: {this} {mine.points_per_hour:.0f}, {other} "
+                f"{best.points_per_hour:.0f}; points in all: {this} {ahead:+.1f} compared with "
+                f"{other}."
             )
         item = replace(item, why=why, alternatives=tuple(others.values()))
         lines: tuple[str, ...] = ()
