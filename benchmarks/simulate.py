@@ -33,32 +33,37 @@ PHYSICS_S: Final = 200.0
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Measure takes, rollouts of --policy.path, and physics, from one worker to `--workers`."""
-    n, most = config.n or TAKES, max(config.workers, 1)
-    workers = sorted({1, most})
+    n, most, address = config.n or TAKES, max(config.workers, 1), config.ray.address
+    runs: dict[str, Callable[[], tuple[int, float]]] = {}
+    for count in sorted({1, most}):
+        runs |= {
+            f"takes with pictures, {count} workers": partial(_takes, folder, n, count, True),
+            f"takes without, {count} workers": partial(_takes, folder, n, count, False),
+            f"evaluate, {count} workers": partial(_rollouts, config, n, count),
+            f"mujoco.rollout, {count} workers": partial(_mujoco, count),
+            f"so101-nexus, {count} workers": partial(_nexus, count),
+        }
+    if address:
+        nodes, cores = _cluster(address)
+        runs[f"evaluate, Ray of {nodes} nodes with {cores} cores"] = partial(
+            _rollouts, config, n, 1, address
+        )
     found: dict[str, Any] = {}
-    with options.progress("Simulating", 5 * len(workers)) as advance:
-        for count in workers:
-            shutil.rmtree(folder / "takes", ignore_errors=True)
-            runs: dict[str, Callable[[], tuple[int, float]]] = {
-                "takes with pictures": partial(_takes, folder / "takes/seen", n, count, True),
-                "takes without": partial(_takes, folder / "takes/unseen", n, count, False),
-                "evaluate": partial(_rollouts, config, n, count),
-                "mujoco.rollout": partial(_mujoco, count),
-                "so101-nexus": partial(_nexus, count),
-            }
-            for name, run in runs.items():
-                began_s = time.monotonic()
-                done, simulated_s = run()
-                took_s = time.monotonic() - began_s
-                about = {"takes_a_minute": 60 * done / took_s} if done else {}
-                about["simulated_s_per_s"] = simulated_s / took_s
-                found[f"{name}, {count} workers"] = about
-                advance()
+    with options.progress("Simulating", len(runs)) as advance:
+        for name, run in runs.items():
+            began_s = time.monotonic()
+            done, simulated_s = run()
+            took_s = time.monotonic() - began_s
+            about = {"takes_a_minute": 60 * done / took_s} if done else {}
+            found[name] = about | {"simulated_s_per_s": simulated_s / took_s}
+            advance()
     return {"picture_px": SIZE_PX, "evidence": "simulated", "runs": found}
 
 
-def _takes(journal: Path, n: int, workers: int, pictures: bool) -> tuple[int, float]:
+def _takes(folder: Path, n: int, workers: int, pictures: bool) -> tuple[int, float]:
     """Record about `n` takes of the scripted expert, split over processes; how many, how long."""
+    journal = folder / "takes"
+    shutil.rmtree(journal, ignore_errors=True)
     jobs = [(journal / str(k), -(-n // workers), 1000 * k, pictures) for k in range(workers)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(_record, jobs))
@@ -82,10 +87,21 @@ def _record(job: tuple[Path, int, int, bool]) -> tuple[int, float]:
     return len(end.takes), sum(take.duration_s for take in end.takes)
 
 
-def _rollouts(config: BenchConfig, n: int, workers: int) -> tuple[int, float]:
+def _cluster(address: str) -> tuple[int, int]:
+    """Return how many machines a Ray cluster has, and how many cores together."""
+    import ray
+
+    ray.init(address, log_to_driver=False, logging_level="error")
+    try:
+        return len(ray.nodes()), int(ray.cluster_resources()["CPU"])
+    finally:
+        ray.shutdown()
+
+
+def _rollouts(config: BenchConfig, n: int, workers: int, ray: str = "") -> tuple[int, float]:
     from gaploop.finetune.evaluate import evaluate
 
-    path, ray = config.policy.required(), config.ray.address
+    path = config.policy.required()
     result = evaluate(path, n, seed=config.seed, workers=workers, ray=ray)
     return result.trials, sum(rollout.duration_s for rollout in result.outcomes)
 

@@ -15,6 +15,7 @@ a subscriber that costs microseconds a turn.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -261,7 +262,7 @@ class Histogram:
     """Counts of durations in bins 1 % wide: percentiles of any number of turns in 16 KB."""
 
     def __init__(self) -> None:
-        self._counts = [0] * _BINS
+        self._counts = array("q", bytes(8 * _BINS))
         self.worst_s = math.nan
 
     def add(self, duration_s: float) -> None:
@@ -276,10 +277,10 @@ class Histogram:
 
     def quantile_s(self, share: float) -> float:
         """Return the duration [s] that `share` of those counted don't exceed; NaN without any."""
-        total = sum(self._counts)
-        if not total:
+        counts = np.cumsum(np.frombuffer(self._counts, dtype=np.int64))
+        if not (total := int(counts[-1])):
             return math.nan
-        place = int(np.searchsorted(np.cumsum(self._counts), share * total))
+        place = int(np.searchsorted(counts, share * total))
         return float(min(_SMALLEST_S * math.exp(_GROWTH * (place + 1)), self.worst_s))
 
 

@@ -181,6 +181,8 @@ class ArmWeight:
         self._own = np.array([names.index(name) for name in joints], dtype=np.intp)
         self._q: FloatArray = np.zeros(len(names))
         self._v: FloatArray = np.zeros(len(names))
+        self._last: tuple[object, ...] = ()
+        self._push_nm: list[float] = []
 
     def push_nm(
         self, q_rad: Sequence[float], v_rad_s: Sequence[float], *, on_table: bool = True
@@ -189,6 +191,9 @@ class ArmWeight:
 
         With `on_table` the table holds what would fall through it.
         """
+        asked = (*q_rad, *v_rad_s, on_table)
+        if asked == self._last:  # an arm that is held, or lies, stands still for most steps
+            return self._push_nm
         arm, q, v = self._arm, self._q, self._v
         q[self._own], v[self._own] = q_rad, v_rad_s
         push = arm.weight_nm(q)
@@ -197,8 +202,8 @@ class ArmWeight:
             rises = arm.jacobian_m(q, point)[2]
             force = -_TABLE_N_PER_M * heights_m[point] - _TABLE_N_S_PER_M * float(rises @ v)
             push = push + rises * max(force, 0.0)
-        found: list[float] = push[self._own].tolist()
-        return found
+        self._last, self._push_nm = asked, push[self._own].tolist()
+        return self._push_nm
 
 
 class JointMechanics:

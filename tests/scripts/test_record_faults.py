@@ -108,7 +108,7 @@ def until(is_so: Callable[[], bool]) -> None:
     give_up_s = time.monotonic() + WITHIN_S
     while not is_so():
         assert time.monotonic() < give_up_s, "waited in vain"
-        time.sleep(0.01)
+        time.sleep(0.05)  # what is asked reads a folder
 
 
 @contextmanager

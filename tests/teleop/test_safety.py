@@ -88,7 +88,7 @@ def turns(draw: st.DrawFn) -> Asked:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(turns(), min_size=1, max_size=40), st.lists(near, min_size=3, max_size=3))
 def test_whatever_comes_in_what_is_sent_is_finite_and_inside_every_limit(
     asked: list[Asked], start: list[float]
@@ -121,7 +121,7 @@ def test_whatever_comes_in_what_is_sent_is_finite_and_inside_every_limit(
         last, last_speed = sent, speed
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(st.lists(turns(), min_size=1, max_size=30), st.integers(0, 20))
 def test_a_latched_trip_never_moves_the_arm(asked: list[Asked], at: int) -> None:
     """Stalled, an arm is held where it is: then the goal goes there and no further."""
@@ -333,7 +333,7 @@ def test_a_stale_leader_trips_and_so_does_one_whose_clock_is_wrong(sampled_s: fl
 HELD = st.integers(1, 60)
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(st.lists(st.tuples(joints, HELD), min_size=1, max_size=12))
 @example([([0.0] * 3, 3), ([0.0, 2.0, 0.0], 1), ([0.0, 0.0, math.inf], 19), ([0.0, 2.0, 0.0], 1)])
 @example([([0.0] * 3, 5), ([0.0, 0.0, 2.0], 21), ([0.0] * 3, 1)])
