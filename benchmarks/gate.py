@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import gate_tests as tests
+from benchmarks.gate_phases import measure_phases, phases_table
 from gaploop.core.files import write_atomically
 from gaploop.scripts import options
 
@@ -58,6 +59,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "rules": vars(rules),
         "design": asdict(design),
         "rows": rows,
+        "phases": measure_phases(config.data, config.seed),
         "retrains": _retrains(stored, rules, config.seed) if stored is not None else None,
     }
 
@@ -284,6 +286,7 @@ def table(result: Mapping[str, Any]) -> str:
         cells += [_rate(row["power"]), f"{row['pairs_retrain']:.0f}", f"{row['pairs_gain']:.0f}"]
         cells += [str(row["fixed_pairs"]), f"{row['saved']['mean']:.0%}"]
         lines.append(f"| {row['test']} | " + " | ".join(cells) + " |")
+    lines += ["", phases_table(result["phases"])]
     if result["retrains"]:
         lines += ["", *_retrain_lines(result["retrains"])]
     return "\n".join(lines)
