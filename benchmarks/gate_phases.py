@@ -57,19 +57,17 @@ class PhaseRow:
 
 
 def measure_phases(data: Path | None, seed: int) -> list[PhaseRow]:
-    """Return what a declaration did for made-up candidates and for those of `data`."""
+    """Return what a declaration does for made-up candidates, or for those of `data`."""
     import numpy as np
 
+    rng = np.random.default_rng([seed, 6])
+    return list(_made_up(rng) if data is None else _recorded(data, rng))
+
+
+def _made_up(rng: np.random.Generator) -> Iterator[PhaseRow]:
     from gaploop.core.suite import Rules
 
-    rules, rng = Rules(fixes_phase="grasp"), np.random.default_rng([seed, 6])
-    rows = list(_made_up(rules, rng))
-    if data is not None:
-        rows += _recorded(data, rng)
-    return rows
-
-
-def _made_up(rules: Rules, rng: np.random.Generator) -> Iterator[PhaseRow]:
+    rules = Rules(fixes_phase="grasp")
     first, fixed = next(iter(USELESS)), next(iter(USEFUL))
     for name, shares in (USELESS | USEFUL).items():
         for wrong, untold in ((0.0, 0.0), *(LABELS if name in (first, fixed) else ())):
