@@ -221,8 +221,6 @@ class GateFolder:
                 f"({declared or 'none'} is). Take it out of the suite, or begin a new gate in "
                 "another --output_dir."
             )
-        if declared and not fixes_phase:
-            files.write_json(setup, known | {"fixes_phase": "", "went_on_without": declared})
         self.commitment = str(known["order_sha256"])
         self.seed = read_key(path, self.commitment)
         if seed is not None and seed != self.seed:
@@ -230,6 +228,8 @@ class GateFolder:
                 f"{path} began with another --seed. Leave it out to go on, or name another "
                 "folder with --output_dir."
             )
+        if declared and not fixes_phase:
+            files.write_json(setup, known | {"fixes_phase": "", "went_on_without": declared})
 
     def add(self, tried: AttemptResult) -> None:
         """Append an outcome; it is on the disk when this returns."""
