@@ -79,7 +79,10 @@ def _made_up(rng: np.random.Generator) -> Iterator[PhaseRow]:
 
 
 def _recorded(data: Path, rng: np.random.Generator) -> Iterator[PhaseRow]:
-    """Yield the same for evaluations on the same scenes, drawn anew with pairs kept together."""
+    """Yield the same for evaluations on the same scenes, drawn anew with pairs kept together.
+
+    The baseline is set against itself, too: the candidate that changes nothing.
+    """
     import numpy as np
 
     from gaploop.core.suite import Rules
@@ -97,7 +100,7 @@ def _recorded(data: Path, rng: np.random.Generator) -> Iterator[PhaseRow]:
         name: {r.seed: place_of(r.success, r.phase) for r in one.outcomes}
         for name, one in found.items()
     }
-    base = found.pop(BASELINE)
+    base = found[BASELINE]
     for name, one in found.items():
         scenes = sorted(far[BASELINE].keys() & far[name])
         pairs = np.array([[far[BASELINE][s], far[name][s]] for s in scenes])
@@ -105,8 +108,11 @@ def _recorded(data: Path, rng: np.random.Generator) -> Iterator[PhaseRow]:
         for declared in ("approach", "grasp", "place"):
             rules = Rules(gain=0.2, retrain_sd=0.0, baseline_rate=rate, fixes_phase=declared)
 
-            def draw(rounds: int, pairs: Numbers = pairs) -> Numbers:
-                picked: Numbers = pairs[rng.integers(len(pairs), size=(DRAWS, rounds))]
+            def draw(rounds: int, pairs: Numbers = pairs, same: bool = one is base) -> Numbers:
+                at = rng.integers(len(pairs), size=(DRAWS, rounds, 2))
+                if not same:  # else a policy against itself, on other scenes
+                    at[..., 1] = at[..., 0]
+                picked: Numbers = pairs[at, (0, 1)]
                 return picked
 
             words = f"{name}, {base.rate:.0%} → {one.rate:.0%}, {len(scenes)} scenes"
