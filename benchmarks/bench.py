@@ -140,6 +140,7 @@ class BenchConfig:
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
+    gate: a folder of evaluations of baseline and candidates, a folder each.
     vla_gpu: a dataset to train on.
     libero: a LeRobot dataset of demonstrations; scripted ones unless given.
     absolute, noise, real_logs, real_pictures: a folder with LeRobot datasets of real arms.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import gate_tests as tests
+from benchmarks.gate_phases import measure_phases, phases_table
 from gaploop.core.files import write_atomically
 from gaploop.scripts import options
 
@@ -39,6 +40,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.core.suite import Rules
     from gaploop.finetune.gate.evidence import make_design
 
+    if config.data is not None:
+        return {"evidence": "sim-to-sim", "phases": measure_phases(config.data, config.seed)}
     if config.retrains:
         make_retrains(folder, config.retrains, config.n or 500, config.workers)
     stored = stored_outcomes(folder)
@@ -58,6 +61,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "rules": vars(rules),
         "design": asdict(design),
         "rows": rows,
+        "phases": measure_phases(None, config.seed),
         "retrains": _retrains(stored, rules, config.seed) if stored is not None else None,
     }
 
@@ -267,6 +271,8 @@ def _spread_interval(stored: Flags, rng: np.random.Generator) -> list[float]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the study as Markdown."""
+    if "rules" not in result:
+        return phases_table(result["phases"])
     rules, design = result["rules"], result["design"]
     spreads = [f"{s:g}" for s in SPREADS]
     lines = [
@@ -284,6 +290,7 @@ def table(result: Mapping[str, Any]) -> str:
         cells += [_rate(row["power"]), f"{row['pairs_retrain']:.0f}", f"{row['pairs_gain']:.0f}"]
         cells += [str(row["fixed_pairs"]), f"{row['saved']['mean']:.0%}"]
         lines.append(f"| {row['test']} | " + " | ".join(cells) + " |")
+    lines += ["", phases_table(result["phases"])]
     if result["retrains"]:
         lines += ["", *_retrain_lines(result["retrains"])]
     return "\n".join(lines)

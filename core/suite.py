@@ -24,7 +24,7 @@ from gaploop.core.schema import (
     word,
 )
 from gaploop.core.station import SIM_STATION, Station
-from gaploop.core.vocabulary import GapDimension
+from gaploop.core.vocabulary import GapDimension, Phase
 
 SUCCESS_CHECKS: Final = ("operator", "script", "reward_model")
 FUNCTION_FORM: Final = "module:function, such as my_cell.checks:cube_on_disc"
@@ -101,6 +101,9 @@ class Rules:
         retention_margin: the same in nominal simulation.
         max_pairs: pairs of attempts after which the comparison ends; what `power` needs if 0.
         sim_pairs: the same for the regression in simulation.
+        fixes_phase: phase that the candidate is made to fix, declared before the first attempt:
+            the comparison also ends, without an answer, once getting past it is shown to gain less
+            than `gain`. Taking it out goes on. "" declares none.
     """
 
     alpha: float = ranged(0.05, 0.001, 0.25)
@@ -112,6 +115,7 @@ class Rules:
     retention_margin: float = ranged(0.10, 0.01, 0.5)
     max_pairs: int = ranged(0, 0, 100_000)
     sim_pairs: int = ranged(200, 1, 100_000)
+    fixes_phase: str = read_with(one_of(Phase, "phase"), "")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +45,8 @@ LEAST_RUNNING: Final = 8
 LEAST_TAKES: Final = 10
 """Successful episodes that a score is fitted to; a low false-alarm rate needs more of them."""
 FOLDS: Final = 5
+FALSE_ALARMS: Final = 0.05
+"""Share of the episodes that go well that may alarm."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,22 @@ class FailureScore:
 
     def threshold(self, false_alarms: float) -> float:
         """Return the score that so many of the successful takes exceed; infinite where none may."""
-        rank = math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
+        rank = self._rank(false_alarms)
         return float(self.peaks[rank - 1]) if rank <= len(self.peaks) else math.inf
+
+    def _rank(self, false_alarms: float) -> int:
+        return math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
+
+    def alarms_p(self, alarmed: int, takes: int, false_alarms: float = FALSE_ALARMS) -> float:
+        """Return how often so many or more of other takes that go well would alarm by chance.
+
+        Beta-binomial, as the threshold is itself an order statistic of few takes: exact where the
+        others are exchangeable with those.
+        """
+        from scipy.stats import betabinom  # here: only at the end of a session
+
+        rank = self._rank(false_alarms)
+        return float(betabinom.sf(alarmed - 1, takes, len(self.peaks) + 1 - rank, rank))
 
     def p_value(self, peak: float) -> float:
         """Return the conformal p-value of a highest score so far: small where it is unusual."""
@@ -246,8 +262,6 @@ SHIPPED: Final = Path(__file__).with_name("live_so101_cell.json")
 
 `python -m benchmarks detection` rebuilds it.
 """
-FALSE_ALARMS: Final = 0.05
-"""Share of the episodes that go well that may alarm."""
 ALARM: Final = "failure_alarm"
 """Name of the event in a take's events."""
 
@@ -365,6 +379,21 @@ class SessionWatch:
 
         joints = rig.follower.joint_names
         return (FailureWatch(self.score, joints, rig.control_hz, rig.fps, on_alarm=alarmed),)
+
+    def doubt(self, won: Collection[str]) -> str:
+        """Return what to say where takes that went well alarm more often than they may, or "".
+
+        Args:
+            won: uids of those that went well without help.
+        """
+        alarmed = sum(uid in self.alarms for uid in won)
+        if self.score is None or self.score.alarms_p(alarmed, len(won)) > 0.05:
+            return ""
+        return (
+            f"{alarmed} of {len(won)} attempts that went well raised an alarm, stated: "
+            f"{FALSE_ALARMS:.0%}. The failure score isn't calibrated here. Fit it to episodes that "
+            "went well on this station: --watch=DIR."
+        )
 
 
 def session_watch(watch: str, policy_id: str, is_embedded: bool) -> SessionWatch:

@@ -82,7 +82,7 @@ class GateConfig:
     policy, which --command, a gaploop rollout, is told."""
     outcomes: Path | None = None
     """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
-    success, and task, pair, safety where known."""
+    success, and task, pair, safety, phase (in which it failed) where known."""
     reports: Path | None = None
     """What the robots of a fleet report, a line of JSON per episode, in a file or a folder of such;
     for canary and full."""
@@ -219,10 +219,24 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
         format_named(config.policy.format)
         written["policy_format"] = config.policy.format
     at_station = recorded is None and bool(suite.needs_person or config.command)
+    if recorded is not None:
+        is_told = recorded.outcomes.phase is not None
+    else:
+        is_told = all(
+            task.success_check == "operator" if at_station else not task.env for task in suite.tasks
+        )
+    if suite.rules.fixes_phase and not is_told:
+        raise UnusableInputError(
+            f"{suite.where}: fixes_phase: nobody says in which phase attempts at every task fail. "
+            "The embedded cell does, an operator (success_check: operator), and a column phase of "
+            "--outcomes. Take it out, or have one of these say it."
+        )
     detector = _detector(config, suite) if at_station else None
     if detector is not None:
         written["success_detector"] = as_json(detector)
-    text = json.dumps(written, sort_keys=True)
+    # What a comparison costs, not what it decides: taken out, the same gate goes on.
+    rules = {name: value for name, value in written["rules"].items() if name != "fixes_phase"}
+    text = json.dumps(written | {"rules": rules}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     policies, folders = dict[str, Path](), dict[str, Path]()
     if config.outcomes is not None:
@@ -247,7 +261,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
     short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]
     path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
-    folder = GateFolder(path, contest, config.seed)
+    folder = GateFolder(path, contest, config.seed, suite.rules.fixes_phase)
     write_json(path / SUITE, written)
     same = same_policies(folders, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(
@@ -273,6 +287,7 @@ def _prepared(config: GateConfig, stack: contextlib.ExitStack) -> tuple[Gate, Ga
             ask,
             reset=config.reset,
             told=partial(told, detector) if detector is not None else None,
+            asks_phase=bool(suite.rules.fixes_phase),
         )
         gate = replace(gate, station=attempts, detector=detector)
     if gate.cell_tasks:
@@ -359,4 +374,10 @@ def _planned(suite: Suite, design: GateDesign, shown: float) -> str:
             )
         else:
             lines.append(f"{short}raise max_pairs, or gain.")
+    if rules.fixes_phase:
+        lines.append(
+            f"Declared: it fixes {rules.fixes_phase}. Once it is shown to gain less than "
+            f"{rules.gain:.0%} in getting past that, the gate ends early without an answer. The "
+            "figures above don't count that."
+        )
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from gaploop.collect.lerobot_factory import (
 from gaploop.collect.session_options import SessionOptions, check_session, go_on_with
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts.push import push_after
 from gaploop.scripts.record import RecordResult
@@ -320,6 +320,10 @@ def _tell(config: Any, driver: RolloutDriver, watched: SessionWatch, result: Rec
         alone = sum(reset["by"] != "person" for reset in resets)
         text += f" {alone} of {len(resets)} scenes put back by the robot, the others by a person."
     options.emit(config.json, summary, text)
+    won = {take.uid for take in end.takes if take.outcome is Outcome.SUCCESS}
+    won = {uid for uid in won if uid in notes and not notes[uid].interventions}
+    if doubt := watched.doubt(won):
+        log.warning("%s", doubt)
     if end.trip:
         log.error("%s", end.trip)
     return 128 + end.signals[0] if end.signals else int(bool(end.trip))

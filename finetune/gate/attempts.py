@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from gaploop.collect.journal import Recorder
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.take import run_take
@@ -27,7 +28,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
 from gaploop.core.named_function import named_function
 from gaploop.core.suite import FUNCTION_FORM, SuiteTask
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Outcome, Phase
+from gaploop.finetune.evaluate import MemoryTake, category
 from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 
@@ -45,6 +47,7 @@ ANSWERS: Final = {
     "again": "it didn't count; the same attempt once more",
     "safety": "it failed and was unsafe: a safety stop, a collision, a person in the way",
 }
+PHASES: Final = {phase.value: phase.value for phase in Phase} | {"?": "can't be told"}
 UNDO: Final = "undo"
 """Answer to any question: what was said of the attempt before was wrong."""
 
@@ -136,6 +139,7 @@ class StationAttempts:
         start_s: what the command may take beyond the task's time limit, to start and to end [s].
         told: says whether the episode that the command left in a folder succeeded, for tasks with
             a script and no check; None where nothing does.
+        asks_phase: the operator, who says that an attempt failed, is asked in which phase.
 
     Raises:
         UnusableInputError: an unknown placeholder, or a check that doesn't exist.
@@ -144,11 +148,11 @@ class StationAttempts:
     def __init__(
         self, folder: Path, policies: Mapping[str, Path], tasks: Sequence[SuiteTask],
         command: str, ask: Ask, start_s: float = START_S, reset: str = "person",
-        told: Callable[[Path], bool] | None = None,
+        told: Callable[[Path], bool] | None = None, asks_phase: bool = False,
     ) -> None:  # fmt: skip
         self._folder, self._policies, self._tasks = folder, dict(policies), tuple(tasks)
         self._command, self._ask, self._start_s = command, ask, start_s
-        self._said_later = ""
+        self._said_later, self._asks_phase = "", asks_phase
         self._by_robot = reset if reset != "person" else ""
         self._checks = [
             partial(_told, told) if told and is_told(task) else check_of(task) for task in tasks
@@ -203,7 +207,7 @@ class StationAttempts:
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
             lasted_s = round(time.monotonic() - began_s, 3)
-            check, answer = self._checks[attempt.task], ""
+            check, answer, phase = self._checks[attempt.task], "", ""
             if check is not None and not trouble:
                 try:
                     answer = "y" if check(StageEvidence(task.instruction, folder=out)) else "n"
@@ -213,12 +217,15 @@ class StationAttempts:
                 undo = f" ({UNDO}: the answer before)" if attempt.number else ""
                 question = f"{trouble} Did it succeed? {', '.join(ANSWERS)}{undo}:".strip()
                 answer = _one_of(ANSWERS, question, partial(self._ask_or_undo, attempt))
+                if self._asks_phase and answer in ("n", "safety"):
+                    phase = _one_of(PHASES, f"In which phase? {', '.join(PHASES)}:", self._ask)
             if answer != "again":
                 won, unsafe = answer == "y", answer == "safety"
                 reason, later, self._said_later = ANSWERS[answer], self._said_later, ""
                 return AttemptResult(
-                    stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later
-                )
+                    stage, attempt.number, won, unsafe, lasted_s, reason, repeats, later,
+                    phase.replace("?", ""),
+                )  # fmt: skip
         raise AssertionError("counting doesn't end")
 
     def _run(self, task: SuiteTask, attempt: GateAttempt, policy: Path, out: Path) -> str:
@@ -315,13 +322,15 @@ SAFETY_TRIP: Final = "safety trip"
 
 @contextmanager
 def cell_attempts(
-    policies: Mapping[str, Path], tasks: Sequence[SuiteTask], policy_format: str = ""
-) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask], policy_format: str = "",
+    tells_phase: bool = False,
+) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:  # fmt: skip
     """Yield what tries policies on tasks in simulation, one attempt at a time.
 
     Args:
         policies: side to the folder of its policy.
         policy_format: how both compute, as of `load_policy`, on the best device there is.
+        tells_phase: the embedded cell says in which phase an attempt failed, as `evaluate` does.
 
     Raises:
         UnusableInputError: no such policy, format, task, gap or check; said before the first.
@@ -337,7 +346,7 @@ def cell_attempts(
             make = (
                 _world_tries(task, policies, policy_format)
                 if task.env
-                else _cell_tries(task, loaded)
+                else _cell_tries(task, loaded, tells_phase)
             )
             tries.append(stack.enter_context(make))
         yield lambda stage, attempt: replace(tries[attempt.task](attempt), stage=stage)
@@ -347,7 +356,9 @@ type Try = Callable[[GateAttempt], AttemptResult]
 
 
 @contextmanager
-def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Try]:
+def _cell_tries(
+    task: SuiteTask, loaded: Mapping[str, ActPolicy], tells_phase: bool
+) -> Iterator[Try]:
     """Yield what makes an attempt at a task of the embedded cell."""
     check = check_of(task)
     with contextlib.closing(_built(task, loaded["baseline"].fps)) as rig:
@@ -357,12 +368,20 @@ def _cell_tries(task: SuiteTask, loaded: Mapping[str, ActPolicy]) -> Iterator[Tr
             seen = list[Observation]()
             look = (seen.append,) if check else ()
             sees = rig.seen_by(loaded[attempt.side])
-            take = run_take(sees, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
+            memory = MemoryTake(sees)
+            take = run_take(
+                sees, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look,
+                sinks=(Recorder(memory, rig.follower),) if tells_phase else (),
+            )  # fmt: skip
             won = take.outcome is Outcome.SUCCESS
             if check is not None:
                 won = check(StageEvidence(task.instruction, seen))
-            unsafe = take.reason == SAFETY_TRIP
-            return AttemptResult("", attempt.number, won, unsafe, _ms(take.duration_s), take.reason)
+            failed = tells_phase and not won
+            _, phase = category(memory.take(Outcome.FAILURE)) if failed else ("", "")
+            unsafe, lasted_s = take.reason == SAFETY_TRIP, _ms(take.duration_s)
+            return AttemptResult(
+                "", attempt.number, won, unsafe, lasted_s, take.reason, phase=phase
+            )
 
         yield attempted
 

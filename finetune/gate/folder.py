@@ -26,7 +26,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
 from gaploop.core.run_record import read_run, versions
-from gaploop.finetune.gate.judge import Outcomes
+from gaploop.finetune.gate.judge import Outcomes, place_of
 from gaploop.finetune.runs import run_files
 
 SIDES: Final = ("baseline", "candidate")
@@ -136,6 +136,8 @@ class AttemptResult:
         repeats: tries before it that the operator said didn't count.
         before: what the operator said by now of the attempt before, "y", "n" or "safety"; "" where
             what was said then stands.
+        phase: in which it failed; "" of a success, where nobody said and where the suite declares
+            no phase to fix.
     """
 
     stage: str
@@ -146,6 +148,7 @@ class AttemptResult:
     reason: str = ""
     repeats: int = 0
     before: str = ""
+    phase: str = ""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
@@ -186,19 +189,24 @@ class GateFolder:
 
     Args:
         seed: of the order, for a new one; drawn unless given.
+        fixes_phase: the declared phase, of `Rules`; a gate may go on without it, never with another
+            or one that is declared later.
 
     Raises:
         UnusableInputError: the folder holds another gate, or its key is gone.
     """
 
-    def __init__(self, path: Path, contest: Contest, seed: int | None = None) -> None:
+    def __init__(
+        self, path: Path, contest: Contest, seed: int | None = None, fixes_phase: str = ""
+    ) -> None:
         self.path, self.contest = path, contest
         setup = path / SETUP
         self.resumed = setup.exists()
         if not self.resumed:
             drawn = secrets.randbits(48) if seed is None else seed
             sealed = seal(path, drawn)
-            files.write_json(setup, {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)})
+            begun = {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)}
+            files.write_json(setup, begun | ({"fixes_phase": fixes_phase} if fixes_phase else {}))
         known = files.read_json(setup)
         for name, value in asdict(contest).items():
             if known.get(name) != value:
@@ -206,6 +214,13 @@ class GateFolder:
                     f"{path} holds a gate with another {name} ({known.get(name)}, now {value}). "
                     "Name another folder with --output_dir, or give what it began with."
                 )
+        declared = known.get("fixes_phase", "")
+        if fixes_phase not in ("", declared):
+            raise UnusableInputError(
+                f"{path}: fixes_phase {fixes_phase} wasn't declared before the first attempt "
+                f"({declared or 'none'} is). Take it out of the suite, or begin a new gate in "
+                "another --output_dir."
+            )
         self.commitment = str(known["order_sha256"])
         self.seed = read_key(path, self.commitment)
         if seed is not None and seed != self.seed:
@@ -213,6 +228,8 @@ class GateFolder:
                 f"{path} began with another --seed. Leave it out to go on, or name another "
                 "folder with --output_dir."
             )
+        if declared and not fixes_phase:
+            files.write_json(setup, known | {"fixes_phase": "", "went_on_without": declared})
 
     def add(self, tried: AttemptResult) -> None:
         """Append an outcome; it is on the disk when this returns."""
@@ -242,12 +259,14 @@ def outcomes(done: Sequence[tuple[GateAttempt, AttemptResult]], tasks: int) -> O
     """Return the complete rounds of a stage, told apart by the key, as the operator says by now."""
     rounds = len(done) // (2 * tasks)
     arrays = np.zeros((2, rounds, tasks, 2), dtype=bool)
+    phase = np.full((rounds, tasks, 2), np.nan)
     later = [*(tried.before for _, tried in done[1:]), ""]
     for (attempt, tried), said in list(zip(done, later, strict=False))[: 2 * tasks * rounds]:
         place = attempt.round, attempt.task, SIDES.index(attempt.side)
         success, safety = (said == "y", said == "safety") if said else (tried.success, tried.safety)
         arrays[(0, *place)], arrays[(1, *place)] = success, safety
-    return Outcomes(arrays[0], arrays[1])
+        phase[place] = place_of(success, tried.phase)
+    return Outcomes(arrays[0], arrays[1], phase)
 
 
 PROMOTION_SCHEMA: Final = "gaploop.promotion.v1"

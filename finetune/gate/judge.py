@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import FloatArray
 from gaploop.core.suite import Rules, Suite
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, Phase
 from gaploop.finetune.evaluation import (
     Difference,
     Evaluation,
@@ -55,15 +55,26 @@ SIM, HARDWARE, CANARY, FULL = "sim", "hardware", "canary", "full"
 STAGES: Final = (SIM, HARDWARE, CANARY, FULL)
 
 
+def place_of(success: bool, phase: str) -> float:
+    """Return how far an attempt came, as of `Outcomes.phase`; `phase` is that of its failure."""
+    known = {name.value: float(n) for n, name in enumerate(Phase)}
+    return float(len(known)) if success else known.get(phase, math.nan)
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """What came of the complete rounds of a stage; all of shape (..., rounds, tasks, 2).
 
     The last axis is baseline, candidate; those before the rounds are of simulated comparisons.
+
+    Attributes:
+        phase: place in `Phase` of the phase in which an attempt failed; after the last where it
+            succeeded, NaN where nobody said. None where no phase is asked for.
     """
 
     success: npt.NDArray[np.bool_]
     safety: npt.NDArray[np.bool_]
+    phase: FloatArray | None = None
 
     @property
     def rounds(self) -> int:
@@ -72,12 +83,19 @@ class Outcomes:
 
     def first(self, rounds: int) -> Outcomes:
         """Return the outcomes of the first rounds."""
-        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :])
+        phase = None if self.phase is None else self.phase[..., :rounds, :, :]
+        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :], phase)
 
     def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
         """Return candidate minus baseline for some tasks, shape (..., rounds, tasks)."""
         chosen = self.success[..., tasks, :].astype(np.float64)
         return chosen[..., 1] - chosen[..., 0]
+
+    def got_past(self, phase: str) -> FloatArray:
+        """Return the same of getting past a phase; what isn't known speaks for the candidate."""
+        far = np.full(self.success.shape, np.nan) if self.phase is None else self.phase
+        past = np.where(np.isnan(far), (0, 1), far > list(Phase).index(Phase(phase)))
+        return np.asarray(past[..., 1] - past[..., 0], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -89,12 +107,14 @@ class EvidenceTrack:
         promotes: it speaks for the candidate.
         log10: evidence after each round, as powers of ten.
         boundary: where it counts as shown, likewise.
+        ends_only: it ends the comparison without an answer, and rejects nobody.
     """
 
     message: str
     promotes: bool
     log10: tuple[float, ...]
     boundary: float
+    ends_only: bool = False
 
     @property
     def crossed(self) -> int | None:
@@ -109,12 +129,14 @@ class GateStatement:
     Attributes:
         log_e: logs of the evidence after each round, shape (..., rounds).
         bound: where it counts as shown, likewise.
+        ends_only: as of `EvidenceTrack`.
     """
 
     message: str
     promotes: bool
     log_e: FloatArray
     bound: float
+    ends_only: bool = False
 
     @property
     def shown(self) -> npt.NDArray[np.bool_]:
@@ -125,7 +147,8 @@ class GateStatement:
     def track(self, rounds: int) -> EvidenceTrack:
         """Return it for a single comparison, as far as it went."""
         powers = tuple(float(e) for e in np.minimum(self.log_e[:rounds], 700.0) / math.log(10))
-        return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
+        bound = self.bound / math.log(10)
+        return EvidenceTrack(self.message, self.promotes, powers, bound, self.ends_only)
 
 
 def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
@@ -146,7 +169,12 @@ def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, 
 
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
-    """Return all that the comparison may show: superiority and futility first."""
+    """Return all that the comparison may show: superiority and futility first.
+
+    Last where a phase is declared: that the candidate doesn't get past it more often by `gain`, as
+    it has to if success is to rise by that for the declared reason. It ends the comparison early,
+    so it can cost a promotion but never makes one, whatever the phases that were told are worth.
+    """
     rules, missed = suite.rules, 1 - suite.rules.power
     better, futile = comparison(outcomes.differences(), rules, margin)
     over = f"better by more than {margin:.1%}" if margin else "better"
@@ -180,25 +208,33 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
         found.append(GateStatement(message, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
-    return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
+    found.append(GateStatement("trips the safety filter more often", False, excess, bound))
+    if rules.fixes_phase:
+        _, unmended = comparison(outcomes.got_past(rules.fixes_phase), rules, margin)
+        words = f"gains less than {rules.gain:.0%} in getting past {rules.fixes_phase}"
+        found.append(GateStatement(words, False, unmended, math.log(1 / missed), ends_only=True))
+    return found
 
 
 def reached(
     stated: Sequence[GateStatement], outcomes: Outcomes, suite: Suite
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return whether the comparison rejects, and promotes, after each round."""
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return whether the comparison rejects, promotes, or ends otherwise, after each round."""
     superior, futile = stated[:2]
     no = (futile.log_e >= futile.bound) & ~superior.shown
     count = np.arange(1, outcomes.rounds + 1)[:, None]
     rates = outcomes.success[..., 1].cumsum(-2) / count
     wanted = np.array([task.min_pass_rate for task in suite.tasks])
     yes: npt.NDArray[np.bool_] = (rates >= wanted).all(-1)
+    ends = np.zeros_like(no)
     for statement in (superior, *stated[2:]):
         if statement.promotes:
             yes = yes & statement.shown
+        elif statement.ends_only:
+            ends = statement.shown & ~superior.shown
         else:
             no = no | statement.shown
-    return no, yes
+    return no, yes, ends
 
 
 def margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
@@ -264,20 +300,26 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> Stag
 
     Passed where the candidate is better by more than the design's margin, not inferior in any
     group, and succeeds often enough in each task. Failed where it gains too little, is inferior
-    somewhere, succeeds too rarely or is less safe; the first that is shown decides.
+    somewhere, succeeds too rarely or is less safe; the first that is shown decides. Undecided
+    where no more pairs are allowed, or the declared fix isn't shown.
     """
     stated = statements(outcomes, suite, design.margin)
-    no, yes = reached(stated, outcomes, suite)
+    no, yes, ends = reached(stated, outcomes, suite)
     most = math.ceil(design.max_pairs / len(suite.tasks))
-    end, answer = _ended(no, yes, outcomes.rounds, most)
+    end, answer = _ended(no, yes, outcomes.rounds, most, ends)
     tracks = tuple(statement.track(end) for statement in stated)
     seen = outcomes.first(end)
     names = [task.name for task in suite.tasks]
     if answer is StageAnswer.FAILED:
-        against = (t.message for t in tracks if not t.promotes and t.crossed)
+        against = (t.message for t in tracks if not (t.promotes or t.ends_only) and t.crossed)
         words = "the candidate " + "; ".join(against)
     elif answer is StageAnswer.PASSED:
         words = "the candidate " + "; ".join(t.message for t in tracks if t.promotes)
+    elif answer is StageAnswer.UNDECIDED and end < most:
+        words = (
+            f"declared fix not shown: the candidate {tracks[-1].message}. That rejects nobody: to "
+            "go on by success alone, take fixes_phase out of the suite and give the same command"
+        )
     else:
         rates = seen.success[..., 1].mean(0) if seen.rounds else np.zeros(len(suite.tasks))
         unshown = [
@@ -292,13 +334,15 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> Stag
 
 
 def _ended(
-    no: npt.NDArray[np.bool_], yes: npt.NDArray[np.bool_], rounds: int, most: int
-) -> tuple[int, StageAnswer]:
+    no: npt.NDArray[np.bool_], yes: npt.NDArray[np.bool_], rounds: int, most: int,
+    ends: npt.NDArray[np.bool_] | None = None,
+) -> tuple[int, StageAnswer]:  # fmt: skip
     """Return the round at which a stage ended, or the last one, and its answer."""
-    decided = (no | yes)[:most]
+    decided = (no | yes if ends is None else no | yes | ends)[:most]
     if decided.any():
         at = int(decided.argmax())
-        return at + 1, StageAnswer.FAILED if no[at] else StageAnswer.PASSED
+        passed = StageAnswer.PASSED if yes[at] else StageAnswer.UNDECIDED
+        return at + 1, StageAnswer.FAILED if no[at] else passed
     return min(rounds, most), StageAnswer.UNDECIDED if rounds >= most else StageAnswer.OPEN
 
 
@@ -358,11 +402,11 @@ def promotions(outcomes: Outcomes, suite: Suite, margin: float) -> tuple[FloatAr
     Returns:
         whether each passed, and after how many rounds it ended, each of shape (comparisons,).
     """
-    no, yes = reached(statements(outcomes, suite, margin), outcomes, suite)
-    decided = no | yes
+    no, yes, ends = reached(statements(outcomes, suite, margin), outcomes, suite)
+    decided = no | yes | ends
     at = decided.argmax(-1)
     rows = np.arange(len(at))
-    passed = decided[rows, at] & ~no[rows, at]
+    passed = yes[rows, at] & ~no[rows, at]
     rounds: FloatArray = np.where(decided[rows, at], at + 1.0, outcomes.rounds)
     return passed.astype(np.float64), rounds
 

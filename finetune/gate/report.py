@@ -147,7 +147,7 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
     shown = [
         (
             track.message,
-            "promotion" if track.promotes else "rejection",
+            "promotion" if track.promotes else "no answer" if track.ends_only else "rejection",
             track.crossed or "—",
             f"{max(track.log10, default=0.0):.2f}",
             f"{track.boundary:.2f}",

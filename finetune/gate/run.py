@@ -20,8 +20,9 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_text, write_json
+from gaploop.core.schema import one_of
 from gaploop.core.suite import Suite, SuiteTask
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, Phase
 from gaploop.failure_analysis.success import SuccessDetector
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, fleet_stage, reported
@@ -49,6 +50,7 @@ from gaploop.finetune.gate.judge import (
     StageResult,
     judge_hardware,
     judge_sim,
+    place_of,
     power_curve,
 )
 
@@ -307,7 +309,10 @@ def _contested(
             if attempt is None:
                 from gaploop.finetune.gate.attempts import cell_attempts  # here: torch
 
-                attempt = stack.enter_context(cell_attempts(gate.policies, tasks, gate.format))
+                phases = stage == HARDWARE and bool(gate.suite.rules.fixes_phase)
+                attempt = stack.enter_context(
+                    cell_attempts(gate.policies, tasks, gate.format, phases)
+                )
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))
@@ -315,7 +320,7 @@ def _contested(
 
 
 NEEDED: Final = ("policy", "success")
-OPTIONAL: Final = ("task", "pair", "safety")
+OPTIONAL: Final = ("task", "pair", "safety", "phase")
 TRUE: Final = ("1", "true", "yes", "y", "success")
 FALSE: Final = ("0", "false", "no", "n", "failure")
 
@@ -333,10 +338,11 @@ class Replay:
 
 
 def read_outcomes(path: Path, suite: Suite | None) -> Replay:
-    """Read a CSV file with a line per attempt: policy, success, and task, pair, safety if known.
+    """Read a CSV file with a line per attempt: policy, success, and what of `OPTIONAL` is known.
 
-    `policy` is baseline or candidate. Attempts of a task with the same `pair` belong together;
-    without that column the first of each do, the second of each, and so on.
+    `policy` is baseline or candidate, `phase` that in which it failed. Attempts of a task with the
+    same `pair` belong together; without that column the first of each do, the second of each, and
+    so on.
 
     Raises:
         UnusableInputError: a column or value is missing or unknown, or there is no pair at all.
@@ -359,19 +365,20 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
             raise unknown_choice("policy", side, SIDES, where)
         success = _flag(line["success"], f"{where}, success")
         safety = _flag(line.get("safety") or "0", f"{where}, safety")
-        task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
-        rows.append(_Row(side, success, safety, task, pair))
+        task, pair, phase = ((line.get(name) or "").strip() for name in ("task", "pair", "phase"))
+        place = place_of(success, one_of(Phase, "phase")(phase, where) if phase else "")
+        rows.append(_Row(side, success, safety, place, task, pair))
     named = tuple(dict.fromkeys(row.task for row in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
-        named, rows = tasks, [_Row(r.side, r.success, r.safety, tasks[0], r.pair) for r in rows]
+        named, rows = tasks, [replace(row, task=tasks[0]) for row in rows]
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
     # Of each task the pairs by name, in the order in which they were complete: [side][success,
-    # safety].
-    pairs: dict[str, dict[str, list[list[bool]]]] = {name: {} for name in tasks}
-    waiting: dict[tuple[str, str], dict[str, list[bool]]] = {}
+    # safety, place of the phase].
+    pairs: dict[str, dict[str, list[list[float]]]] = {name: {} for name in tasks}
+    waiting: dict[tuple[str, str], dict[str, list[float]]] = {}
     counts = Counter[tuple[str, str]]()
     for row in rows:
         key = row.pair or f"#{counts[row.task, row.side]}"
@@ -382,7 +389,7 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
                 f"{path}: pair {row.pair} of task '{row.task}' names {row.side} twice. Number "
                 "pairs so that each holds one attempt of both policies."
             )
-        half[row.side] = [row.success, row.safety]
+        half[row.side] = [row.success, row.safety, row.place]
         if len(half) == len(SIDES):
             pairs[row.task][key] = [half[side] for side in SIDES]
     if not tasks or not all(pairs.values()):
@@ -393,8 +400,9 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
         )
     rounds = min(map(len, pairs.values()))
     kept = [list(found.values())[:rounds] for found in pairs.values()]
-    moved = np.array(kept, dtype=bool).transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
-    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]))
+    moved = np.array(kept).transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
+    phase = moved[2] if "phase" in columns else None
+    return Replay(tuple(pairs), Outcomes(moved[0] > 0, moved[1] > 0, phase))
 
 
 def suite_of(tasks: Iterable[str], where: str) -> Suite:
@@ -408,6 +416,7 @@ class _Row:
     side: str
     success: bool
     safety: bool
+    place: float
     task: str
     pair: str
 

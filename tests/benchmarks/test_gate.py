@@ -11,9 +11,12 @@ import pytest
 from scipy.stats import barnard_exact
 
 from benchmarks.gate import retrain_spread
+from benchmarks.gate_phases import measure_phases
 from benchmarks.gate_retrains import make_retrains, stored_outcomes
 from benchmarks.gate_tests import barnard_rejects
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import write_json
+from gaploop.finetune.evaluation import Rollout, summarise
 
 
 @pytest.mark.parametrize("table", [(2, 8), (3, 8), (5, 9), (4, 4), (9, 2)])
@@ -53,3 +56,24 @@ def test_outcomes_of_other_trainings_are_not_mixed_with_new_ones(tmp_path: Path)
     with pytest.raises(UnusableInputError, match="other trainings"):
         make_retrains(tmp_path, 1, 1, 1)
     assert not (tmp_path / "takes").exists()
+
+
+def test_a_declared_phase_is_tried_on_evaluations_of_the_same_scenes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that mends every grasp is promoted; a wrong declaration can only end it early."""
+    monkeypatch.setattr("benchmarks.gate_phases.DRAWS", 40)
+    with pytest.raises(UnusableInputError, match="no baseline"):
+        measure_phases(tmp_path, 0)
+    for name, failed in (("baseline", 6), ("candidate", 0)):
+        rollouts = [Rollout(n, "nominal", n >= failed, phase="grasp") for n in range(10)]
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "evaluation.json", summarise(rollouts).to_json())
+    found = measure_phases(tmp_path, 0)
+    rows = {row.declared: row for row in found if row.candidate.startswith("candidate")}
+    assert rows["grasp"].promoted == (1.0, 1.0)
+    assert rows["grasp"].gave_up == 0.0
+    early = rows["approach"]
+    assert early.gave_up > 0
+    assert early.promoted[1] <= early.promoted[0]
+    assert early.attempts[1] < early.attempts[0]

@@ -21,9 +21,11 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.failure_analysis.live import (
     BIN_S,
+    FALSE_ALARMS,
     Alarm,
     FailureScore,
     FailureWatch,
+    SessionWatch,
     SignalTrack,
     SignalTracker,
     fit_score,
@@ -239,3 +241,25 @@ def test_a_score_that_is_not_calibrated_here_says_so(caplog: pytest.LogCaptureFi
     assert session_watch("auto", "sha256:any", False).score is None
     assert "isn't calibrated here" in caplog.text
     assert "--watch=DIR" in caplog.text
+
+
+def test_a_score_that_is_calibrated_is_rarely_said_not_to_be() -> None:
+    """The threshold comes from twenty takes, and is itself too low by luck at times."""
+    rng, said = np.random.default_rng(2), 0
+    score = fit_score(tracks(20, np.random.default_rng(1)), even(), "n")
+    for _ in range(300):
+        here = replace(score, peaks=np.sort(rng.random(20)))
+        alarmed = int((rng.random(30) > here.threshold(FALSE_ALARMS)).sum())
+        said += here.alarms_p(alarmed, 30) <= 0.05
+    assert said / 300 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_alarms_in_episodes_that_went_well_say_that_the_score_is_not_calibrated() -> None:
+    """A third of the successes under a gap alarmed, at a stated tenth, and nobody was told."""
+    watch = SessionWatch(fit_score(tracks(40, np.random.default_rng(1)), even(), "n"))
+    won = [str(n) for n in range(20)]
+    watch.alarms = {uid: Alarm(1.0, 9.0, 0.01, "") for uid in ("0", "of a failure")}
+    assert watch.doubt(won) == ""
+    watch.alarms |= {uid: Alarm(1.0, 9.0, 0.01, "") for uid in won[:7]}
+    assert "7 of 20 attempts that went well raised an alarm" in watch.doubt(won)
+    assert SessionWatch(None).doubt(won) == ""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.suite import load_suite
+from gaploop.core.vocabulary import Phase
 from gaploop.finetune.gate.judge import Answer
 from gaploop.scripts import gate as scripts_gate
 from gaploop.scripts.cli import main
@@ -60,6 +61,32 @@ def test_the_library_decides_without_printing(
     assert result.folder == tmp_path / "gate"
     assert "false promotion at most 5%" in told[0]
     assert capsys.readouterr().out == ""
+
+
+def test_a_suite_without_its_declared_phase_is_the_same_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, path, file = np.random.default_rng(0), tmp_path / "o.csv", tmp_path / "suite.yaml"
+    lines = ["policy,success,phase"]
+    for _ in range(300):
+        for side in ("baseline", "candidate"):
+            lines.append(f"{side},1," if rng.random() < 0.7 else f"{side},0,grasp")
+    path.write_text("\n".join([*lines, ""]))
+    suite = "name: s\ntasks: [{task: reach, min_pass_rate: 0}]\nrules: {gain: 0.2%s}\n"
+    arguments = (f"--outcomes={path}", f"--suite={file}", f"--output_dir={tmp_path / 'g'}")
+    file.write_text(suite % ", fixes_phase: approach")
+    assert gate(*arguments) == 3
+    assert "declared fix not shown" in capsys.readouterr().out
+    file.write_text(suite % "")
+    assert gate(*arguments) == 1
+    assert "gains less than 20%." in capsys.readouterr().out
+    file.write_text(suite % ", fixes_phase: gasp")
+    assert gate(*arguments) == 2
+    assert "Did you mean 'grasp'" in capsys.readouterr().err
+    file.write_text(suite % ", fixes_phase: grasp")
+    path.write_text("policy,success\nbaseline,1\ncandidate,1\n")
+    assert gate(*arguments) == 2
+    assert "nobody says in which phase" in capsys.readouterr().err
 
 
 def test_too_few_outcomes_are_inconclusive(
@@ -147,7 +174,8 @@ def test_the_embedded_cell_runs_by_itself_and_goes_on(
     """A policy against itself on the same scenes: no gain, so it is rejected without a person."""
     suite = tmp_path / "suite.yaml"
     suite.write_text(
-        "name: s\nsim_tasks: [pick_place]\nrules: {gain: 0.3, max_pairs: 40, sim_pairs: 60}\n"
+        "name: s\nsim_tasks: [pick_place]\nrules: {gain: 0.3, max_pairs: 40, sim_pairs: 60,"
+        " fixes_phase: grasp}\n"
         "tasks: [{task: pick_place, success_check: script, timeout_s: 8,"
         " gaps: {spatial_geometry.camera_pose: 0.7}, min_pass_rate: 0}]\n"
     )
@@ -161,3 +189,7 @@ def test_the_embedded_cell_runs_by_itself_and_goes_on(
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "reject"
     assert said["evidence"].startswith("sim-to-sim")
+    lines = [json.loads(line) for line in (tmp_path / "g" / "outcomes.jsonl").open()]
+    told = {line["phase"] for line in lines if line["stage"] == "hardware" and not line["success"]}
+    assert told & set(Phase)
+    assert all(not line["phase"] for line in lines if line["success"])

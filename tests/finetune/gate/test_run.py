@@ -12,6 +12,7 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite, SuiteTask
+from gaploop.core.vocabulary import Phase
 from gaploop.finetune.gate.attempts import StationAttempts
 from gaploop.finetune.gate.evidence import make_design
 from gaploop.finetune.gate.folder import (
@@ -64,7 +65,7 @@ def made(baseline: Sequence[float], candidate: Sequence[float], until: int = 10*
 
 def decide(path: Path, attempts: Made, suite: Suite = SUITE, **changes: object):  # type: ignore[no-untyped-def]
     path.mkdir(exist_ok=True)
-    folder = GateFolder(path, CONTEST, seed=4)
+    folder = GateFolder(path, CONTEST, 4, suite.rules.fixes_phase)
     gate = replace(Gate(suite, {}, station=attempts), **changes)  # type: ignore[arg-type]
     return run_gate(gate, folder, make_design(suite.rules, len(suite.tasks)))
 
@@ -137,6 +138,60 @@ def test_a_folder_holds_one_gate(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError, match="another --seed"):
         GateFolder(tmp_path, CONTEST, seed=5)
     assert GateFolder(tmp_path, CONTEST).seed == 4
+
+
+def test_a_declared_fix_that_is_not_shown_ends_early_and_taken_out_the_gate_goes_on(
+    tmp_path: Path,
+) -> None:
+    honest = made((0.5, 0.5), (0.5, 0.5))
+
+    def attempt(stage: str, turn: GateAttempt) -> AttemptResult:
+        said = honest(stage, turn)
+        return replace(said, phase="" if said.success else "grasp")
+
+    declared = replace(SUITE, rules=replace(SUITE.rules, fixes_phase="approach"))
+    whole = decide(tmp_path / "whole", attempt)
+    early = decide(tmp_path / "g", attempt, declared)
+    assert early.verdict is Answer.INCONCLUSIVE
+    assert early.stages[0].answer is Stage.UNDECIDED
+    assert "declared fix not shown" in early.message
+    assert early.stages[0].pairs < whole.stages[0].pairs
+    assert not (tmp_path / "g" / OPENED).exists()
+    assert decide(tmp_path / "g", made((0,), (0,), until=0), declared).to_json() == early.to_json()
+    assert decide(tmp_path / "g", attempt).to_json() == whole.to_json()
+    for phase in ("approach", "place"):  # what wasn't declared from the start to the end
+        with pytest.raises(UnusableInputError, match="wasn't declared before the first attempt"):
+            GateFolder(tmp_path / "g", CONTEST, fixes_phase=phase)
+
+
+def test_a_declaration_only_ever_ends_a_gate_earlier() -> None:
+    """Whatever the phases: it never promotes, nor rejects, what would not have been."""
+    rng = np.random.default_rng(3)
+    rates = rng.random((300, 1, 2, 2))  # any two policies
+    success = rng.random((300, 200, 2, 2)) < rates
+    phase = np.where(success, 5.0, rng.integers(0, 5, success.shape))
+    seen = Outcomes(success, np.zeros_like(success), phase)
+    declared = replace(SUITE, rules=replace(SUITE.rules, fixes_phase="grasp"))
+    design = plan(SUITE)
+    (one, before), (other, after) = (promotions(seen, s, design.margin) for s in (SUITE, declared))
+    assert (other <= one).all()
+    assert (after <= before).all()
+    assert ((other == one) | (after < before)).all()
+    assert (after < before).any()
+    for n in np.flatnonzero(after < before)[:8]:
+        each = Outcomes(success[n], seen.safety[n], phase[n])
+        assert judge_hardware(each, declared, design).answer is Stage.UNDECIDED
+
+
+def test_a_phase_that_nobody_knows_speaks_for_the_candidate() -> None:
+    seen = drawn((0.6, 0.6), (0.6, 0.6))
+    known = np.where(seen.success, 5.0, 1.0)
+    unknown = np.random.default_rng(1).random(known.shape) < 0.5
+    masked = replace(seen, phase=np.where(unknown & ~seen.success, np.nan, known))
+    for phase in Phase:
+        told = replace(seen, phase=known).got_past(phase)
+        assert (masked.got_past(phase) >= told).all()
+    assert (replace(seen, phase=known).got_past("grasp") == seen.differences()).all()
 
 
 def test_two_gates_at_once_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -133,6 +133,19 @@ def test_an_answer_can_be_taken_back_at_the_next_question(tmp_path: Path) -> Non
     assert [bool(found.safety[0, 0, side]) for side in sides] == [True, False]
 
 
+def test_the_operator_says_in_which_phase_it_failed(tmp_path: Path) -> None:
+    """Asked only where a phase was declared, and of failures only."""
+    for name in ("gate", *SIDES):
+        (tmp_path / name).mkdir()
+    answers = iter(["", "y", "", "n", "grab", "grasp", "", "safety", "?"])
+    station = StationAttempts(
+        tmp_path / "gate", {side: tmp_path / side for side in SIDES}, [TASK], "",
+        lambda _question: next(answers), asks_phase=True,
+    )  # fmt: skip
+    turns = [turn for turn, _ in zip(attempts(1, "hardware", 1), range(3), strict=False)]
+    assert [station("hardware", turn).phase for turn in turns] == ["", "grasp", ""]
+
+
 def test_gaps_are_not_silently_left_out_on_a_station(tmp_path: Path) -> None:
     """A suite of the embedded cell with an operator: the gaps that it named were not there."""
     with pytest.raises(UnusableInputError, match="which only the embedded cell can inject"):
