@@ -104,8 +104,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as a Markdown table."""
     lines = [
-        "| model | stations | planted | named | in the 90 % interval | others named | held-out error "
-        "[mrad]: did as told, nominal, fitted | seconds (CPU) |",
+        "| model | stations | planted | named | in the 90 % interval | others named | "
+        "held-out error [mrad]: did as told, nominal, fitted | seconds (CPU) |",
         "|---" * 8 + "|",
     ]
     for model in dict.fromkeys(r["model"] for r in result["rows"]):

@@ -88,8 +88,8 @@ class IdentifyConfig:
     measure: bool = False
     """Record the episodes first, into the folder that is named: an episode for each part."""
     robot: Any = None
-    """With --measure: the arm, with its cameras. Without: --robot.model, the MJCF file of any arm of
-    position servos."""
+    """With --measure: the arm, with its cameras. Without: --robot.model, the MJCF file of any arm
+    of position servos."""
     dry_run: bool = False
     """With --measure: list the parts, their seconds and what they measure, and move nothing."""
     resume: bool = False

@@ -118,8 +118,8 @@ def config_of(said: Mapping[str, Any], where: str) -> EnvConfig:
     given = dict(said)
     if "model" in given:
         raise UnusableInputError(
-            f"{where} is {given['model']}, an arm alone, in which no task can be tried. Roll a policy "
-            "out in a scene with that arm: gaploop evaluate --env.type=scene --env.scene=FILE."
+            f"{where} is {given['model']}, an arm alone, in which no task can be tried. Evaluate in "
+            "a scene with that arm: gaploop evaluate --env.type=scene --env.scene=FILE."
         )
     kind = given.pop("type", None) or next((k for k in ("gym", "scene") if k in given), "")
     known = EnvConfig.get_known_choices()

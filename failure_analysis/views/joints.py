@@ -218,7 +218,7 @@ def of_model(
     if -1 in columns or any(t.info.joint_names != first.joint_names for t in takes):
         raise UnusableInputError(
             f"{model} has the joints {', '.join(joints)}; the episodes have "
-            f"{', '.join(first.joint_names) or 'none that are named'}. Call them alike in the model."
+            f"{', '.join(first.joint_names) or 'none with names'}. Call them alike in the model."
         )
     sent = [t.frames.action if np.isnan(t.frames.sent).all() else t.frames.sent for t in takes]
     state = np.concatenate([t.frames.state for t in takes])
@@ -228,8 +228,8 @@ def of_model(
     pairs = answering(np.concatenate(sent) * per_unit, state * per_unit)
     if pairs is None:
         raise UnusableInputError(
-            f"No joint of observation.state stays near one of action in episode {first.uid} and the "
-            "others. Record joint commands in the units of the readings."
+            f"No joint of observation.state stays near one of action in episode {first.uid} and "
+            "the others. Record joint commands in the units of the readings."
         )
     by_reading = dict(zip(pairs[1], pairs[0], strict=True))
     middle, half = limits_rad.mean(axis=1), np.ptp(limits_rad, axis=1) / 2.0

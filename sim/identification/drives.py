@@ -32,8 +32,8 @@ from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
-    DrivenArm,
     DriveLog,
+    DrivenArm,
     OpenLoopArm,
     Setting,
     drive_logs,

@@ -24,7 +24,7 @@ from gaploop.core.messages import FloatArray
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps.readings import NOISE, TAUS_S, ReadingNoise
-from gaploop.sim.identification.open_loop import DrivenArm, DriveLog, OpenLoopArm, Setting
+from gaploop.sim.identification.open_loop import DriveLog, DrivenArm, OpenLoopArm, Setting
 
 WINDOW_S: Final = 0.25
 LEAST_WINDOW: Final = 9

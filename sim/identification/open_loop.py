@@ -147,8 +147,8 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
         raise UnusableInputError(
             f"Episode {take.info.uid} is of an arm with the joints "
             f"{', '.join(joints) or 'unknown'}, "
-            f"which no arm of the cell has. Name its MJCF file, as in --robot.model=my_arm.xml, or one "
-            f"of {', '.join(CELL_ARMS)}."
+            f"which no arm of the cell has. Name its MJCF file, as in --robot.model=my_arm.xml, or "
+            f"one of {', '.join(CELL_ARMS)}."
         )
     raise UnusableInputError("There are no episodes. Record some first: gaploop record.")
 
@@ -216,7 +216,7 @@ def _log(take: Take, arm: DrivenArm, every_s: float) -> DriveLog:
     if not set(joints) >= set(arm.joint_names):
         raise UnusableInputError(
             f"Episode {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
-            f"{', '.join(arm.joint_names)}. Name the right arm: --robot.model=NAME, or its MJCF file."
+            f"{', '.join(arm.joint_names)}. Name the right arm: --robot.model=NAME or its MJCF."
         )
     order = [joints.index(name) for name in arm.joint_names]
     source = _telemetry_arm(take)

@@ -19,7 +19,8 @@ from gaploop.sim.identification.servo_arm import ServoArm
 
 OMX, NEXUS = models()
 LINK = '<body pos="0 0 0.2"><inertial mass="0.4" pos="0 0 0.1" diaginertia="1e-3 1e-3 1e-4"/>'
-TWO = f"""<mujoco><compiler angle="radian"/><worldbody>{LINK}<joint name="joint1" axis="0 1 0" range="-1 3"/>
+TWO = f"""<mujoco><compiler angle="radian"/><worldbody>
+{LINK}<joint name="joint1" axis="0 1 0" range="-1 3"/>
 {LINK}<joint name="joint2" axis="0 1 0" range="-2 2"/></body></body></worldbody>
 <actuator><position joint="joint1" kp="90" kv="6"/><position joint="joint2" kp="90" kv="6"/>
 </actuator></mujoco>"""
@@ -82,7 +83,7 @@ def test_planted_drives_of_anybodys_arm_are_named(tmp_path: Path) -> None:
 
 
 def test_a_servo_without_a_torque_limit_gets_one(tmp_path: Path) -> None:
-    """A tenth of an unlimited torque was unlimited: nothing could be told of a servo that is slow."""
+    """A tenth of an unlimited torque was unlimited: nothing was told of a servo that is slow."""
     mjcf = two_joints(tmp_path)
     arm, weak = ServoArm(mjcf), {"actuator_response.drives": {"joint1.torque_factor": 0.1}}
     log = DriveLog("", np.array([0.0, 1.0]), np.zeros((2, 2)), np.zeros(1), np.ones((1, 2)), True)
