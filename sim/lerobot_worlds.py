@@ -118,7 +118,7 @@ def config_of(said: Mapping[str, Any], where: str) -> EnvConfig:
     given = dict(said)
     if "model" in given:
         raise UnusableInputError(
-            f"{where} is {given['model']}, an arm alone, in which no task can be tried. Evaluate in "
+            f"{where} is {given['model']}, an arm alone: no task can be tried in it. Evaluate in "
             "a scene with that arm: gaploop evaluate --env.type=scene --env.scene=FILE."
         )
     kind = given.pop("type", None) or next((k for k in ("gym", "scene") if k in given), "")
