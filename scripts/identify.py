@@ -320,7 +320,7 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification import fit_station
     from gaploop.sim.identification.drives import MOST_STEPS
-    from gaploop.sim.identification.open_loop import arm_of_takes
+    from gaploop.sim.identification.open_loop import arm_of_takes, is_of_the_cell
     from gaploop.sim.identification.servo_arm import ServoArm
     from gaploop.sim.recolour import recoloured_take
 
@@ -328,11 +328,13 @@ def identify(config: IdentifyConfig) -> Twin:
         return _of_a_world(config)
     folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
-    model = getattr(config.robot, "model", "") or cell.robot_model
+    loaded = {root: list(load_takes(root)) for root in config.roots}
+    model = getattr(config.robot, "model", "")
+    if not model and not is_of_the_cell(next(iter(loaded.values()))[0]):
+        model = cell.robot_model
     own = ServoArm(Path(model)) if model.endswith((".xml", ".urdf")) else None
     by_root = []
-    for root in config.roots:
-        found = list(load_takes(root))
+    for root, found in loaded.items():
         if own is None:
             found = [recoloured_take(t, cell.scene) for t in with_units(found, config.units)]
         remember_units(root, config.units)

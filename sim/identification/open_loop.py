@@ -135,6 +135,11 @@ class DriveLog:
         return True
 
 
+def is_of_the_cell(take: Take) -> bool:
+    """Say whether an arm of the cell has a take's joints."""
+    return any(set(_joints(take)) == set(arm.joint_names) for arm in CELL_ARMS.values())
+
+
 def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
     """Return the arm that is named, or whose joints takes have, or raise UnusableInputError."""
     if named:

@@ -16,6 +16,8 @@ from gaploop.failure_analysis.views.joints import of_model
 from gaploop.sim.identification.drives import QUICK, DriveFitter, candidates, fit_drives
 from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, drive_logs
 from gaploop.sim.identification.servo_arm import ServoArm
+from gaploop.sim.plant import make_plant
+from gaploop.teleop.emulator import arm_plan
 
 OMX, NEXUS = models()
 LINK = '<body pos="0 0 0.2"><inertial mass="0.4" pos="0 0 0.1" diaginertia="1e-3 1e-3 1e-4"/>'
@@ -130,3 +132,14 @@ def test_a_model_that_cannot_be_used_is_one_line(tmp_path: Path, xml: str, says:
     with pytest.raises(UnusableInputError, match=says) as raised:
         ServoArm(two_joints(tmp_path, xml))
     assert "\n" not in str(raised.value)
+
+
+def test_an_arm_of_hinges_is_emulated_by_its_file() -> None:
+    plan = arm_plan(str(NEXUS))
+    assert [servo.id for servo in plan.servos] == list(range(1, 7))
+    assert {servo.model for servo in plan.servos} == {"sts3215"}
+    plant = make_plant(str(NEXUS))
+    assert plant.joint_names == tuple(servo.name for servo in plan.servos)
+    plant.command(np.full(6, 0.1))
+    plant.advance(0.5)
+    assert plant.read().position_rad[0] == pytest.approx(0.1, abs=0.02)
