@@ -105,6 +105,7 @@ BENCHES: Final = {
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",
+    "any_arm": "planted drives of arms by their MJCF files: named, intervals, error",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "simulate": "simulated takes and rollouts a minute, beside plain physics",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",

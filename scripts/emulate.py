@@ -40,7 +40,8 @@ class EmulateConfig:
     """
 
     model: str = "so101"
-    """An arm that can be emulated, such as so101, koch or openmanipulator."""
+    """An arm that can be emulated, such as so101, koch or openmanipulator, or the MJCF file of any
+    arm of hinges, which gets an STS3215 for each, with ids from 1."""
     role: str = "follower"
     """follower or leader."""
     link: Path | None = None

@@ -23,7 +23,7 @@ from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain
-from gaploop.failure_analysis.views.joints import remember_units, with_units
+from gaploop.failure_analysis.views.joints import of_model, remember_units, with_units
 from gaploop.scripts import options
 from gaploop.scripts.cli import command
 from gaploop.teleop.stopping import stoppable
@@ -38,15 +38,16 @@ MOST_LOOKED_AT: Final = 20
 """Takes by whose pictures a camera's delay is told,"""
 LOOKED_AT_S: Final = 12.0
 """and the seconds of each."""
+CUT_SHORT: Final = ("", "stopped adding parameters at its limit of work")
 POSITIONAL: Final = "roots"
-RARE: Final = ("arm", "units", "pictures", "resume", "dry_run", "env.kwargs", "roles")
+RARE: Final = ("units", "pictures", "resume", "dry_run", "env.kwargs", "roles")
 DEVICES: Final = {"robot": "so101_sim"}
 EXAMPLE: Final = """\
 gaploop identify ./station_check --measure --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
     --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 480, height: 480, fps: 30}}' \\
     --robot.id=white --station=station.yaml --output_dir=./station
 gaploop identify ./station_journal --output_dir=./station
-gaploop identify monday tuesday --arm=so101 --units=degrees --output_dir=./station
+gaploop identify monday tuesday --robot.model=my_arm.xml --output_dir=./station
 gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
 """
 
@@ -79,17 +80,16 @@ class IdentifyConfig:
     """Journals or datasets of one station."""
     output_dir: Path | None = None
     """Where to write; <first folder>_twin by default."""
-    arm: str = ""
-    """The simulated arm, so101 or vx300s; the one with the episodes' joints unless given."""
     units: str = ""
-    """Units of joints, for datasets without: degrees (the gripper from 0 to 100) or radians; unless
-    given, taken from robot and values where these are clear."""
+    """Units of joints, for datasets without: degrees (the gripper from 0 to 100), radians or, with
+    a model's file, normalized; unless given, taken from robot and values where these are clear."""
     pictures: bool = True
     """Measure camera, light and object from pictures, too; without, only the drives."""
     measure: bool = False
     """Record the episodes first, into the folder that is named: an episode for each part."""
     robot: Any = None
-    """With --measure: the arm, with its cameras."""
+    """With --measure: the arm, with its cameras. Without: --robot.model, the MJCF file of any arm
+    of position servos."""
     dry_run: bool = False
     """With --measure: list the parts, their seconds and what they measure, and move nothing."""
     resume: bool = False
@@ -105,6 +105,22 @@ class IdentifyConfig:
     """Print one JSON object."""
 
 
+@dataclass
+class Modelled:
+    """The arm that episodes are of."""
+
+    model: str = ""
+    """so101, vx300s, or the MJCF file of any arm of position servos; the arm of the cell with the
+    episodes' joints unless given."""
+
+
+@dataclass
+class ReadConfig(IdentifyConfig):
+    """Options where nothing is measured."""
+
+    robot: Modelled = field(default_factory=Modelled)
+
+
 def run(config: IdentifyConfig) -> int:
     """Measure if asked to, identify.
 
@@ -113,7 +129,8 @@ def run(config: IdentifyConfig) -> int:
         128 + the signal where one came. Nothing is identified where it didn't get to its end.
     """
     code, measured = 0, dict[str, Any]()
-    if "robot" in vars(config).get("given", {}) and not (config.measure or config.dry_run):
+    is_device = not isinstance(config.robot, Modelled | None)
+    if is_device and not (config.measure or config.dry_run):
         raise UnusableInputError(
             "--robot.* names the arm that --measure moves. Give --measure, too, or leave it out."
         )
@@ -127,7 +144,7 @@ def run(config: IdentifyConfig) -> int:
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe, residual_lines
 
     twin, folder = identify(config), _folder(config)
-    if twin.world:
+    if "replays" in twin.fit:
         options.emit(
             config.json, {"twin": folder / TWIN, "fit": twin.fit}, _world_lines(config, twin)
         )
@@ -139,6 +156,7 @@ def run(config: IdentifyConfig) -> int:
     if measured:
         found["measured"] = measured
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
+    policy = "POLICY --env.type=scene --env.scene=SCENE" if twin.world else "base"
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} episodes, {fit['motion_s']:.0f} s of motion"
     ]
@@ -153,7 +171,8 @@ def run(config: IdentifyConfig) -> int:
         f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these episodes can't "
         "show",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
-        f"Use it: gaploop evaluate --policy.path=base --env.twin={path}",
+        *_joint_lines(twin),
+        f"Use it: gaploop evaluate --policy.path={policy} --env.twin={path}",
         f"Page: {folder / 'identify.html'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
@@ -164,7 +183,8 @@ def config_class_for(arguments: Sequence[str]) -> type | None:
     """Return the options where nothing is measured; None where they are as `DEVICES` says."""
     names = {argument.partition("=")[0] for argument in arguments}
     needs_arm = {"--measure", "--dry_run", "--help", "-h", "--config_path"} & names
-    return None if needs_arm or any(n.startswith("--robot.") for n in names) else IdentifyConfig
+    devices = {n for n in names if n.startswith("--robot.")} - {"--robot.model"}
+    return None if needs_arm or devices else ReadConfig
 
 
 def _list_parts(config: IdentifyConfig) -> int:
@@ -269,6 +289,22 @@ def _measure(config: IdentifyConfig) -> tuple[int, dict[str, Any]]:
     return code, summary
 
 
+def _joint_lines(twin: Twin) -> list[str]:
+    """Return how far off goals and simulated arms are, joint by joint, of an arm by its file."""
+    if "model" not in twin.world:
+        return []
+    said = [
+        f"    {', '.join(filter(None, (twin.fit['granted'], CUT_SHORT[twin.fit['cut_short']])))}"
+    ]
+    rows = {"all": np.mean(list(twin.fit["error_by_joint"].values()), 0)}
+    for joint, errors in {**twin.fit["error_by_joint"], **rows}.items():
+        sent, nominal, fitted = (f"{1000.0 * e:.0f}" for e in errors)
+        said.append(
+            f"    {joint}: {sent} mrad if it did as told, {nominal} nominal, {fitted} fitted"
+        )
+    return said
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -283,20 +319,33 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification import fit_station
-    from gaploop.sim.identification.open_loop import arm_of_takes
+    from gaploop.sim.identification.drives import MOST_STEPS
+    from gaploop.sim.identification.open_loop import arm_of_takes, is_of_the_cell
+    from gaploop.sim.identification.servo_arm import ServoArm
     from gaploop.sim.recolour import recoloured_take
 
     if config.env.scene or config.env.gym:
         return _of_a_world(config)
     folder = _folder(config)
     cell = load_station(config.station) if config.station else Station("")
+    loaded = {root: list(load_takes(root)) for root in config.roots}
+    model = getattr(config.robot, "model", "")
+    if not model and not is_of_the_cell(next(iter(loaded.values()))[0]):
+        model = cell.robot_model
+    own = ServoArm(Path(model)) if model.endswith((".xml", ".urdf")) else None
     by_root = []
-    for root in config.roots:
-        found = with_units(list(load_takes(root)), config.units)
+    for root, found in loaded.items():
+        if own is None:
+            found = [recoloured_take(t, cell.scene) for t in with_units(found, config.units)]
         remember_units(root, config.units)
-        by_root.append((root, [recoloured_take(take, cell.scene) for take in found]))
+        by_root.append((root, found))
     takes = [take for _, found in by_root for take in found]
-    arm = arm_of_takes(takes, config.arm)
+    granted = ""
+    if own is not None:
+        about = own.path.name, own.joint_names, own.limits_rad
+        takes, commanded, granted = of_model(takes, *about, config.units)
+        own = own.sent_goals(commanded)
+    arm = own or arm_of_takes(takes, model)
     writable_folder(folder)
     inputs = [takes_input(root, found) for root, found in by_root]
     made_from = tuple(
@@ -304,19 +353,31 @@ def identify(config: IdentifyConfig) -> Twin:
         for (root, _), entry in zip(by_root, inputs, strict=True)
     )
     station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
-    with options.progress("Fitting drives and scene") as advance:
+    pictures = config.pictures and own is None
+    says, per_mark = "Fitting drives and scene" if pictures else "Fitting drives", 100_000
+    with options.progress(f"{says}, at most", 3 * MOST_STEPS // (2 * per_mark)) as mark:
+        done = 0
+
+        def advance(steps: int = per_mark) -> None:
+            nonlocal done
+            mark((done + steps) // per_mark - done // per_mark)
+            done += steps
+
         twin, drives = fit_station(
-            takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance
+            takes, arm, station, made_from=made_from, pictures=pictures, advance=advance
         )
     shows = _shows(takes)
-    if config.pictures:
+    if pictures:
         twin = replace(twin, parameters=(*twin.parameters, _camera_delay(takes)))
-    twin = replace(twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows})
+    twin = replace(
+        twin, fit={**twin.fit, "late": _late(takes, arm), "shows": shows, "granted": granted}
+    )
     save_twin(twin, folder / TWIN)
     is_real = all(take.info.domain is Domain.REAL for take in takes)
-    html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
+    fitted = list(drives.fit["error_by_joint"])
+    html = twin_page(twin, fitted, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
-    write_atomically(folder / "held_out.png", curves_png(drives.curves, arm.joint_names))
+    write_atomically(folder / "held_out.png", curves_png(drives.curves, fitted))
     differs = [p.name for p in twin.parameters if p.differs]
     result = {"id": uuid7(), "differs": differs, **drives.fit}
     write_run(folder, "identify", options.jsonable(config), inputs, result)
@@ -430,7 +491,7 @@ def _camera_delay(takes: Sequence[Take]) -> TwinParameter:
     )
 
 
-def _late(takes: Sequence[Take], arm: CellArm) -> str:
+def _late(takes: Sequence[Take], arm: Any) -> str:
     """Return in words by how much a probe took longer than planned; "" where it didn't."""
     from gaploop.collect.probe import parts_of, planned_s
     from gaploop.core.kinematics import ArmModel
@@ -441,7 +502,8 @@ def _late(takes: Sequence[Take], arm: CellArm) -> str:
     parts = [p for p in parts_of(arm.joint_names, SIM_STATION.grid, of_cell) if p.name in done]
     if not parts:
         return ""
-    planned = sum(planned_s(parts, ArmModel.load(arm.name)).values())
+    model = ArmModel.load(getattr(arm, "path", arm.name))
+    planned = sum(planned_s(parts, model).values())
     took = sum(done[p.name].duration_s for p in parts)
     if took <= LATE * planned:
         return ""

@@ -116,6 +116,11 @@ def config_of(said: Mapping[str, Any], where: str) -> EnvConfig:
         UnusableInputError: none of them, or an option that such an environment hasn't.
     """
     given = dict(said)
+    if "model" in given:
+        raise UnusableInputError(
+            f"{where} is {given['model']}, an arm alone: no task can be tried in it. Evaluate in "
+            "a scene with that arm: gaploop evaluate --env.type=scene --env.scene=FILE."
+        )
     kind = given.pop("type", None) or next((k for k in ("gym", "scene") if k in given), "")
     known = EnvConfig.get_known_choices()
     if kind not in known:

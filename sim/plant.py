@@ -26,7 +26,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arms import ARM_MODELS, CELL_ARMS
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.messages import FloatArray, FollowerState, Image
@@ -74,6 +74,7 @@ class MujocoPlant:
         self._bias = model.actuator_biasprm[self._servos].copy()
         self._on: NDArray[np.bool_] = np.ones(len(joint_names), dtype=np.bool_)
         limits_nm = np.abs(model.actuator_forcerange[self._servos]).max(axis=1)
+        limits_nm[limits_nm == 0.0] = np.inf  # it reports no load
         self._stall_nm = limits_nm if stall_nm is None else stall_nm  # a limited one draws less
         self._residual_s = 0.0
 
@@ -117,18 +118,27 @@ class MujocoPlant:
 
 
 def make_plant(name: str) -> MujocoPlant:
-    """Return the plant of one of `ARM_MODELS`, at rest; an arm of the cell has its scene.
+    """Return the plant of one of `ARM_MODELS`, or of an MJCF file, at rest.
+
+    An arm of the cell has its scene.
 
     Raises:
-        UnusableInputError: no such arm.
+        UnusableInputError: no such arm, or a joint without a servo of its name.
     """
-    if name not in ARM_MODELS:
-        raise unknown_choice("arm model", name, ARM_MODELS)
+    arm = ArmModel.load(name)
     if name in CELL_ARMS:
         cell = SimCell(robot=name)
         stall_nm = np.asarray(cell.arm.servos.stall_nm)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names, stall_nm)
-    spec = mujoco.MjSpec.from_file(str(ARM_MODELS[name].mjcf))
+    spec = mujoco.MjSpec.from_file(str(arm.mjcf))
+    servos = {servo.target: servo for servo in spec.actuators}
+    if lacking := [joint for joint in arm.joint_names if joint not in servos]:
+        raise UnusableInputError(
+            f'{name}: no servo drives {", ".join(lacking)}. Add <position joint="{lacking[0]}" '
+            'kp="10" kv="1"/> to its actuators, and so on.'
+        )
+    for joint, servo in servos.items():
+        servo.name = joint
     world = spec.worldbody
     world.add_geom(
         type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1.0, 1.0, 0.1], rgba=[0.45, 0.47, 0.5, 1.0]
@@ -141,7 +151,7 @@ def make_plant(name: str) -> MujocoPlant:
     model = spec.compile()
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    return MujocoPlant(name, model, data, ArmModel.load(name).joint_names)
+    return MujocoPlant(name, model, data, arm.joint_names)
 
 
 class CameraServer:

@@ -113,10 +113,7 @@ def _parameter(r: Range) -> Parameter:
     mechanisms = all_mechanisms()
     if r.mechanism not in mechanisms:
         raise unknown_choice("mechanism", r.mechanism, mechanisms, where)
-    known = {p.name: p for p in mechanisms[r.mechanism].parameters}
-    if r.key not in known:
-        raise unknown_choice(f"parameter of {r.mechanism}", r.key, known, where)
-    found = known[r.key]
+    found = mechanisms[r.mechanism].parameter(r.key)
     if r.unit != found.unit:
         raise UnusableInputError(f"{where}: its unit is {found.unit}, not {r.unit}.")
     # The ends of a normal one are percentiles of a measurement: what can't be is cut off.
@@ -184,9 +181,10 @@ def known_and_drawn(
     """
     station = load_twin(twin) if twin is not None else None
     if station is not None and arm and station.arm != arm:
-        raise UnusableInputError(
-            f"{twin} is of a station with {station.arm}: give {option}={station.arm}."
-        )
+        fix = f"{option}={station.arm}"
+        if station.world:
+            fix = "--env.type=scene --env.scene=FILE, a scene with that arm"
+        raise UnusableInputError(f"{twin} is of a station with {station.arm}: give {fix}.")
     known = station.values() if station is not None else {}
     if not randomise:
         return known, None

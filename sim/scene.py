@@ -240,6 +240,11 @@ class CellModel(ModelApplier):
             found.append((model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0]))
         return found
 
+    def goal_joints(self) -> list[str]:
+        """Return the joint that each goal is for, in order; "" of a gripper's."""
+        columns = self.arm.arm_columns
+        return [name if k in columns else "" for k, name in enumerate(self.arm.joint_names)]
+
     def bodies(self, *names: str) -> list[str]:
         """Return what an arm's bodies, or servos, are called in the model: of a pair, both."""
         return [side.prefix + name for side in self.arm.arms for name in names]

@@ -66,7 +66,7 @@ def twin_page(
     curves: Sequence[OpenLoopCurve],
     is_real: bool = True,
 ) -> str:
-    """Return the page of the arm's joints, gripper last, and of motion that was held out.
+    """Return the page of the joints that are fitted, and of motion that was held out.
 
     `steps` say what each parameter that was added brought, as of `FittedDrives`.
     """
@@ -132,8 +132,7 @@ def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
 
     Each joint's readings beside the simulated ones, and their errors.
     """
-    curve = max(curves, key=lambda c: np.abs((c.before_rad - c.after_rad)[:, :-1]).mean())
-    joints = joints[:-1]  # without the gripper
+    curve = max(curves, key=lambda c: np.abs(c.before_rad - c.after_rad).mean())
     rows = curve.t_s <= LONGEST_S
     t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
     drawn = (

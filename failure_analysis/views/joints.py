@@ -22,7 +22,9 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.units import MOVES_RAD, joint_units, named, plainly_radians
+from gaploop.datasets.absolute.recording import is_grip
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import is_dataset
@@ -183,6 +185,95 @@ def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
         if "gripper" in name and travel is not None:
             angles[:, k] = travel[0] + (travel[1] - travel[0]) * values[:, k] / 100.0
     return np.asarray(angles)
+
+
+def of_model(
+    takes: Sequence[Take], model: str, joints: Sequence[str], limits_rad: FloatArray, stated: str
+) -> tuple[list[Take], list[str], str]:
+    """Return takes in radians with the joints of an arm's model.
+
+    Joints count by name (joint_1.pos is joint1), else by order where there are as many. One that no
+    command is for is told to stay where it begins.
+
+    Args:
+        model: its file, for messages.
+        limits_rad: lowest and highest angle of each joint [rad], shape (n_joints, 2).
+        stated: units, as of `units_of`; "" to tell them by the model's limits.
+
+    Returns:
+        The takes; the joints that commands are for; what was taken for granted, in words.
+
+    Raises:
+        UnusableInputError: no joints that could be the model's, or units in doubt.
+    """
+    first = takes[0].info
+    sources = [{j for arm in t.telemetry.arms() for j in t.telemetry.joints(arm)} for t in takes]
+    if all(source.issuperset(joints) for source in sources):
+        return list(takes), list(joints), ""
+    known = {_plain(n): k for k, n in enumerate(first.joint_names)}
+    columns = [known.get(_plain(j), -1) for j in joints]
+    body = [k for k, n in enumerate(first.joint_names) if not is_grip(n)]
+    if -1 in columns and len(body) == len(joints):
+        columns = body
+    if -1 in columns or any(t.info.joint_names != first.joint_names for t in takes):
+        raise UnusableInputError(
+            f"{model} has the joints {', '.join(joints)}; the episodes have "
+            f"{', '.join(first.joint_names) or 'none with names'}. Call them alike in the model."
+        )
+    sent = [t.frames.action if np.isnan(t.frames.sent).all() else t.frames.sent for t in takes]
+    state = np.concatenate([t.frames.state for t in takes])
+    units = joint_units(stated) or first.units.replace("unknown", "")
+    units = units or _units_within(state[:, columns], np.degrees(limits_rad), model)
+    per_unit = 1.0 if units == "rad" else math.radians(1.0)
+    pairs = answering(np.concatenate(sent) * per_unit, state * per_unit)
+    if pairs is None:
+        raise UnusableInputError(
+            f"No joint of observation.state stays near one of action in episode {first.uid} and "
+            "the others. Record joint commands in the units of the readings."
+        )
+    by_reading = dict(zip(pairs[1], pairs[0], strict=True))
+    middle, half = limits_rad.mean(axis=1), np.ptp(limits_rad, axis=1) / 2.0
+
+    def angles(values: FloatArray, k: int) -> FloatArray:
+        scaled = values / CLAMP * half[k] + middle[k]
+        return np.asarray(scaled if units == "m100_100" else values * per_unit)
+
+    found = []
+    for take, goals in zip(takes, sent, strict=True):
+        read = np.stack([angles(take.frames.state[:, c], k) for k, c in enumerate(columns)], 1)
+        told = np.repeat(read[:1], len(read), axis=0)
+        for k, c in enumerate(columns):
+            if c in by_reading:
+                told[:, k] = angles(goals[:, by_reading[c]], k)
+        info = replace(take.info, joint_names=tuple(joints), units="rad")
+        frames = replace(take.frames, state=read, action=told, sent=told)
+        found.append(replace(take, info=info, frames=frames, telemetry=Telemetry(np.empty(0), {})))
+    commanded = [j for j, c in zip(joints, columns, strict=True) if c in by_reading]
+    still = [j for j in joints if j not in commanded]
+    notes = [f"no command is for {' or '.join(still)}: not fitted"] if still else []
+    if units == "m100_100":
+        notes.append(f"-100 to 100 is taken for each joint's range in {model}")
+    return found, commanded, "; ".join(notes)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower().removesuffix(".pos") if c.isalnum())
+
+
+def _units_within(read: FloatArray, limits_deg: FloatArray, model: str) -> str:
+    """Return the units in which readings, shape (n, n_joints), lie within a model's limits."""
+    if np.nanmax(np.abs(read)) <= WHOLE_TURN_RAD and np.nanmax(np.ptp(read, axis=0)) > MOVES_RAD:
+        return "rad"
+    low, high = np.nanmin(read, axis=0), np.nanmax(read, axis=0)
+    slack_deg = math.degrees(FOLLOWS_RAD) / 2.0
+    degrees = ((low > limits_deg[:, 0] - slack_deg) & (high < limits_deg[:, 1] + slack_deg)).all()
+    normalised = max(-low.min(), high.max()) <= CLAMP + 0.01
+    if bool(degrees) == normalised:
+        raise UnusableInputError(
+            f"Joints from {low.min():.0f} to {high.max():.0f} may be degrees or LeRobot's -100 to "
+            f"100, by the limits in {model}. Say which: --units=degrees or --units=normalized."
+        )
+    return "deg" if degrees else "m100_100"
 
 
 def answering(sent: FloatArray, read: FloatArray) -> tuple[list[int], list[int]] | None:

@@ -99,6 +99,13 @@ class Mechanism(ABC):
     def apply(self, p: Values, on: Appliers) -> None:
         """Put values, one for each parameter, into a cell."""
 
+    def parameter(self, name: str) -> Parameter:
+        """Return one of its parameters, or raise UnknownChoiceError."""
+        known = {p.name: p for p in self.parameters}
+        if name not in known:
+            raise unknown_choice(f"parameter of {self.key}", name, known)
+        return known[name]
+
     def complete(self, given: Values) -> dict[str, float]:
         """Return `given` with nominal values where it has none.
 
@@ -106,17 +113,14 @@ class Mechanism(ABC):
             UnknownChoiceError: for a parameter that the mechanism doesn't have.
             UnusableInputError: for a value out of range.
         """
-        known = {p.name: p for p in self.parameters}
         for name, value in given.items():
-            if name not in known:
-                raise unknown_choice(f"parameter of {self.key}", name, known)
-            low, high = known[name].low, known[name].high
-            if not low <= value <= high:
+            p = self.parameter(name)
+            if not p.low <= value <= p.high:
                 raise UnusableInputError(
-                    f"{self.key}: {name} is {value:g}: give {low:g} to {high:g} "
-                    f"[{known[name].unit}]."
+                    f"{self.key}: {name} is {value:g}: give {p.low:g} to {p.high:g} [{p.unit}]."
                 )
-        return {name: float(given.get(name, p.nominal)) for name, p in known.items()}
+        nominal = {p.name: p.nominal for p in self.parameters}
+        return {name: float(value) for name, value in {**nominal, **given}.items()}
 
     def relative(self, drawn: Values, on: Appliers) -> dict[str, float]:
         """Return what a severity drew for the cell as it is in the scene that it is put into."""
@@ -130,7 +134,7 @@ class Mechanism(ABC):
     def put(self, given: Values, on: Appliers) -> None:
         """Complete and apply values; nothing happens where all of them are nominal."""
         values = self.complete(given)
-        if any(values[p.name] != p.nominal for p in self.parameters):
+        if any(value != self.parameter(name).nominal for name, value in given.items()):
             self.apply(values, on)
 
 
@@ -213,6 +217,10 @@ class ModelApplier:
         The last is how much stronger it is than the SO-101's: by that a torque grows.
         """
         del model
+        raise UnavailableError(self.lacks)
+
+    def goal_joints(self) -> list[str]:
+        """Return the joint that each goal of a servo is for, in order; "" of a gripper's."""
         raise UnavailableError(self.lacks)
 
     def cameras(self, model: mujoco.MjModel) -> Sequence[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import colorsys
 import math
+from dataclasses import replace
 from typing import Final
 
 import mujoco
@@ -189,49 +190,65 @@ JOINTS: Final = tuple(
 """Joints of all arms of the cell, without grippers."""
 
 
+UNLIMITED_RAD_S2, USUAL_RAD_S2 = 600.0, 30.0
+"""A torque limit that accelerates a joint by more than the first is none; without one, a factor is
+of the torque that accelerates it by the second, beyond its friction."""
+
+
 class _Drives(Mechanism):
     dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
     parameters = (
         *SHARED,
-        *(
-            Parameter(f"{joint}.{p.name}", p.unit, p.low, p.high, p.nominal)
-            for joint in JOINTS
-            for p in PER_JOINT
-        ),
+        *(replace(p, name=f"{joint}.{p.name}") for joint in JOINTS for p in PER_JOINT),
     )
 
+    def parameter(self, name: str) -> Parameter:
+        """Return one of its parameters; joints are called as in anybody's model."""
+        joint, _, quantity = name.rpartition(".")
+        for p in PER_JOINT if joint else ():
+            if p.name == quantity:
+                return replace(p, name=name)
+        return super().parameter(name)
+
     def apply(self, p: Values, on: Appliers) -> None:
-        arm = on.model.arm
-        joints = [arm.joint_names[k] for k in arm.arm_columns]
-        foreign = {
-            q.name.partition(".")[0]
-            for q in self.parameters[len(SHARED) :]
-            if p[q.name] != q.nominal
-        }.difference(joints)
-        if foreign:
+        joints = on.model.goal_joints()
+        differ = {k.rpartition(".")[0] for k, v in p.items() if v != self.parameter(k).nominal}
+        if foreign := differ.difference(joints, [""]):
             raise UnusableInputError(
-                f"{self.key}: {on.model.arm.name} has no joint {min(foreign)}. One of: "
-                f"{', '.join(joints)}."
+                f"{self.key}: this arm has no joint {min(foreign)}. One of: "
+                f"{', '.join(filter(None, joints))}."
             )
 
+        def of(joint: str, quantity: str) -> float:
+            name = f"{joint}.{quantity}"
+            return p.get(name, self.parameter(name).nominal)
+
         @on.model.change_servos
-        def change(model: mujoco.MjModel, servo: int, dof: int, stronger: float) -> None:
-            joint = model.actuator(servo).name
-            gain = p[f"{joint}.gain_factor"]
+        def change(model: mujoco.MjModel, servo: int, dof: int, _stronger: float) -> None:
+            joint = model.joint(int(model.dof_jntid[dof])).name
+            gain = of(joint, "gain_factor")
             model.actuator_gainprm[servo, 0] *= gain
             model.actuator_biasprm[servo, 1] *= gain
-            torque = p["torque_factor"] * p[f"{joint}.torque_factor"]
-            model.actuator_forcerange[servo] *= torque
-            damping = p["damping_factor"] * p[f"{joint}.damping_factor"]
+            torque = p["torque_factor"] * of(joint, "torque_factor")
+            friction_nm = max(float(model.dof_frictionloss[dof]) + of(joint, "friction_nm"), 0.0)
+            inertia = float(model.dof_M0[dof])
+            model.dof_frictionloss[dof] = friction_nm
+            limit_nm = float(np.abs(model.actuator_forcerange[servo]).max()) or np.inf
+            if torque != 1.0 and limit_nm > UNLIMITED_RAD_S2 * inertia:
+                limit_nm = friction_nm + torque * USUAL_RAD_S2 * inertia
+                model.actuator_forcerange[servo] = (-limit_nm, limit_nm)
+                model.actuator_forcelimited[servo] = 1
+            else:
+                model.actuator_forcerange[servo] *= torque
+            damping = p["damping_factor"] * of(joint, "damping_factor")
             model.actuator_biasprm[servo, 2] *= damping
             model.dof_damping[dof] *= damping
-            model.dof_armature[dof] *= p["armature_factor"] * p[f"{joint}.armature_factor"]
-            friction_nm = model.dof_frictionloss[dof] + p[f"{joint}.friction_nm"] * stronger
-            model.dof_frictionloss[dof] = max(friction_nm, 0.0)
+            model.dof_armature[dof] *= p["armature_factor"] * of(joint, "armature_factor")
 
-        play, limit = np.zeros(len(arm.joint_names)), np.full(len(arm.joint_names), np.inf)
-        play[arm.arm_columns] = [p[f"{joint}.backlash_rad"] for joint in joints]
-        limit[arm.arm_columns] = [p[f"{joint}.speed_limit_rad_s"] for joint in joints]
+        play, limit = (
+            np.array([of(j, quantity) if j else nominal for j in joints])
+            for quantity, nominal in (("backlash_rad", 0.0), ("speed_limit_rad_s", np.inf))
+        )
         on.commands.play_rad = on.commands.play_rad + play
         on.commands.speed_limit_rad_s = np.minimum(on.commands.speed_limit_rad_s, limit)
 

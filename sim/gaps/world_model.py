@@ -300,6 +300,15 @@ class WorldModel(NoModel):
         dofs = [int(model.jnt_dofadr[model.actuator_trnid[m, 0]]) for m in found]
         return [(m, dof, nm / STALL_NM) for m, dof, nm in zip(found, dofs, stall_nm, strict=True)]
 
+    def goal_joints(self) -> list[str]:
+        """Return the joint that each goal of a servo is for, in order; "" of a gripper's."""
+        model, arm = self._tried, self.need("arm")
+        driven = {int(model.actuator_trnid[m, 0]) for m in motors_of(model, self.roles.gripper)}
+        return [
+            *(model.joint(j).name for j in arm),
+            *("" for j in self.roles.gripper if j in driven),
+        ]
+
     def bodies(self, *names: str) -> list[str]:
         """Raise UnavailableError: bodies have other names here."""
         raise UnavailableError(f"its bodies have other names than {', '.join(names)}")

@@ -25,7 +25,6 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
-from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray
 from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
@@ -34,11 +33,13 @@ from gaploop.sim.gaps import Parameter, all_mechanisms
 from gaploop.sim.identification.noise import noise_parameters
 from gaploop.sim.identification.open_loop import (
     DriveLog,
+    DrivenArm,
     OpenLoopArm,
     Setting,
     drive_logs,
     encoder_step_rad,
 )
+from gaploop.sim.identification.servo_arm import ServoArm
 from gaploop.sim.scene import TIMESTEP_S
 
 CONFIDENCE: Final = 0.90
@@ -62,17 +63,24 @@ UNLIKE: Final = 3.0
 """A joint whose error is so many times the others' median has something that wasn't measured."""
 NORMAL_MEDIAN: Final = 0.6745
 """Median of the absolute value of a standard normal variable."""
-MOST_ADDED: Final = 8
+MOST_ADDED: Final = 16
 MOST_ALIKE: Final = 10.0
 """Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
 error for seconds, which says nothing about how often it moved."""
-JOINTS_FITTED: Final = 2
-"""Of what differs in one joint, those that look best are fitted; of what is shared, all."""
+JOINTS_FITTED, SHARED_FITTED = 2, 3
+"""Of what differs in one joint, those that look best are fitted; of what is shared these, two more
+at the beginning."""
+CLEAR_GAIN: Final = 12.0
+"""What promises to lower the criterion by so much is tried along with the other joints'."""
+MOST_STEPS: Final = 8_000_000
+"""Physics steps after which nothing more is added: about a minute of a core."""
+RIVALS: Final = 4
+"""More parameters than this are no simple story that another one could be taken for."""
 QUICK, FULL = 2, 4
 """How often a fit's scale is taken anew: to compare candidates, and to keep one."""
 SELECT_S: Final = 30.0
 """So much motion decides which parameters differ; all of it, by how much [s]."""
-MOST_S: Final = 240.0
+MOST_S: Final = 160.0
 """Of more motion than this, episodes are left out evenly [s]."""
 
 _A: Final = "actuator_response"
@@ -160,7 +168,7 @@ class Candidate:
     @property
     def spec(self) -> Parameter:
         """Unit, limits and nominal value, as the mechanism has them."""
-        return next(p for p in all_mechanisms()[self.mechanism].parameters if p.name == self.key)
+        return all_mechanisms()[self.mechanism].parameter(self.key)
 
     def scaled(self, value: float) -> float:
         """Return a value as it is fitted."""
@@ -193,10 +201,12 @@ class Candidate:
         return min(one, other), max(one, other)
 
 
-def candidates(arm: CellArm) -> list[Candidate]:
+def candidates(arm: DrivenArm) -> list[Candidate]:
     """Return everything of an arm's drives that can be fitted; those of all joints first."""
-    joints = list(enumerate(arm.joint_names[:-1]))
+    joints = [(n, arm.joint_names[k]) for n, k in enumerate(arm.arm_columns)]
     shared = [Candidate(*q.shared, "", None, q) for q in (LATENCY, *QUANTITIES)]
+    if isinstance(arm, ServoArm):  # there friction of all joints grows with their servos' torque
+        shared = [c for c in shared if c.parameter != "friction_nm"]
     own = [Candidate(DRIVES, q.name, joint, k, q) for q in QUANTITIES for k, joint in joints]
     return [*shared, *own]
 
@@ -236,15 +246,19 @@ def merged(
 
 
 class DriveFitter:
-    """Fits an arm's drives to logs; `advance` is called after each piece of work."""
+    """Fits an arm's drives to logs; `advance` is told how many physics steps were simulated."""
 
     def __init__(
-        self, arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None] = lambda: None
+        self,
+        arm: DrivenArm,
+        logs: Sequence[DriveLog],
+        advance: Callable[[int], None] = lambda _steps: None,
     ) -> None:
         self.arm, self.logs, self._advance = arm, tuple(logs), advance
         self._simulated = OpenLoopArm(arm, logs)
-        self._n = len(arm.joint_names) - 1
-        self._read = np.concatenate([log.q_rad[:, :-1] for log in logs])
+        self.steps = 0
+        self._n = len(arm.arm_columns)
+        self._read = np.concatenate([log.q_rad[:, arm.arm_columns] for log in logs])
         self._floor_rad = math.hypot(ENCODER_STEP_RAD / math.sqrt(12), LEAST_ERROR_RAD)
         block, first = [], 0
         for log in logs:
@@ -258,7 +272,13 @@ class DriveFitter:
     def errors(self, settings: Sequence[Setting]) -> list[FloatArray]:
         """Return readings minus simulation [rad], shape (n, n_joints without gripper)."""
         found = self._simulated.readings(settings)
-        return [self._read - np.concatenate([q[:, :-1] for q in logs]) for logs in found]
+        steps = len(settings) * sum(log.steps for log in self.logs)
+        self.steps += steps
+        self._advance(steps)
+        return [
+            self._read - np.concatenate([q[:, self.arm.arm_columns] for q in logs])
+            for logs in found
+        ]
 
     def at(self, chosen: Sequence[Candidate], x: Sequence[float] | FloatArray) -> Fit:
         """Return candidates at values as they are."""
@@ -301,29 +321,40 @@ class DriveFitter:
                 loss="cauchy",
                 max_nfev=6 if turns == QUICK else 12,
                 xtol=1e-5,
-                ftol=1e-6,
+                ftol=1e-4 if turns == QUICK else 1e-6,
             )
             before, now = now, Fit(tuple(chosen), done.x, errors_at(done.x))
             spread = self._spread(now.error)
             if abs(float((self.cost(before.error) - self.cost(now.error)).sum())) < 1.0:
                 break
-        self._advance()
         return now
 
     def slopes(self, fit: Fit) -> FloatArray:
-        """Return derivatives of errors by what is fitted, shape (n, n_joints, n_chosen)."""
-        if not fit.chosen:
-            return np.empty((*fit.error.shape, 0))
-        settings, steps = [], []
+        """Return derivatives of errors by what is fitted, shape (n, n_joints, n_chosen).
+
+        What is of different joints is moved together: each hardly moves the others.
+        """
+        slopes = np.zeros((*fit.error.shape, len(fit.chosen)))
+        groups = list[dict[int | None, int]]()
         for k, candidate in enumerate(fit.chosen):
-            step = candidate.quantity.step
-            step = step if fit.x[k] + step <= candidate.bounds[1] else -step
+            place, open_ = candidate.column, (g for g in groups if None not in g)
+            into = next((g for g in open_ if place is not None and place not in g), None)
+            if into is None:
+                groups.append(into := {})
+            into[place] = k
+        steps = np.array([c.quantity.step for c in fit.chosen])
+        for k, candidate in enumerate(fit.chosen):
+            steps[k] *= 1.0 if fit.x[k] + steps[k] <= candidate.bounds[1] else -1.0
+        settings = []
+        for group in groups:
             moved = fit.x.copy()
-            moved[k] += step
-            steps.append(step)
+            moved[list(group.values())] += steps[list(group.values())]
             settings.append(merged({}, fit.chosen, moved))
-        moved_errors = self.errors(settings)
-        return np.stack([(e - fit.error) / s for e, s in zip(moved_errors, steps, strict=True)], 2)
+        for group, error in zip(groups, self.errors(settings), strict=True):
+            for column, k in group.items():
+                of = slice(None) if column is None else column
+                slopes[:, of, k] = (error - fit.error)[:, of] / steps[k]
+        return slopes
 
     def _spread(self, error: FloatArray) -> FloatArray:
         """Return the errors' scale by a Student distribution, joint by joint [rad]."""
@@ -376,7 +407,8 @@ class DriveFitter:
         begun = self._begun(nominal)
         ends = [self._grown(nominal, begun[:1])]
         first = ends[0][0]
-        if first.chosen and (len(first.chosen) > 1 or not self._is_at_floor(first.error)):
+        one = len(first.chosen) == 1 and self._is_at_floor(first.error)
+        if 0 < len(first.chosen) <= RIVALS and not one:
             used = begun[0].chosen[0].quantity
             others = [f for f in begun if f.chosen[0].quantity is not used]
             ends.append(self._grown(nominal, [f for f in others if not f.chosen[0].joint][:1]))
@@ -410,27 +442,33 @@ class DriveFitter:
                 gain = float((now - self.cost(self._given_way(tried, slopes)) / alike).sum())
                 if c not in found or gain > found[c][0]:
                     found[c] = gain, c.scaled(start)
-        self._advance()
-        joints = sorted((c for c in found if c.joint), key=lambda c: -found[c][0])
-        worth = [*(c for c in found if not c.joint), *joints[:JOINTS_FITTED]]
+        by_gain = sorted(found, key=lambda c: -found[c][0])
+        joints = [c for c in by_gain if c.joint]
+        own = {c.joint: c for c in reversed(joints) if found[c][0] > CLEAR_GAIN}
+        # What is of different joints hardly interacts: the best of each is tried with the others'.
+        worth = [(c,) for c in by_gain if not c.joint][: SHARED_FITTED + 2 * (not best.chosen)]
+        worth += [(c,) for c in joints[: JOINTS_FITTED if len(own) < 2 else 1]]
+        worth += [tuple(own.values())] if len(own) > 1 else []
         if self._is_at_floor(best.error):
-            worth = [c for c in worth if found[c][0] > 0]  # little is left to be explained
-        fits = [self.fit((*best.chosen, c), (*best.x, found[c][1]), QUICK) for c in worth]
+            worth = [w for w in worth if found[w[0]][0] > 0]  # little is left to be explained
+        fits = [
+            self.fit((*best.chosen, *w), (*best.x, *(found[c][1] for c in w)), QUICK) for w in worth
+        ]
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
     def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
         """Add parameters as long as the criterion falls; `begun` has the best fit first."""
         steps = [_step(best, None, 0.0)]
-        while begun and len(best.chosen) < MOST_ADDED:
+        while begun and len(best.chosen) < MOST_ADDED and self.steps < MOST_STEPS:
             alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
             drop = self.bic(best, alike) - self.bic(better, alike)
             if drop <= 0:
                 break
-            added = better.chosen[-1]
-            best = self.without_idle(better)
-            if added not in best.chosen:
+            before, best = best, self.without_idle(better)
+            added = [c for c in best.chosen if c not in before.chosen]
+            if not added:
                 break
-            steps.append(_step(best, added, drop))
+            steps += [_step(best, c, drop / len(added)) for c in added]
             begun = self._begun(best)
         return best, steps
 
@@ -451,8 +489,8 @@ class DriveFitter:
         """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
         while best.chosen:
             alike = self.alike(best.error)
-            fits = [self.at(*best.start(k)) for k in range(len(best.chosen))]
-            moved = [np.sqrt(np.mean((f.error - best.error) ** 2, 0)).max() for f in fits]
+            without = [merged({}, *best.start(k)) for k in range(len(best.chosen))]
+            moved = [np.sqrt(np.mean((e - best.error) ** 2, 0)).max() for e in self.errors(without)]
             least = int(np.argmin(moved))
             if moved[least] >= 10 * LEAST_EFFECT_RAD:
                 return best
@@ -514,7 +552,8 @@ class OpenLoopCurve:
     """A take that was held out, or what a fit without any is shown on.
 
     Attributes:
-        read_rad: readings [rad], shape (n, n_joints).
+        read_rad: readings of the joints that are fitted [rad], shape (n, n_joints).
+        sent_rad: the goals of then [rad], same shape.
         before_rad: what the nominal arm does [rad], same shape.
         after_rad: what the fitted arm does [rad], same shape.
     """
@@ -522,6 +561,7 @@ class OpenLoopCurve:
     uid: str
     t_s: FloatArray
     read_rad: FloatArray
+    sent_rad: FloatArray
     before_rad: FloatArray
     after_rad: FloatArray
 
@@ -544,12 +584,12 @@ class FittedDrives:
 
 
 def fit_drives(
-    takes: Sequence[Take], arm: CellArm, advance: Callable[[], None] = lambda: None
+    takes: Sequence[Take], arm: DrivenArm, advance: Callable[[int], None] = lambda _steps: None
 ) -> FittedDrives:
     """Fit an arm's drives to takes with joint goals and readings.
 
     The last take of four, or the last third of a single one, is held out to judge the fit by; the
-    values are then fitted to everything. `advance` is called after each piece of work.
+    values are then fitted to everything. `advance` is told how many physics steps were simulated.
 
     Raises:
         UnusableInputError: as of `drive_logs`.
@@ -567,35 +607,41 @@ def fit_drives(
     for goals, way in ways.items():
         learn, judge = _held_out([list(log.pieces()) for log in way])
         fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-        found, steps, rival = fitter.choose()
-        cost = float((fitter.cost(found.error) / fitter.alike(found.error)).sum())
-        tried.append((cost, goals, way, judge, found, steps, rival))
-    _, goals, way, judge, found, steps, rival = min(tried, key=lambda one: one[0])
+        late = Candidate(*LATENCY.shared, "", None, LATENCY)
+        error = fitter.fit([late], [LATENCY.starts[3]], QUICK).error if len(ways) > 1 else None
+        cost = 0.0 if error is None else float((fitter.cost(error) / fitter.alike(error)).sum())
+        tried.append((cost, goals, way, judge, fitter))
+    _, goals, way, judge, fitter = min(tried, key=lambda one: one[0])
+    found, steps, rival = fitter.choose()
     nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
+    shown = arm.arm_columns
     curves = [
-        OpenLoopCurve(log.uid, log.t_s, log.q_rad, *paths)
+        OpenLoopCurve(log.uid, log.t_s, *(q[:, shown] for q in (log.q_rad, log.sent(), *paths)))
         for log, *paths in zip(judge, nominal, fitted, strict=True)
     ]
-    before = float(np.mean([np.abs(c.before_rad - c.read_rad)[:, :-1].mean() for c in curves]))
-    after = float(np.mean([np.abs(c.after_rad - c.read_rad)[:, :-1].mean() for c in curves]))
+    before, after = (float(np.mean([e.mean() for e in errors])) for errors in (
+        [np.abs(c.before_rad - c.read_rad) for c in curves],
+        [np.abs(c.after_rad - c.read_rad) for c in curves],
+    ))  # fmt: skip
     if after > (1 - LEAST_GAIN) * before:
         found, after, rival = Fit((), np.empty(0), found.error), before, ()
         curves = [replace(c, after_rad=c.before_rad) for c in curves]
-    by_joint = np.mean([np.abs(c.after_rad - c.read_rad)[:, :-1].mean(0) for c in curves], 0)
+    by_joint, named = _by_joint(curves), [arm.joint_names[k] for k in shown]
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
     final = everything.without_idle(everything.fit(found.chosen, found.x, QUICK))
     motion_s = sum(float(log.t_s[-1]) for log in way)
     source = f"{len(way)} episode{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
     encoders = _encoder_parameters(everything, final, way, source)
-    noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
+    noise = list[TwinParameter]()
+    if not isinstance(arm, ServoArm):  # whose joints `sensor_noise.readings` doesn't know
+        noise = noise_parameters(drive_logs(takes, arm, 0.0), arm, final.setting, source)
     if noise and not encoders[0].differs:
         encoders = [encoders[0], *noise]  # instead of white noise of all joints
     parameters = [*_drive_parameters(everything, final, source), *encoders]
-    advance()
     close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders if p.unit == "rad"))
     # One joint that its model doesn't follow hides in the mean over all of them.
-    odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint)))
-    unlike = {j: float(e) for j, e in zip(arm.joint_names, by_joint, strict=False) if e > odd_rad}
+    odd_rad = max(close_rad, UNLIKE * float(np.median(by_joint[:, 2])))
+    unlike = {j: e for j, e in zip(named, by_joint[:, 2].tolist(), strict=True) if e > odd_rad}
     fit = {
         "open_loop_error_before": before,
         "open_loop_error_after": after,
@@ -606,9 +652,20 @@ def fit_drives(
         "goals": goals,
         "explained": after <= close_rad and not unlike,
         "unlike": unlike,
+        "error_by_joint": dict(zip(named, by_joint.tolist(), strict=True)),
+        "cut_short": fitter.steps >= MOST_STEPS,
         "instead": sorted({f"{c.mechanism}.{c.key}" for c in rival} if found.chosen else ()),
     }
     return FittedDrives(parameters, fit, steps, curves)
+
+
+def _by_joint(curves: Sequence[OpenLoopCurve]) -> FloatArray:
+    """Return mean errors of goals, nominal arm and fitted arm [rad], shape (n_joints, 3)."""
+    errors = [
+        [np.abs(q - c.read_rad).mean(0) for q in (c.sent_rad, c.before_rad, c.after_rad)]
+        for c in curves
+    ]
+    return np.asarray(np.mean(errors, 0).T)
 
 
 def _evenly(logs: Sequence[DriveLog], most_s: float) -> list[DriveLog]:

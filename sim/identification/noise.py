@@ -20,12 +20,11 @@ from scipy.optimize import minimize, nnls
 from scipy.signal import savgol_coeffs, savgol_filter, welch
 from scipy.stats import t as student
 
-from gaploop.core.arm import CellArm
 from gaploop.core.messages import FloatArray
 from gaploop.core.twin import TwinParameter
 from gaploop.sim.cell import ENCODER_STEP_RAD
 from gaploop.sim.gaps.readings import NOISE, TAUS_S, ReadingNoise
-from gaploop.sim.identification.open_loop import DriveLog, OpenLoopArm, Setting
+from gaploop.sim.identification.open_loop import DriveLog, DrivenArm, OpenLoopArm, Setting
 
 WINDOW_S: Final = 0.25
 LEAST_WINDOW: Final = 9
@@ -259,7 +258,7 @@ def _motion(log: FloatArray, simulated: FloatArray, period_s: float) -> FloatArr
 
 
 def noise_parameters(
-    logs: Sequence[DriveLog], arm: CellArm, setting: Setting, source: str
+    logs: Sequence[DriveLog], arm: DrivenArm, setting: Setting, source: str
 ) -> list[TwinParameter]:
     """Return the noise of the joints whose readings show more than an encoder's steps or white
     noise, each figure with its 90 % interval; [] where none does, or there are too few takes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,7 +24,8 @@ from gaploop.core.take import Take
 from gaploop.sim import scene
 from gaploop.sim.arms import arm_named, from_degrees
 from gaploop.sim.gaps import put_into
-from gaploop.sim.gaps.mechanism import CommandPath, Values
+from gaploop.sim.gaps.mechanism import Appliers, CommandPath, Values
+from gaploop.sim.identification.servo_arm import ServoArm
 from gaploop.sim.scene import TIMESTEP_S
 
 UNITS: Final = ("deg", "rad")
@@ -43,6 +44,9 @@ RESTS_RAD: Final = (0.002, 0.006)
 LEAST_MOTION_RAD: Final = 0.05
 
 
+type DrivenArm = CellArm | ServoArm
+
+
 @dataclass(frozen=True)
 class DriveLog:
     """What an arm's servos were told, and where they said they were.
@@ -53,6 +57,7 @@ class DriveLog:
         goal_t_s: when goals were given [s], shape (m,).
         goal_rad: goals, each held until the next [rad], shape (m, n_joints).
         from_frames: of LeRobot's frames: what was sent between them is not known.
+        columns: of the joints that are fitted.
     """
 
     uid: str
@@ -61,6 +66,7 @@ class DriveLog:
     goal_t_s: FloatArray
     goal_rad: FloatArray
     from_frames: bool = False
+    columns: Sequence[int] | slice = slice(None, -1)
 
     @property
     def steps(self) -> int:
@@ -81,6 +87,11 @@ class DriveLog:
         share = np.where(share > 1e-6, share, 0.0)[:, None]
         later = np.minimum(at + 1, len(before) - 1)
         return np.asarray(before[at] + share * (before[later] - before[at]))
+
+    def sent(self) -> FloatArray:
+        """Return the goal that was given last at each reading [rad], shape (n, n_joints)."""
+        before = np.concatenate([self.q_rad[:1], self.goal_rad])
+        return before[np.searchsorted(self.goal_t_s, self.t_s + 1e-9, side="right")]
 
     def ramped(self) -> DriveLog:
         """Return it with goals that go on evenly between frames, as a faster loop sends them."""
@@ -119,30 +130,36 @@ class DriveLog:
             (self.t_s, self.q_rad, RESTS_RAD[1]),
         ):
             lately = values[(times > t_s - REST_S) & (times <= t_s)]
-            if len(lately) and float(np.ptp(lately[:, :-1], axis=0).max()) > most:
+            if len(lately) and float(np.ptp(lately[:, self.columns], axis=0).max()) > most:
                 return False
         return True
+
+
+def is_of_the_cell(take: Take) -> bool:
+    """Say whether an arm of the cell has a take's joints."""
+    return any(set(_joints(take)) == set(arm.joint_names) for arm in CELL_ARMS.values())
 
 
 def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
     """Return the arm that is named, or whose joints takes have, or raise UnusableInputError."""
     if named:
-        return arm_named(named, "--arm")
+        return arm_named(named, "--robot.model")
     for take in takes:
         joints = _joints(take)
         for arm in CELL_ARMS.values():
             if set(joints) == set(arm.joint_names):
-                return arm_named(arm.name, "--arm")
+                return arm_named(arm.name, "--robot.model")
         raise UnusableInputError(
             f"Episode {take.info.uid} is of an arm with the joints "
             f"{', '.join(joints) or 'unknown'}, "
-            f"which no simulated arm has. Name one with --arm: {', '.join(CELL_ARMS)}."
+            f"which no arm of the cell has. Name its MJCF file, as in --robot.model=my_arm.xml, or "
+            f"one of {', '.join(CELL_ARMS)}."
         )
     raise UnusableInputError("There are no episodes. Record some first: gaploop record.")
 
 
 def drive_logs(
-    takes: Sequence[Take], arm: CellArm, every_s: float = READ_EVERY_S
+    takes: Sequence[Take], arm: DrivenArm, every_s: float = READ_EVERY_S
 ) -> list[DriveLog]:
     """Return the logs of takes, one each, in their order: of telemetry, or else of frames.
 
@@ -158,7 +175,7 @@ def drive_logs(
         raise UnusableInputError(
             f"All {len(logs)} episodes are shorter than {SHORTEST_S:g} s. Record longer ones."
         )
-    moved = max(float(np.ptp(log.goal_rad[:, :-1], axis=0).max()) for log in long_enough)
+    moved = max(float(np.ptp(log.goal_rad[:, log.columns], axis=0).max()) for log in long_enough)
     if moved < LEAST_MOTION_RAD:
         raise UnusableInputError(
             f"No goal moves by more than {moved:.3f} rad: nothing can be told from an arm that "
@@ -169,10 +186,8 @@ def drive_logs(
 
 def encoder_step_rad(logs: Sequence[DriveLog]) -> float:
     """Return the steps that readings come in [rad], or 0 where they don't come in any."""
-    columns = [
-        np.unique(np.round(np.concatenate([log.q_rad[:, j] for log in logs]), 6))
-        for j in range(logs[0].q_rad.shape[1] - 1)
-    ]
+    read = np.concatenate([log.q_rad[:, log.columns] for log in logs])
+    columns = [np.unique(np.round(column, 6)) for column in read.T]
     apart = [np.diff(values).min() for values in columns if len(values) > 3]
     if not apart:
         return 0.0
@@ -201,12 +216,12 @@ def _telemetry_arm(take: Take) -> str:
     return ""
 
 
-def _log(take: Take, arm: CellArm, every_s: float) -> DriveLog:
+def _log(take: Take, arm: DrivenArm, every_s: float) -> DriveLog:
     uid, joints = take.info.uid, _joints(take)
-    if set(joints) != set(arm.joint_names):
+    if not set(joints) >= set(arm.joint_names):
         raise UnusableInputError(
             f"Episode {uid} has the joints {', '.join(joints) or 'unknown'}; {arm.name} has "
-            f"{', '.join(arm.joint_names)}. Name the right arm with --arm."
+            f"{', '.join(arm.joint_names)}. Name the right arm: --robot.model=NAME or its MJCF."
         )
     order = [joints.index(name) for name in arm.joint_names]
     source = _telemetry_arm(take)
@@ -241,7 +256,9 @@ def _log(take: Take, arm: CellArm, every_s: float) -> DriveLog:
         if t_s[k] - t_s[rows[-1]] >= every_s - 1e-4:
             rows.append(k)
     goal_t_s = np.maximum(times[told] - zero_s, 0.0)
-    return DriveLog(uid, t_s[rows], read[good][rows], goal_t_s, sent[told], not source)
+    return DriveLog(
+        uid, t_s[rows], read[good][rows], goal_t_s, sent[told], not source, arm.arm_columns
+    )
 
 
 BATCH_STEPS: Final = 400_000
@@ -252,21 +269,28 @@ type Setting = Mapping[str, Values]
 """Mechanism to values of its parameters, as `SimCell(parameters=…)` takes them."""
 
 
+def _alone(arm: DrivenArm) -> tuple[mujoco.MjModel, Callable[[], Appliers]]:
+    """Return an arm's model without all else, and what makes the appliers of a nominal one."""
+    if isinstance(arm, ServoArm):
+        return arm.model, arm.appliers
+    options = scene.SceneOptions(arm=arm)
+    alone = scene.CellModel(options)
+
+    @alone.edit
+    def strip(spec: mujoco.MjSpec) -> None:
+        for name in ("object", "target", "table"):
+            spec.delete(spec.body(name))
+        spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+
+    return alone.compile(), lambda: scene.cell_appliers(options)
+
+
 class OpenLoopArm:
     """Simulates settings of an arm's drives on logs; each begins at rest at its first reading."""
 
-    def __init__(self, arm: CellArm, logs: Sequence[DriveLog]) -> None:
+    def __init__(self, arm: DrivenArm, logs: Sequence[DriveLog]) -> None:
         self.arm, self.logs = arm, tuple(logs)
-        self._options = scene.SceneOptions(arm=arm)
-        alone = scene.CellModel(self._options)
-
-        @alone.edit
-        def strip(spec: mujoco.MjSpec) -> None:
-            for name in ("object", "target", "table"):
-                spec.delete(spec.body(name))
-            spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
-
-        self._nominal: mujoco.MjModel = alone.compile()
+        self._nominal, self._appliers = _alone(arm)
         # The cell, too, keeps goals within the joints' limits before anything else happens to them.
         self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
         threads = min(os.cpu_count() or 1, MOST_THREADS)
@@ -284,7 +308,7 @@ class OpenLoopArm:
     def _batch(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
         models, commands, zeros = [], [], []
         for setting in settings:
-            on = scene.cell_appliers(self._options)
+            on = self._appliers()
             put_into(on, (), setting)
             model = copy.copy(self._nominal)  # drives change a compiled model; compiling is slower
             on.model.put_on(model)
@@ -322,26 +346,31 @@ class OpenLoopArm:
     def _set_points(self, paths: Sequence[CommandPath]) -> list[FloatArray]:
         """Return each log's set points [rad], shape (n_paths, steps, n_joints).
 
-        One command path does it for all logs and settings at once.
+        What `CommandPath` does a step at a time, for all of them: one call a step takes ten times
+        as long.
         """
-        goals = [
-            np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
-            for log in self.logs
-        ]
-        shape = (len(self.logs), len(paths), goals[0].shape[2])
-        joined = CommandPath(TIMESTEP_S)
-        joined.play_rad = np.stack([np.broadcast_to(p.play_rad, shape[2:]) for p in paths])
-        joined.speed_limit_rad_s = np.stack(
-            [np.broadcast_to(p.speed_limit_rad_s, shape[2:]) for p in paths]
-        )
-        begins = np.stack([log.q_rad[0] for log in self.logs])
-        joined.reset(np.broadcast_to(begins[:, None], shape), [0])
-        if not joined.active:
-            return goals
-        longest = max(log.steps for log in self.logs)
-        padded = np.stack([np.pad(g, ((0, 0), (0, longest - g.shape[1]), (0, 0))) for g in goals])
-        for step in range(longest):
-            t_s = step * TIMESTEP_S
-            joined.push(t_s, padded[:, :, step])
-            padded[:, :, step] = joined.set_point(t_s)
-        return [p[:, : log.steps] for p, log in zip(padded, self.logs, strict=True)]
+        found = []
+        for log in self.logs:
+            goals = np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
+            shape = goals[0, 0].shape
+            for path, of_path in zip(paths, goals, strict=True):
+                step_rad = np.broadcast_to(path.speed_limit_rad_s, shape) * TIMESTEP_S
+                half_rad = 0.5 * np.broadcast_to(path.play_rad, shape)
+                for j in np.flatnonzero(np.isfinite(step_rad) | (half_rad > 0.0)):
+                    at, most, half = (float(a[j]) for a in (log.q_rad[0], step_rad, half_rad))
+                    of_path[:, j] = _followed(of_path[:, j].tolist(), at, most, half)
+            found.append(goals)
+        return found
+
+
+def _followed(goals: list[float], at: float, most: float, half: float) -> list[float]:
+    """Return one joint's set points [rad] behind a speed limit, by step, and half its play."""
+    slewed = out = at
+    found = []
+    for goal in goals:
+        change = goal - slewed
+        slewed += most if change > most else -most if change < -most else change
+        low, high = slewed - half, slewed + half
+        out = low if out < low else high if out > high else out
+        found.append(out)
+    return found

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gaploop.core.arm import SIX_JOINTS
-from gaploop.core.arms import ARMS
+from gaploop.core.arm import SIX_JOINTS, Arm
+from gaploop.core.arms import ARMS, DEFAULT
 from gaploop.core.errors import unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
@@ -147,14 +147,23 @@ def build_servo(plan: ServoPlan) -> EmulatedServo:
 
 
 def arm_plan(model: str, role: str = "follower") -> ArmPlan:
-    """Return the plan of one of `core.arms`; UnusableInputError where there is none such."""
+    """Return the plan of one of `core.arms`, or of an MJCF file, which gets the SO-101's servos.
+
+    Raises:
+        UnusableInputError: there is none such, or a file that `ArmModel` can't use.
+    """
     known = {name: arm for name, arm in ARMS.items() if arm.emulated}
-    if model not in known:
-        raise unknown_choice("arm model", model, known)
+    if model not in known and not model.endswith(".xml"):
+        raise unknown_choice("arm model", model, [*known, "PATH.xml"])
     if role not in ROLES:
         raise unknown_choice("role", role, ROLES)
-    chain = known[model].emulated[role]
-    full_turn, joints = known[model].full_turn, ArmModel.load(model)
+    joints, arm = ArmModel.load(model), known.get(model, Arm(model))
+    count = len(joints.joint_names)
+    servos_of = known[DEFAULT].emulated[role]
+    plain = replace(
+        servos_of, models=servos_of.models[:1] * count, zero_ticks=(_HALF_TURN,) * count
+    )
+    chain, full_turn = arm.emulated.get(role, plain), arm.full_turn
     ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(
         ServoPlan(

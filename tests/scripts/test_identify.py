@@ -127,7 +127,8 @@ def test_late_pictures_are_a_parameter_of_the_twin() -> None:
     ("arguments", "says"),
     [
         ([], "Which episodes?"),
-        (["--arm=pr2"], "pr2"),
+        (["--robot.model=pr2"], "pr2"),
+        (["--robot.model=nowhere.xml"], "No arm model nowhere.xml"),
         (["nowhere"], "nowhere"),
     ],
 )

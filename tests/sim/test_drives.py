@@ -229,7 +229,7 @@ def test_what_cannot_be_used_is_said_in_a_line() -> None:
     with pytest.raises(UnusableInputError, match="shorter"):
         drive_logs([short], SO101)
     other = replace(as_frames(take), info=replace(take.info, joint_names=("a", "b")))
-    with pytest.raises(UnusableInputError, match="--arm"):
+    with pytest.raises(UnusableInputError, match=r"--robot\.model"):
         arm_of_takes([other])
 
 
