@@ -444,11 +444,12 @@ class DriveFitter:
                     found[c] = gain, c.scaled(start)
         by_gain = sorted(found, key=lambda c: -found[c][0])
         joints = [c for c in by_gain if c.joint]
-        own = {c.joint: c for c in reversed(joints) if found[c][0] > CLEAR_GAIN}
+        each = {c.joint: c for c in reversed(joints) if found[c][0] > CLEAR_GAIN}
         # What is of different joints hardly interacts: the best of each is tried with the others'.
-        worth = [(c,) for c in by_gain if not c.joint][: SHARED_FITTED + 2 * (not best.chosen)]
-        worth += [(c,) for c in joints[: JOINTS_FITTED if len(own) < 2 else 1]]
-        worth += [tuple(own.values())] if len(own) > 1 else []
+        worth = list[tuple[Candidate, ...]]()
+        worth += [(c,) for c in by_gain if not c.joint][: SHARED_FITTED + 2 * (not best.chosen)]
+        worth += [(c,) for c in joints[: JOINTS_FITTED if len(each) < 2 else 1]]
+        worth += [tuple(each.values())] if len(each) > 1 else []
         if self._is_at_floor(best.error):
             worth = [w for w in worth if found[w[0]][0] > 0]  # little is left to be explained
         fits = [

@@ -246,6 +246,7 @@ def _log(take: Take, arm: DrivenArm, every_s: float) -> DriveLog:
             )
         sent, read = sent[:, order], frames.state[:, order]
         if unit == "deg":
+            assert not isinstance(arm, ServoArm)  # whose takes are made radians before
             sent, read = from_degrees(sent, arm), from_degrees(read, arm)
     good, told = np.isfinite(read).all(1), np.isfinite(sent).all(1)
     if good.sum() < 4 or not told.any():
