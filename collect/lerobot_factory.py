@@ -369,7 +369,7 @@ def cameras_of(
     if robot.type == EMBEDDED:
         return ()
     from gaploop.teleop.lerobot_devices import make_cameras
-    from gaploop.teleop.lerobot_devices.cameras import camera_configs
+    from gaploop.teleop.lerobot_devices.make import camera_configs
 
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from enum import StrEnum
@@ -269,3 +270,29 @@ def one_of[T](words: Iterable[T], kind: str) -> Callable[[Any, str], T]:
         raise unknown_choice(kind.replace("_", " "), value, map(str, words), where)
 
     return read
+
+
+# -- code of a user's own ------------------------------------------------------------------------
+
+
+def named_function(name: str, where: str, form: str) -> Callable[..., Any]:
+    """Import what `module:name` names.
+
+    Args:
+        where: option or entry that names it, for messages.
+        form: what it must be, for messages.
+
+    Raises:
+        UnusableInputError: it can't be imported, or can't be called.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # importing runs what isn't ours
+        raise UnusableInputError(
+            f"{where}: {name} can't be imported ({type(error).__name__}: {error}). It must be "
+            f"{form}, in a module that is installed or lies in a folder of PYTHONPATH."
+        ) from error
+    if not callable(function):
+        raise UnusableInputError(f"{where}: {name} is no function or class.")
+    return function  # type: ignore[no-any-return]

@@ -27,7 +27,6 @@ from gaploop.datasets.check.description import (
 )
 from gaploop.datasets.check.findings import ERROR, Finding, FixDraft
 from gaploop.datasets.check.fix import FixOptions, fix
-from gaploop.datasets.check.frames import matrix
 from gaploop.datasets.edit.changes import ticks_to_degrees
 from gaploop.datasets.edit.compose import (
     UNCHANGED,
@@ -47,6 +46,7 @@ from gaploop.datasets.formats.dataset import (
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.v3_files import matrix
 from gaploop.datasets.whole_stats import complete_stats
 
 _ABOUT_VIDEO: Final = frozenset(

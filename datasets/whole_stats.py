@@ -24,11 +24,16 @@ from gaploop.core.messages import Image
 from gaploop.core.pixels import QUANTILES, Stats, pixel_counts, statistics_of
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.frames import batches, matrix, numeric_features
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
-from gaploop.datasets.v3_files import with_columns, write_episodes
+from gaploop.datasets.v3_files import (
+    batches,
+    matrix,
+    numeric_features,
+    with_columns,
+    write_episodes,
+)
 from gaploop.datasets.video import VideoRange, sample_pictures
 
 _GRID: Final = 1025

@@ -21,8 +21,7 @@ from gaploop.failure_analysis.signals.motion import (
     TURNING_RAD_S,
     high_pass_filter,
 )
-from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
-from gaploop.failure_analysis.views.task_progress import HOLD_S, TaskProgress
+from gaploop.failure_analysis.views.phases import HELD_RAD, HOLD_S, TaskProgress, scene_xy_m
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, tool_places
 
 PATH_EVERY: Final = 5

@@ -24,7 +24,7 @@ from gaploop.core.messages import FloatArray, Image
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.modes import ModeCall, failure_mode
-from gaploop.failure_analysis.signals.force import pressing
+from gaploop.failure_analysis.signals.grip import pressing
 from gaploop.failure_analysis.signals.registry import (
     Evidence,
     MissingChannelError,

@@ -27,7 +27,7 @@ from peft import PeftModel
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.labels import LabelEvent
-from gaploop.core.named_function import named_function
+from gaploop.core.schema import named_function
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.finetune import lerobot_adapter as adapter

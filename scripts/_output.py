@@ -7,9 +7,11 @@ import io
 import json
 import math
 import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -75,9 +77,6 @@ def as_lines(*shown: RenderableType) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """Return what a measurement ran on, and when."""
-    import platform
-    from datetime import UTC, datetime
-
     return {
         "cores": os.cpu_count(),
         "system": platform.platform(terse=True),

@@ -105,7 +105,7 @@ def run(config: DiagnoseConfig) -> int:
     if report is not None and not config.json:
         options.emit(False, {}, "\n".join([*report.lines(), ""]))
     if report is not None and report.findings:
-        from gaploop.failure_analysis.report.absolute_page import absolute_page
+        from gaploop.failure_analysis.report.report import absolute_page
 
         page = writable_folder(_folder(config)) / "curves.html"
         write_atomically(page, absolute_page(report))

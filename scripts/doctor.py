@@ -303,7 +303,7 @@ def _on_the_arm(
             yield from check_motion(shown)
             figures += shown.figures
         if config.measure is not None:
-            from gaploop.collect.measured_arm import write_measured
+            from gaploop.collect.mornings import write_measured
 
             yield write_measured(config.measure, follower, log, moved, figures)
     if not config.move:

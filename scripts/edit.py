@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 from rich.markup import escape
@@ -18,17 +18,26 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
 from gaploop.datasets.columns import STATE
 from gaploop.datasets.differences import shown
-from gaploop.datasets.edit.actions import by_field, by_share, tag_events
+from gaploop.datasets.edit.actions import (
+    EditPlan,
+    by_field,
+    by_share,
+    carry_out,
+    opened,
+    plan_choice,
+    plan_merge,
+    plan_split,
+    tag_events,
+)
+from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.episodes_table import add_events
+from gaploop.datasets.labels.query import where
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.datasets.layout import EpisodeRow, parse_episodes
+from gaploop.datasets.lineage import spans
 from gaploop.scripts import options
 from gaploop.scripts.label import NOT_SHOWN, named_author
 from gaploop.scripts.options import emit, jsonable, progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.edit.actions import EditPlan
-    from gaploop.datasets.edit.compose import DatasetPiece
 
 POSITIONAL: Final = ("action", "roots")
 ACTIONS: Final = (
@@ -142,13 +151,6 @@ class EditConfig:
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.actions import (
-        EditPlan,
-        opened,
-        plan_choice,
-        plan_merge,
-        plan_split,
-    )
     from gaploop.datasets.edit.changes import with_forces
 
     options.require_action(config.action, ACTIONS, "edit")
@@ -193,10 +195,8 @@ def run(config: EditConfig) -> int:
 def trim(config: EditConfig, piece: DatasetPiece) -> int:
     """Show what would be left out at the ends of episodes, and leave it out if that is
     confirmed."""
-    from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.changes import find_idle
     from gaploop.datasets.edit.changes import trims as left_out
-    from gaploop.datasets.lineage import spans
 
     every = not config.episodes and not config.where
     chosen = piece.chosen if every else _chosen(config, piece)
@@ -251,9 +251,7 @@ def trim(config: EditConfig, piece: DatasetPiece) -> int:
 
 def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[int]) -> EditPlan:
     """Plan what `correct` changes in the chosen episodes."""
-    from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.changes import corrections
-    from gaploop.datasets.lineage import spans
 
     if not config.subtract and not config.swap:
         raise UnusableInputError(
@@ -274,8 +272,6 @@ def plan_correction(config: EditConfig, piece: DatasetPiece, chosen: frozenset[i
 
 def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
-    from gaploop.datasets.labels.query import where
-
     if not config.episodes and not config.where:
         raise UnusableInputError(
             f"Which episodes? Name them with --episodes='[0, 3]' or --where=outcome=failure; "
@@ -338,9 +334,6 @@ def finish(config: EditConfig, plan: EditPlan, more: Mapping[str, Any] | None = 
     It goes to the new folder, or takes the place of the plan's only dataset. `more` is put into
     the JSON answer.
     """
-    from gaploop.datasets.edit.actions import carry_out
-    from gaploop.datasets.lineage import spans
-
     done, output = None, config.output_dir
     if output is None and config.action in ("merge", "split"):
         if not config.dry_run:
@@ -442,10 +435,6 @@ def _print(rows: Iterable[Mapping[str, Any]]) -> None:
 
 def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
-    from gaploop.datasets.edit.actions import carry_out, opened, plan_choice
-    from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.lineage import spans
-
     options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
     piece = DatasetPiece.whole(config.roots[0].resolve())
     store = open_labelled(piece.info.root)
@@ -502,8 +491,6 @@ def retag(config: EditConfig) -> int:
 def harmonise(config: EditConfig) -> int:
     """Convert, or say what a conversion would be; 1 where a dry run leaves something open."""
     from gaploop.datasets.edit import harmonised
-    from gaploop.datasets.edit.actions import opened
-    from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.edit.harmonise import as_renamed, conversion, derive
     from gaploop.datasets.edit.harmonise_spec import HarmoniseSpec, load_spec
 

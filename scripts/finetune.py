@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.table import Table
+
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.finetune.config import FinetuneConfig
@@ -195,8 +197,6 @@ def _reinforced(config: FinetuneConfig) -> FinetuneResult:
 
 def _show_mixture(config: FinetuneConfig) -> int:
     """Print what a training would draw from which source."""
-    from rich.table import Table
-
     from gaploop.datasets.mixing.sources import REPORT, report
     from gaploop.finetune.tuning.takes import mixture_of
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from rich import box
+from rich.table import Table
+
 from gaploop.collect.campaign import (
     Campaign,
     Quota,
@@ -297,9 +300,6 @@ _BAR: Final = 18
 
 def campaign_text(campaign: Campaign) -> str:
     """Return a table with a bar for every set-up and band, what comes next, and the time left."""
-    from rich import box
-    from rich.table import Table
-
     now, grid = campaign.progress(), campaign.station.grid
     rows: list[tuple[str, str, int, int]] = []
     for dimension, setups in now.by_dimension().items():

@@ -15,8 +15,7 @@ import mujoco
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.named_function import named_function
-from gaploop.core.schema import check_keys, number
+from gaploop.core.schema import check_keys, named_function, number
 from gaploop.sim.kinematics import fold_square
 
 type Vector = np.ndarray[Any, np.dtype[np.float64]]

@@ -19,9 +19,8 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.messages import FloatArray
-from gaploop.core.named_function import named_function
 from gaploop.core.protocols import SensorSource
-from gaploop.core.schema import check_keys, number
+from gaploop.core.schema import check_keys, named_function, number
 from gaploop.teleop.stopping import disconnect
 
 STALE_S: Final = 0.5

@@ -31,7 +31,7 @@ HELD = {
     "teleop/supervisor.py": {"select.poll", "start_new_session="},  # with open ports
     "collect/encoder.py": {"pass_fds=", "select.select", "start_new_session="},  # while recording
     "collect/encoder_process.py": {"os.sysconf"},
-    "datasets/cache/packs.py": {"os.preadv"},  # training from the frame cache
+    "datasets/cache/folder.py": {"os.preadv"},  # training from the frame cache
     "finetune/sandbox.py": {"start_new_session="},  # where a process can be confined
     "scripts/emulate.py": {"select.select"},
 }

@@ -12,6 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from rich import box
+from rich.console import Console as Rich
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from gaploop.collect.operator.console import OperatorConsole, listen_to
 from gaploop.collect.operator.keys import SPACE, Command, keys
@@ -22,9 +29,6 @@ from gaploop.core.station import SafetyLimits
 from gaploop.teleop.trips import WHAT, say_joints, say_reasons, say_status
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
     from gaploop.collect.devices import ArmDevices
 
 log = logging.getLogger(__name__)
@@ -67,10 +71,6 @@ def terminal(
     Where nothing is recorded, the view lists what every joint of `arm` reports. Where stderr is no
     terminal, lines are written instead.
     """
-    from rich.console import Console as Rich
-    from rich.console import Group
-    from rich.live import Live
-
     rich = Rich(stderr=True)
     with contextlib.ExitStack() as cleanup:
         pressed = cleanup.enter_context(keys())
@@ -165,10 +165,6 @@ _BAR: Final = 24
 
 def render(shown: Shown, wide: int = 80) -> RenderableType:
     """Return the view for Rich, for a terminal of so many columns."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
     head = f"{shown.word}   {shown.clock}".rstrip()
     parts: list[RenderableType] = [
         Padding(Text(head.center(wide - 2)), (1, 1), style=_TONES[shown.tone]),
@@ -222,8 +218,6 @@ def line(shown: Shown) -> str:
 
 def arm_details(arm: ArmDevices) -> Iterator[RenderableType]:
     """Yield a table of the joints for Rich, and lines of what was counted since the start."""
-    from rich.text import Text
-
     statistics = arm.statistics
     tick = None if statistics is None else statistics.latest
     if statistics is None or tick is None:
@@ -259,9 +253,6 @@ def joint_table(
     follower: Follower, tick: Tick, state: FollowerState, limits: SafetyLimits, is_driven: bool
 ) -> Table:
     """Return a row for every joint, in the follower's units: asked, sent, and what is reported."""
-    from rich import box
-    from rich.table import Table
-
     joints, command = follower.joint_names, tick.command
     buses = getattr(follower, "buses", ())
     protocol = str(buses[0].protocol.value) if buses else ""

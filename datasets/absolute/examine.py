@@ -2,25 +2,204 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.paths import relative_path
+from gaploop.core.statistics import Estimate
+from gaploop.core.units import plainly_radians
 from gaploop.datasets import layout
+from gaploop.datasets.absolute import arm
 from gaploop.datasets.absolute.arm_findings import ArmTests
-from gaploop.datasets.absolute.episodes import EpisodeTests
 from gaploop.datasets.absolute.findings import AbsoluteReport
 from gaploop.datasets.absolute.heat import examine_heat
 from gaploop.datasets.absolute.history import Day, Trend, trends
-from gaploop.datasets.absolute.recording import read_recording
+from gaploop.datasets.absolute.recording import MotionRecording, read_recording
+from gaploop.datasets.check.frames import stretches
 
 if TYPE_CHECKING:
     from gaploop.datasets.absolute.versions import SetComparison
+
+SHORTEST: Final = 2
+"""Rows: an episode of no more was begun by mistake."""
+STILL_DEG: Final = 1.0
+IDLE_S: Final = 2.0
+"""A policy that learns from it learns to wait; a person takes about a second to begin."""
+PAUSE_S: Final = 4.0
+NOISE: Final = 0.7
+"""Rms of a command's steps over its own spread: white noise has 1.4, a hand below 0.1."""
+START_DEG: Final = 10.0
+
+
+class EpisodeTests:
+    """Tests across a recording's episodes, each adding to its report."""
+
+    def __init__(self, recording: MotionRecording, report: AbsoluteReport) -> None:
+        self.recording, self.report = recording, report
+        self.fps, self.total = recording.info.fps, len(recording.lengths)
+        self.root = shlex.quote(str(recording.info.root))
+
+    def run(self) -> None:
+        """Run all tests."""
+        before = len(self.report.findings)
+        short = {e: float(n) for e, n in self.recording.lengths.items() if n <= SHORTEST}
+        self._say(
+            "short_episode", "Episodes of a frame or two: rows", short, "", "a key pressed twice",
+            self.report.without(list(short), self.total), 20.0,
+        )  # fmt: skip
+        self._tasks()
+        if self.recording.episodes:
+            self._motion()
+            self._units()
+            self._starts()
+        if len(self.report.findings) == before:
+            self.report.good["episodes"] = "episodes are alike in length, motion, start and wording"
+
+    def _say(self, kind: str, sentence: str, found: dict[int, float], unit: str, apart: str,
+             command: str, cost_deg: float) -> None:  # fmt: skip
+        if found:
+            self.report.add(
+                kind, "", sentence, found, self.total, command, cost_deg, unit=unit, apart=apart
+            )
+
+    def _tasks(self) -> None:
+        """Find tasks that differ by case, spaces or a full stop only."""
+        spelt: dict[str, dict[str, list[int]]] = {}
+        rows = layout.episode_rows(self.recording.info.root)
+        for row in rows:
+            for task in row.get("tasks") or []:
+                plain = " ".join(re.sub(r"[^\w\s]", " ", str(task).casefold()).split())
+                spelt.setdefault(plain, {}).setdefault(str(task), []).append(
+                    int(row["episode_index"])
+                )
+        for wordings in spelt.values():
+            if len(wordings) < 2:
+                continue
+            most = max(wordings, key=lambda w: len(wordings[w]))
+            odd = {e for w, found in wordings.items() if w != most for e in found}
+            if any(row.get("gap_uid") for row in rows):
+                task = shlex.quote(json.dumps({"task": most}, ensure_ascii=False))
+                listed = "[" + ", ".join(map(str, sorted(odd))) + "]"
+                fix = f"gaploop edit retag {self.root} --episodes='{listed}' --set={task} --yes"
+            else:  # LeRobot's own, which asks for a name on the Hub though nothing goes there
+                other = {w: most for w in wordings if w != most}
+                fix = f"lerobot-edit-dataset --repo_id=me/it --root={self.root} "
+                fix += "--operation.type=modify_tasks --operation.task_replacements="
+                fix += shlex.quote(json.dumps(other, ensure_ascii=False))
+            n = len(wordings)
+            self.report.add(
+                "task_wording", most, f"One task is worded in {n} ways that differ by case, spaces "
+                "or a full stop", sorted(odd), self.total, fix, 7.0, worst=min(odd),
+                size=Estimate(n, n, n),
+            )  # fmt: skip
+
+    def _motion(self) -> None:
+        still, noise = dict[int, float](), dict[int, float]()
+        idle, pause = dict[int, float](), dict[int, float]()
+        for e in self.recording.episodes:
+            u = e.command
+            if len(u) <= SHORTEST:
+                continue
+            spread, steps = u.std(axis=0), np.diff(u, axis=0).std(axis=0)
+            far = float(max(np.ptp(u, axis=0).max(), np.ptp(e.reading, axis=0).max()))
+            if far < 2 * STILL_DEG:
+                still[e.index] = far
+                continue
+            loud = spread > STILL_DEG
+            if loud.any() and float(np.median(steps[loud] / spread[loud])) > NOISE:
+                noise[e.index] = float(steps[loud].max())
+                continue
+            moved = np.abs(u - u[0]).max(axis=1) > 2 * STILL_DEG
+            first = int(moved.argmax()) / self.fps
+            if first > IDLE_S:
+                idle[e.index] = first
+            window = max(2, round(0.5 * self.fps))
+            if len(u) > 2 * window:
+                change = np.abs(u[window:] - u[:-window]).max(axis=1) < STILL_DEG
+                inner = [
+                    (b - a + window) / self.fps for a, b in stretches(change)
+                    if a > first * self.fps and b < len(change)
+                ]  # fmt: skip
+                if inner and max(inner) > PAUSE_S:
+                    pause[e.index] = max(inner)
+        unit = self.recording.unit or "units"
+        self._say(
+            "motionless", "Nothing moves in some episodes: joints cover", still, unit,
+            "an arm that was off", self.report.without(list(still), self.total), 25.0,
+        )  # fmt: skip
+        self._say(
+            "noise_episode", "Commands are noise in some episodes: from row to row they jump by",
+            noise, unit, "a broken leader, made-up data",
+            self.report.without(list(noise), self.total), 45.0,
+        )  # fmt: skip
+        if len(idle) >= max(1, 0.1 * len(self.recording.episodes)):
+            self._say(
+                "idle_start", "Episodes begin idle: nothing is commanded for", idle, "s",
+                "waiting for something to happen", f"gaploop edit trim {self.root} "
+                f"--output_dir={self.root}_trimmed", 3.0 + 10 * len(idle) / self.total,
+            )  # fmt: skip
+        if len(pause) >= max(1, 0.1 * len(self.recording.episodes)):
+            self._say(
+                "pause", "Episodes hold still in between, for", pause, "s",
+                "waiting for something to happen", f"gaploop review {self.root}",
+                2.0 + 10 * len(pause) / self.total,
+            )  # fmt: skip
+
+    def _units(self) -> None:
+        whole = [e for e in self.recording.episodes if len(e.reading) > SHORTEST]
+        own = self.recording.arm
+        if not whole or not own or self.recording.joints[own[0]].scale != 1.0:
+            return
+        low, high = (np.array([f(e.reading[:, own], axis=0) for e in whole]) for f in (
+            np.min, np.max))  # fmt: skip
+        odd = plainly_radians(low, high)
+        found = {whole[k].index: float(np.ptp(whole[k].reading[:, own], axis=0).max()) for k in odd}
+        self._say(
+            "mixed_units", "Some episodes look like radians, the others like degrees: joints cover",
+            found, "", "", self.report.without(list(found), self.total), 90.0,
+        )  # fmt: skip
+
+    def _starts(self) -> None:
+        """Find the episodes from which on joints, command and reading, start elsewhere."""
+        whole = [e for e in self.recording.episodes if len(e.reading) > SHORTEST]
+        if len(whole) < 8:
+            return
+        changes = dict[int, dict[str, Estimate]]()  # one change moves many joints: one sentence
+        for k in self.recording.arm:
+            starts = np.array([(e.command[0, k] + e.reading[0, k]) / 2 for e in whole])
+            first, step, clear = arm.change_point(starts)
+            if first >= 3 and len(whole) - first >= 3 and abs(step) > START_DEG and clear > 8:
+                before = starts[:first] - np.median(starts[:first])
+                half = 1.57 * float(np.ptp(np.percentile(before, [25, 75]))) / first**0.5
+                size = Estimate(step, step - half, step + half)
+                changes.setdefault(first, {})[self.recording.joints[k].name] = size
+        for first, moved in changes.items():
+            after = [e.index for e in whole[first:]]
+            name, *others = sorted(moved, key=lambda joint: -abs(moved[joint].value))
+            who = f"{name} starts elsewhere, by"
+            if others:
+                rest = others[0] if len(others) == 1 else f"{len(others)} other joints"
+                who = f"{name} and {rest} start elsewhere, {name} by"
+            self.report.add(
+                "start_change", name, f"From episode {after[0]} on, {who}", after, len(whole),
+                f"gaploop review {self.root}", 0.3 * abs(moved[name].value),
+                unit=self.recording.unit or "units", worst=after[0], size=moved[name],
+                apart="another resting pose, both arms calibrated anew",
+            )  # fmt: skip
+
+
+# -- examining them -------------------------------------------------------------------------------
+
 
 LARGEST: Final = 5000
 """Episodes of a training set that are compared; of a larger one so many, spread evenly."""

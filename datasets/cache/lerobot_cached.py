@@ -24,7 +24,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from gaploop.datasets.cache.folder import CacheOptions, Progress
+from gaploop.datasets.cache.folder import CacheOptions, Int64Array, PictureStore, Progress
 from gaploop.datasets.cache.lerobot_frames import (
     Clip,
     Decoding,
@@ -32,7 +32,6 @@ from gaploop.datasets.cache.lerobot_frames import (
     all_scaled,
     cache_pictures,
 )
-from gaploop.datasets.cache.packs import Int64Array, PictureStore
 
 log = logging.getLogger(__name__)
 THREADS: Final = min(4, os.cpu_count() or 1)

@@ -31,16 +31,14 @@ from gaploop.datasets.cache.folder import (
     PACK,
     CacheFolder,
     CacheOptions,
-    Progress,
-    default_folder,
-    remove,
-)
-from gaploop.datasets.cache.packs import (
     Int64Array,
     PackedEpisode,
     PackWriter,
     PictureStore,
+    Progress,
+    default_folder,
     read_index,
+    remove,
 )
 from gaploop.datasets.layout import reraise_as_damaged
 from gaploop.datasets.video import open_video

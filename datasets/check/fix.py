@@ -34,7 +34,7 @@ from gaploop.datasets.check.findings import (
     FixDraft,
     numbers,
 )
-from gaploop.datasets.check.frames import numeric_features, scan_frames
+from gaploop.datasets.check.frames import scan_frames
 from gaploop.datasets.check.gaps import fix_labels
 from gaploop.datasets.check.stats import fix_stats
 from gaploop.datasets.check.videos import (
@@ -47,6 +47,7 @@ from gaploop.datasets.check.videos import (
     set_sizes,
     settled,
 )
+from gaploop.datasets.v3_files import numeric_features
 
 KEPT: Final = ".damaged-"
 PART: Final = "damaged"

@@ -32,13 +32,17 @@ from gaploop.datasets.check.findings import DAMAGE, Findings, FixDraft, numbers,
 from gaploop.datasets.check.parquet_salvage import salvage
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.v3_files import replace_table
+from gaploop.datasets.v3_files import (
+    BATCH_ROWS,
+    INDICES,
+    batches,
+    matrix,
+    numeric_features,
+    replace_table,
+)
 
-BATCH_ROWS: Final = 50_000
-"""Rows read at once: 20 MB of a dataset with 50 numbers a row."""
 TIMESTAMP_TOLERANCE_S: Final = 1e-4
 """LeRobot's own tolerance (`LeRobotDataset.tolerance_s`)."""
-INDICES: Final = ("episode_index", "frame_index", "timestamp", "index", "task_index")
 _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
@@ -112,46 +116,6 @@ class Scan:
     def whole(self) -> bool:
         """Whether each episode is one run."""
         return len({run.episode for run in self.runs}) == len(self.runs)
-
-
-def numeric_features(info: DatasetInfo) -> dict[str, int]:
-    """Return features that are numbers or vectors, with their width."""
-    found: dict[str, int] = {}
-    for name, spec in info.features.items():
-        kind, shape = str(spec.get("dtype")), spec.get("shape")
-        if kind in ("video", "image", "string", "language") or name in INDICES:
-            continue
-        if isinstance(shape, list | tuple) and all(isinstance(n, int) and n > 0 for n in shape):
-            found[name] = int(np.prod(shape, dtype=np.int64))  # 1 of an empty one
-    return found
-
-
-def matrix(column: pa.ChunkedArray, width: int) -> NDArray[np.float64]:
-    """Return a column as numbers, shape (n, width); NaN where a row holds nothing.
-
-    Raises:
-        ValueError: rows of another length, or of something that isn't a number.
-    """
-    flat: Any = column.combine_chunks()
-    if isinstance(flat, pa.ChunkedArray):  # combine_chunks of no chunk at all
-        return np.empty((0, width))
-    if flat.null_count and pa.types.is_nested(flat.type):
-        filled = [[np.nan] * width if row is None else row for row in flat.to_pylist()]
-        flat = pa.array(filled, type=pa.list_(pa.float64()))
-    elif flat.null_count:
-        flat = flat.cast(pa.float64())
-    while hasattr(flat, "storage"):
-        flat = flat.storage
-    while pa.types.is_nested(flat.type):
-        flat = flat.flatten()
-    if pa.types.is_boolean(flat.type):
-        flat = flat.cast(pa.uint8())
-    if not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
-        raise ValueError(f"it holds {flat.type}, not numbers")
-    if len(flat) != width * len(column):
-        raise ValueError(f"its rows don't hold {width} values each")
-    values = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return values.reshape(len(column), width)
 
 
 class Scanner:
@@ -236,15 +200,6 @@ def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield where each stretch of true flags begins, and the place after its last one."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
-    """Yield a Parquet file's rows, `BATCH_ROWS` at a time, only the columns `names`."""
-    with pq.ParquetFile(path) as file:
-        layout.require_plausible(file.metadata, path)
-        present = [n for n in file.schema_arrow.names if n in names]
-        for batch in file.iter_batches(BATCH_ROWS, columns=present):
-            yield pa.Table.from_batches([batch])
 
 
 def scan_frames(info: DatasetInfo, findings: Findings) -> Scan | None:

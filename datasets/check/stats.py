@@ -23,8 +23,9 @@ from gaploop.core.files import read_json
 from gaploop.core.pixels import QUANTILES
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, FixDraft
-from gaploop.datasets.check.frames import INDICES, RunMoments, Scan, batches, matrix
+from gaploop.datasets.check.frames import RunMoments, Scan
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.v3_files import INDICES, batches, matrix
 from gaploop.datasets.whole_stats import complete_stats
 
 NAMES: Final = ("mean", "std", "min", "max")

@@ -6,8 +6,13 @@ import numpy as np
 
 from gaploop.failure_analysis.signals.motion import longest_run
 from gaploop.failure_analysis.signals.registry import known, signal
-from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
-from gaploop.failure_analysis.views.task_progress import HOLD_S
+from gaploop.failure_analysis.views.phases import (
+    HELD_RAD,
+    HOLD_S,
+    main_grasp,
+    scene_xy_m,
+    tool_and_object,
+)
 from gaploop.failure_analysis.views.view import TakeView, runs
 
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself

@@ -6,8 +6,10 @@ scene. Where an attempt holds several grasps, the last one that held something c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.arm import PAN_AXIS_X_M
 from gaploop.core.messages import FloatArray
 from gaploop.core.vocabulary import Phase
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath, runs
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath, runs, tool_places
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
 HELD_RAD = 0.06  # a jaw that stops this far short of its command has something between its pads
@@ -206,3 +208,92 @@ def tool_and_object(view: TakeView) -> ToolAndObject | None:
     if closings:
         near |= t_s >= closings[0].close_s
     return ToolAndObject(t_s, object_m, visible, tool_m, near)
+
+
+# -- progress towards the goal -------------------------------------------------------------------
+
+
+HOLD_S: Final = 0.3
+"""Jaws that stop short of their command this long hold something: closing takes less."""
+GAIN_M: Final = 0.005
+"""Less than this is no progress."""
+
+
+@dataclass
+class TaskProgress:
+    """TaskProgress so far; fed frame by frame.
+
+    Attributes:
+        remaining_path_m: way left from the tool over the object to the target [m].
+        lost_m: most that it has risen above its least [m].
+        gained_s: when it last came down by `GAIN_M` [s].
+    """
+
+    remaining_path_m: float = np.nan
+    least_m: float = math.inf
+    lost_m: float = 0.0
+    gained_s: float = 0.0
+    t_s: float = 0.0
+    holding: bool = False
+    _short_since_s: float | None = None
+    _released_m: FloatArray | None = None
+
+    def update(
+        self,
+        t_s: float,
+        tool_m: FloatArray,
+        object_m: FloatArray,
+        target_m: FloatArray,
+        visible: bool,
+        short_rad: float,
+    ) -> None:
+        """Take note of one frame: tool, object and target on the table plane [m], shape (2,) each.
+
+        `short_rad` is the gripper's reading less its command.
+        """
+        self.t_s = t_s
+        if short_rad <= HELD_RAD:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = t_s
+        before, since = self.holding, self._short_since_s
+        self.holding = since is not None and t_s - since >= HOLD_S
+        if self.holding:
+            self._released_m = None
+        elif before:
+            self._released_m = tool_m.copy()  # until it is seen again
+        elif visible:
+            self._released_m = None
+        place = object_m if self._released_m is None else self._released_m
+        place = tool_m if self.holding else place
+        self.remaining_path_m = math.dist(tool_m, place) + math.dist(place, target_m)
+        if self.remaining_path_m < self.least_m - GAIN_M:
+            self.least_m, self.gained_s = self.remaining_path_m, t_s
+        self.lost_m = max(self.lost_m, self.remaining_path_m - self.least_m)
+
+    @property
+    def stalled_s(self) -> float:
+        """Time since the last progress [s]."""
+        return self.t_s - self.gained_s
+
+
+def task_progress(view: TakeView) -> TaskProgress | None:
+    """Return the progress at the end of a take; None without tracked scene or known arm."""
+    motion, scene = view.motion, view.scene
+    if motion is None or scene is None or motion.gripper is None:
+        return None
+    t_s = view.take.frames.t_s
+    # Frames and control ticks share a clock; the small step heeds rounding of their times.
+    rows = np.searchsorted(motion.t_s, t_s - 1e-4).clip(0, len(motion.t_s) - 1)
+    tool_m = tool_places(motion.position_rad[rows], motion.joints)
+    if tool_m is None:
+        return None
+    short_rad = motion.short_rad[rows]
+    object_m, target_m, visible = scene_xy_m(scene)
+    state = TaskProgress()
+    for k, time_s in enumerate(t_s):
+        state.update(
+            float(time_s), tool_m[k, :2], object_m[k], target_m[k], bool(visible[k]),
+            float(short_rad[k]),
+        )  # fmt: skip
+    return state

@@ -17,7 +17,7 @@ from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 
 if TYPE_CHECKING:
-    from gaploop.failure_analysis.views.task_progress import TaskProgress
+    from gaploop.failure_analysis.views.phases import TaskProgress
 
 SLOW_RAD_S = 0.15  # slower than this the servo error is that of rest, not of motion
 MOVING_RAD_S = 0.30
@@ -204,7 +204,7 @@ class TakeView:
     @cached_property
     def task_progress(self) -> TaskProgress | None:
         """TaskProgress at the end, or None without tracked scene or known arm."""
-        from gaploop.failure_analysis.views.task_progress import (
+        from gaploop.failure_analysis.views.phases import (
             task_progress,  # it looks at views itself
         )
 

@@ -26,7 +26,7 @@ from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.take import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.messages import Observation
-from gaploop.core.named_function import named_function
+from gaploop.core.schema import named_function
 from gaploop.core.suite import FUNCTION_FORM, SuiteTask
 from gaploop.core.vocabulary import Outcome, Phase
 from gaploop.finetune.evaluate import MemoryTake, category

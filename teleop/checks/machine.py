@@ -203,46 +203,6 @@ class FoundPort:
     is_servo_adapter: bool = False
 
 
-@dataclass(frozen=True)
-class Usb:
-    """What a USB device says of itself, and where it is plugged in; "" where that isn't known."""
-
-    ids: str
-    """Vendor and product id."""
-    serial: str = ""
-    socket: str = ""
-
-    def is_other(self, before: Usb) -> bool:
-        """Say whether it isn't the device of before, as far as can be told.
-
-        Not every maker numbers its devices: without a number the socket tells.
-        """
-        if self.serial and before.serial:
-            return (self.ids, self.serial) != (before.ids, before.serial)
-        moved = bool(self.socket and before.socket and self.socket != before.socket)
-        return self.ids != before.ids or moved
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        serial = f", serial {self.serial}" if self.serial else ""
-        return f"USB {self.ids}{serial}{f', socket {self.socket}' if self.socket else ''}"
-
-
-def usb_ports() -> dict[str, Usb]:
-    """Return the USB serial ports of this machine: real path to what it is."""
-    from serial.tools import list_ports
-
-    return {
-        os.path.realpath(port.device): Usb(
-            f"{port.vid:04x}:{port.pid:04x}",
-            str(port.serial_number or ""),
-            str(port.location or ""),
-        )
-        for port in list_ports.comports()
-        if port.vid is not None
-    }
-
-
 def find_ports() -> list[FoundPort]:
     """Return the USB serial ports of this machine."""
     from serial.tools import list_ports

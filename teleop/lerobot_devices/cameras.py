@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +22,9 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.messages import CameraFrame, Image
 from gaploop.teleop.checks.cameras import video_identity
-from gaploop.teleop.checks.machine import Usb
 from gaploop.teleop.lerobot_devices.generic import LEROBOT_FAULTS, first_line
 from gaploop.teleop.lerobot_devices.identity import Identities
+from gaploop.teleop.servos.port import Usb
 
 log = logging.getLogger(__name__)
 
@@ -205,13 +204,3 @@ def _faults() -> tuple[type[BaseException], ...]:
     import cv2
 
     return (*LEROBOT_FAULTS, cv2.error)
-
-
-def camera_configs(robot_config: Any) -> dict[str, Any]:
-    """Return the cameras of a robot config, those of its arms prefixed as LeRobot does it."""
-    found: dict[str, Any] = dict(getattr(robot_config, "cameras", None) or {})
-    for side in ("left", "right"):
-        arm = getattr(robot_config, f"{side}_arm_config", None)
-        own: Mapping[str, Any] = getattr(arm, "cameras", None) or {}
-        found |= {f"{side}_{name}": config for name, config in own.items()}
-    return found

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.checks.machine import Usb, usb_ports
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.port import Usb, usb_ports
 from gaploop.teleop.servos.registers import TABLES
 
 log = logging.getLogger(__name__)

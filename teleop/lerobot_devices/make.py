@@ -22,7 +22,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
-from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
+from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth
 from gaploop.teleop.lerobot_devices.generic import (
     LEROBOT_FAULTS,
     GenericFollower,
@@ -345,3 +345,13 @@ def _supply_v(arms: ServoArms) -> float:
     volts = np.concatenate([state.voltage_v for state in states])
     known = volts[np.isfinite(volts)].tolist()
     return statistics.median(known) if known else math.nan
+
+
+def camera_configs(robot_config: Any) -> dict[str, Any]:
+    """Return the cameras of a robot config, those of its arms prefixed as LeRobot does it."""
+    found: dict[str, Any] = dict(getattr(robot_config, "cameras", None) or {})
+    for side in ("left", "right"):
+        arm = getattr(robot_config, f"{side}_arm_config", None)
+        own: Mapping[str, Any] = getattr(arm, "cameras", None) or {}
+        found |= {f"{side}_{name}": config for name, config in own.items()}
+    return found

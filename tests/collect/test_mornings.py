@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.measured_arm import PER_JOINT, WANTED, write_measured
-from gaploop.collect.mornings import MotionLog, check_history, check_motion
+from gaploop.collect.mornings import (
+    PER_JOINT,
+    WANTED,
+    MotionLog,
+    check_history,
+    check_motion,
+    write_measured,
+)
 from gaploop.core.messages import FollowerState, LeaderSample, SafeCommand, Tick
 from gaploop.core.statistics import Estimate
 from gaploop.datasets.absolute.findings import Figure

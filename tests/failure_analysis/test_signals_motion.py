@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.signals_page import page
 from gaploop.core.messages import FloatArray
 from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
-from gaploop.failure_analysis.views.task_progress import TaskProgress
+from gaploop.failure_analysis.views.phases import TaskProgress
 from gaploop.failure_analysis.views.view import TakeView
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from calibration_makers import CHARUCO, SMALL_CHARUCO, arm, arm_poses, camera, render, scene
 
+from gaploop.collect.calibration import BoardCapture, PictureState, PoseCapture, Stillness
 from gaploop.core.messages import Image
-from gaploop.teleop.calibration.capture import BoardCapture, PictureState, PoseCapture, Stillness
 
 LENS = camera()
 PERIOD_S = 0.1
