@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim.gaps.hand import HandVisits
+from gaploop.sim.textures import Library
 
 type Rng = np.random.Generator
 type Vector = NDArray[np.float64]
@@ -55,7 +56,7 @@ class Parameter:
         unit: such as "m"; "1" for a factor, a fraction or a count.
         nominal: value in the nominal cell; a usual one where it only says how or where.
         relative_to: what a gap's value grows with in another scene than the cell: its "object",
-            "camera" (distance) or "period"; "" for nothing.
+            "camera" (distance), "period" or "scene"; "" for nothing.
     """
 
     name: str
@@ -162,6 +163,7 @@ class ModelApplier:
     Attributes:
         hand: what a person's hand does in every take, or None.
         edits: bodies to add before the model is compiled.
+        library: what the numbers of looks stand for.
         criterion: what counts as success, a `predicates.Criterion`.
     """
 
@@ -172,6 +174,7 @@ class ModelApplier:
     def __init__(self, gap_seed: int = 0) -> None:
         self.hand: HandVisits | None = None
         self.edits: list[SpecEdit] = []
+        self.library = Library()
         self._gap_seed = gap_seed
         self._changes: list[Callable[[mujoco.MjModel], None]] = []
 
@@ -213,6 +216,20 @@ class ModelApplier:
         The last is how much stronger it is than the SO-101's: by that a torque grows.
         """
         del model
+        raise UnavailableError(self.lacks)
+
+    def grippers(self, model: mujoco.MjModel) -> Sequence[int]:
+        """Return the actuators that close the grippers."""
+        del model
+        raise UnavailableError(self.lacks)
+
+    def surface(self, model: mujoco.MjModel, role: str) -> Sequence[int]:
+        """Return the geoms of a table, room, object or target; none where there is no such."""
+        del model, role
+        raise UnavailableError(self.lacks)
+
+    def middle_m(self) -> Vector:
+        """Return about where the object lies [m], shape (3,): what lamps are aimed at."""
         raise UnavailableError(self.lacks)
 
     def cameras(self, model: mujoco.MjModel) -> Sequence[int]:
