@@ -378,7 +378,7 @@ class CellOptions:
             grid_cell, human.
         image_size: width and height of the overhead camera's pictures [px].
         twin: station_twin.yaml: the cell is as that station was measured.
-        randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
+        randomise: what every scene's cell is drawn from, such as all or looks,every=frame.
         gaps_module: a Python module with gap mechanisms of your own.
     """
 
