@@ -323,12 +323,12 @@ def read_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, value in given.items():
         if key in FOLDERS:
             found["folders"][key] = folder = Path(str(value))
-            if not folder.is_dir():
+            if not value or not folder.is_dir():
                 raise UnusableInputError(f"{where}: {key}={folder} is no folder. Name one.")
         elif key == "every":
             found[key] = one_of(EVERY, "every")(value, where)
         else:
-            found[key] = str(value).lower() in ("true", "yes", "1")
+            found[key] = one_of(("true", "false"), key)(str(value).lower(), where) == "true"
     return found
 
 

@@ -138,7 +138,7 @@ class SimCell:
         set_up(on, {name: getattr(self.conditions, name) for name in alike})
         put_into(on, self.injected, over(self._known, self.drawn))
         if self._randomise is not None and self._randomise.every == "frame":
-            self._looks = FrameLooks(self._randomise, appliers, [self._gap_seed, seed])
+            self._looks = FrameLooks(self._randomise, appliers(), [self._gap_seed, seed])
             on.model.edits += self._looks.edits()
         self._commands, self._sensors = on.commands, on.sensors
         self.model: mujoco.MjModel = on.model.compile()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -89,7 +89,7 @@ NOISE: Final = (
 SHADOWS: Final = (
     Range("visual_domain.placed_lamps.count", 0.0, 4.0, "1", "integer"),
     Range("visual_domain.placed_lamps.layout", 0.0, 1e6, "1", "integer"),
-    Range("visual_domain.placed_lamps.intensity_factor", 0.6, 1.6, "1", "log_uniform"),
+    Range("visual_domain.placed_lamps.intensity_factor", 0.5, 1.25, "1", "log_uniform"),
     Range("visual_domain.placed_lamps.ambient_fraction", 0.1, 0.6, "1"),
     Range("visual_domain.placed_lamps.temperature_k", 3000.0, 9000.0, "K", "log_uniform"),
     Range("visual_domain.placed_lamps.temperature_spread", 0.0, 0.2, "1"),
@@ -272,26 +272,25 @@ class FrameLooks:
     """Draws what cameras see of a compiled model anew for every picture of an episode.
 
     Args:
-        appliers: makes appliers of the scene, with nothing put in.
+        on: appliers of the scene, with nothing put in.
         seed: of the episode.
         relative: values are in proportion to the scene, like a severity's.
     """
 
     def __init__(
-        self, randomisation: Randomisation, appliers: Callable[[], Appliers],
-        seed: Sequence[int], *, relative: bool = False,
+        self, randomisation: Randomisation, on: Appliers, seed: Sequence[int],
+        *, relative: bool = False,
     ) -> None:  # fmt: skip
-        self._ranges, self._appliers, self._seed = randomisation, appliers, seed
+        self._ranges, self._on, self._seed = randomisation, on, seed
         self._relative = relative
         self._model: mujoco.MjModel | None = None
 
     def edits(self) -> Sequence[SpecEdit]:
         """Return what has to be compiled into the model, whatever the picture."""
-        on = self._appliers()
         for key, values in draw(self._ranges, self._seed, 0).items():
             mechanism = all_mechanisms()[key]
-            mechanism.apply(mechanism.complete(values), on)
-        return on.model.edits
+            mechanism.apply(mechanism.complete(values), self._on)
+        return self._on.model.edits
 
     def set(self, model: mujoco.MjModel, frame: int) -> Path | None:
         """Give a model the looks of a picture, not of the one before; return the photo behind."""
@@ -304,7 +303,8 @@ class FrameLooks:
             ]
         for array, before in self._kept:
             array[:] = before
-        on, drawn = self._appliers(), draw(self._ranges, self._seed, frame)
+        on, drawn = self._on, draw(self._ranges, self._seed, frame)
+        on.model.begin_anew()
         if self._relative:
             drawn = {key: all_mechanisms()[key].relative(v, on) for key, v in drawn.items()}
         put_into(on, (), drawn)

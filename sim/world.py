@@ -218,7 +218,7 @@ class GymWorld(gym.Wrapper[Any, Any, Any, Any]):
         if ranges.every == "frame":
             kept = tuple(r for r in ranges.ranges if r.mechanism not in self._left_out)
             self._looks = FrameLooks(
-                replace(ranges, ranges=kept), self.as_it_is, take, relative=is_preset
+                replace(ranges, ranges=kept), self.as_it_is(), take, relative=is_preset
             )
 
     def _look_anew(self, frame: int) -> None:

@@ -23,11 +23,13 @@ WITH_SHADOWS = (3, 6, 7, 8, 24, 47)
 
 
 def save(name: str, rows: list[list[Image]]) -> None:
+    """Write a sheet of pictures of one size."""
     picture = np.vstack([np.hstack(row) for row in rows])
     cv2.imwrite(str(HERE / f"looks_{name}.jpg"), picture[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 80])
 
 
 def episodes(randomise: str, seeds: Iterable[int]) -> list[Image]:
+    """Return how episodes of the cell begin, seen from the side."""
     with SimCell(randomise=known_and_drawn(None, randomise)[1], image_size=SIZE_PX) as cell:
         found = []
         for seed in seeds:
@@ -37,7 +39,10 @@ def episodes(randomise: str, seeds: Iterable[int]) -> list[Image]:
 
 
 def frames(count: int) -> list[Image]:
-    with SimCell(randomise=known_and_drawn(None, "looks,every=frame")[1], image_size=SIZE_PX) as cell:
+    """Return pictures in a row of one episode, each drawn anew."""
+    with SimCell(
+        randomise=known_and_drawn(None, "looks,every=frame")[1], image_size=SIZE_PX
+    ) as cell:
         cell.reset(7)
         found = []
         for _ in range(count):
@@ -47,6 +52,7 @@ def frames(count: int) -> list[Image]:
 
 
 def scenes(seeds: range) -> list[Image]:
+    """Return how episodes of a scene file begin."""
     spec = WorldSpec(randomise=known_and_drawn(None, "looks")[1])
     world = GymWorld(lambda: SceneWorld(load_scene(SCENE)), spec)
     found = []

@@ -205,6 +205,10 @@ class ModelApplier:
         """Change the compiled model in place; may decorate what does."""
         self._changes.append(change)
 
+    def begin_anew(self) -> None:
+        """Forget what was asked for, to be asked for other values of what could be set before."""
+        self.edits, self._changes = [], []
+
     def put_on(self, model: mujoco.MjModel) -> None:
         """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:

@@ -85,6 +85,7 @@ class WorldModel(NoModel):
         self.boxes: list[tuple[str, float]] = []
         self.raised_m = 0.0
         self._tried, self._data = copy.copy(model), copy.copy(data)
+        self._tries = True
 
     def need(self, role: str) -> Any:
         """Return what plays a role, or raise UnavailableError."""
@@ -97,14 +98,21 @@ class WorldModel(NoModel):
     def change(self, change: Callable[[Model], None]) -> None:
         """Change the compiled model in place; may decorate what does."""
         try:
-            change(self._tried)
+            if self._tries:
+                change(self._tried)
         except KeyError as error:
             raise UnavailableError(f"its model has other names ({error.args[0]})") from None
         self._changes.append(change)
 
+    def begin_anew(self) -> None:
+        """Likewise; nothing is tried any more."""
+        super().begin_anew()
+        self._tries = False
+
     def edit(self, edit: SpecEdit) -> None:
         """Add bodies before the model is compiled; may decorate what does."""
-        edit(mujoco.MjSpec())
+        if self._tries:
+            edit(mujoco.MjSpec())
         self.edits.append(edit)
 
     @property

@@ -91,6 +91,7 @@ def test_a_file_and_an_option_say_the_same_settings(tmp_path: Path) -> None:
         ("TX,every=picture", "episode, frame"),
         ("TX,evry=frame", "every"),
         ("TX,textures=nowhere", "no folder"),
+        ("TX,held_out=perhaps", "true, false|false, true"),
         ("DM,meshes=.", "no .obj"),
         ("TX,textures=one", "held out"),
     ],
